@@ -1,4 +1,4 @@
-"""Destination: where versions of one model are published, whole or not at all."""
+"""Interface of the places where versions of one model are published, whole or not at all."""
 
 import contextlib
 from pathlib import Path
@@ -10,23 +10,23 @@ from tpuserve_exporter.version.published_version import PublishedVersion
 
 
 class Destination(Protocol):
-    """One base path. A published version never changes. Every method but the first may raise PublishFailed."""
+    """One base path. A published version never changes. Every method except `model_name` may raise PublishFailed."""
 
     @property
     def model_name(self) -> str:
-        """What servers call the model, by convention: the last part of the base path."""
+        """The model's name in servers: by convention, the last part of the base path."""
         ...
 
     def check(self, choice: VersionChoice) -> None:
-        """Refuse what cannot be published to, or a number that is taken, before the work is done."""
+        """Raise PublishFailed early if the base cannot be published to, or the version number is taken."""
         ...
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
-        """A path on a local disk to write a version to. Whatever is left of it afterwards is removed."""
+        """Return a path on a local disk to write a version to. Its remains are removed afterwards."""
         ...
 
     def newest(self) -> PublishedVersion | None:
-        """The version of the highest number; None where there is none."""
+        """Return the version of the highest number, or None if there is no version."""
         ...
 
     def publish(self, staged: Path, choice: VersionChoice) -> int:
@@ -34,12 +34,12 @@ class Destination(Protocol):
         ...
 
     def locate(self, version: int) -> OutBase:
-        """Where that version is, or would be."""
+        """Return the location of that version, which may not exist yet."""
         ...
 
 
 def open_destination(out_base: OutBase) -> Destination:
-    """The destination of a base path; nothing is connected or made yet. Raises MissingExtra for a store's library."""
+    """Return the destination of a base path, without connecting. Raises MissingExtra without a store's library."""
     if isinstance(out_base, Path):
         from tpuserve_exporter.destinations.local_directory import LocalDirectory
 

@@ -1,4 +1,4 @@
-"""What a disk that is full, or may not be written, comes to: said with how much was needed, whoever ran into it."""
+"""Reports a full or read-only disk as PublishFailed, with the space that the version needs."""
 
 import contextlib
 import errno
@@ -17,9 +17,9 @@ _FULL = {
 
 @contextlib.contextmanager
 def disk_errors(staged: Path, place: str, needed_bytes: Callable[[], int]) -> Iterator[None]:
-    """While the body writes to `staged`, turn errors of the disk into PublishFailed, also where a library wrapped them.
+    """Turn disk errors into PublishFailed while the body writes to `staged`, also if a library wrapped them.
 
-    `place` is what users call where it lies; `needed_bytes` estimates the version's size.
+    `place` is the place's name for users. `needed_bytes` estimates the version's size.
     """
     try:
         yield
@@ -38,7 +38,7 @@ def disk_errors(staged: Path, place: str, needed_bytes: Callable[[], int]) -> It
 
 @contextlib.contextmanager
 def temporary_disk_errors() -> Iterator[None]:
-    """While the body unpacks a source where temporary files go: PublishFailed, where that is full."""
+    """Raise PublishFailed if the temporary directory is full while the body unpacks a source there."""
     try:
         yield
     except Exception as error:
@@ -50,7 +50,7 @@ def temporary_disk_errors() -> Iterator[None]:
 
 
 def _find_full(error: BaseException | None) -> str | None:
-    """TensorFlow's errors have the system's words for it in their text, and shutil's in a list."""
+    """Return the message for a full disk, or None. Errors of TensorFlow and shutil have the system's text in theirs."""
     while error is not None:
         for number, said in _FULL.items():
             if (isinstance(error, OSError) and error.errno == number) or os.strerror(number) in str(error):

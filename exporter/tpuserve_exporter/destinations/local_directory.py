@@ -1,7 +1,7 @@
-"""Versions in a directory: each appears whole or not at all, and never over another's work.
+"""Publishes versions in a directory. Each appears whole or not at all, and never replaces another version.
 
-A version is written under a hidden name in the same directory (servers read numbers only) and renamed. A rename onto a
-directory with files in it fails, so of two exporters that take one number, one gets it and the other learns of it.
+The exporter writes a version under a hidden name in the same directory (servers read only numbers) and renames it. A
+rename onto a non-empty directory fails, so only one of two exporters gets a number, and the other notices.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
 class LocalDirectory:
-    """A Destination on a local disk, or what is mounted like one."""
+    """A Destination on a local disk or a mounted file system."""
 
     def __init__(self, base: Path) -> None:
         self._base = base
@@ -32,21 +32,21 @@ class LocalDirectory:
         return self._base.resolve().name
 
     def check(self, choice: VersionChoice) -> None:
-        """As Destination has it."""
+        """Refuse a taken version number."""
         if isinstance(choice, int) and os.path.lexists(self._base / str(choice)):
             raise PublishFailed(f"version {choice} of {self._base.name} is taken: a published version never changes")
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """As Destination has it, in the base directory itself.
+        """Yield a path in the base directory.
 
-        It and its parents are made if need be, and those made are removed again if they stay empty.
+        Create the base directory and its parents if necessary, and remove new ones that stay empty.
         """
         with self._made(), staging_directory(self._base) as staged:
             yield staged
 
     def newest(self) -> PublishedVersion | None:
-        """As Destination has it."""
+        """Return the version of the highest number, or None."""
         number = max((number for number in self._numbers() if (self._base / str(number)).is_dir()), default=None)
         if number is None:
             return None
@@ -55,25 +55,25 @@ class LocalDirectory:
             manifest = (version / MANIFEST_FILE).read_bytes()
             files = [path for path in version.rglob("*") if path.is_file()]
             sizes = {path.relative_to(version).as_posix(): path.stat().st_size for path in files}
-        except OSError:  # no manifest, or none for us to read
+        except OSError:  # no manifest, or no permission to read it
             return PublishedVersion(number, None, {})
         return PublishedVersion(number, manifest, sizes)
 
     def publish(self, staged: Path, choice: VersionChoice) -> int:
-        """As Destination has it: rename `staged` to its number, once it is on disk."""
+        """Flush `staged` to disk, rename it to its number, and return the number."""
         _settle(staged)
         while True:
             number = choose_number(choice, self._numbers(), time.time())
             if _rename(staged, self._base / str(number)):
                 _sync(self._base)
                 return number
-            self.check(choice)  # or else another exporter was first: take the number after its
+            self.check(choice)  # another exporter was first: take the next number
 
     def locate(self, version: int) -> Path:
         return self._base / str(version)
 
     def _numbers(self) -> list[int]:
-        """Every number there, be it a version or a file in the way."""
+        """Return every number in the directory, of versions and of other files."""
         if not self._base.is_dir():
             return []
         return [int(path.name) for path in self._base.iterdir() if path.name.isdecimal()]
@@ -90,12 +90,12 @@ class LocalDirectory:
             yield
         finally:
             for path in absent:
-                with contextlib.suppress(OSError):  # not there; or not empty: a version was published, by us or another
+                with contextlib.suppress(OSError):  # missing, or not empty because it has a version
                     path.rmdir()
 
 
 def _rename(staged: Path, target: Path) -> bool:
-    """False if the target is taken. Looking first is for an empty directory, which a rename would silently replace."""
+    """Rename `staged`, or return False if the target exists. A rename would replace an empty directory."""
     if os.path.lexists(target):
         return False
     try:
@@ -108,7 +108,7 @@ def _rename(staged: Path, target: Path) -> bool:
 
 
 def _settle(staged: Path) -> None:
-    """Make everything readable for a server under another user, and flush it: the rename must not reach disk first."""
+    """Make all files readable for a server of another user, and flush them before the rename reaches the disk."""
     for where, _, files in os.walk(staged, topdown=False):
         for name in files:
             os.chmod(os.path.join(where, name), 0o644)

@@ -1,7 +1,7 @@
-"""Versions in an object store, which cannot rename a folder: the manifest comes last, and makes a version whole.
+"""Publishes versions in an object store, which cannot rename a folder. The manifest comes last and completes a version.
 
-First of all a claim is created, in the folder of ours that the manifest is to lie in: of two exporters that take one
-number, one gets it; and a version that has the claim and no manifest is one that servers leave alone.
+The exporter first creates a claim in the manifest's folder, so only one of two exporters gets a number. Servers ignore
+a version that has a claim and no manifest.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from tpuserve_exporter.version.published_version import PublishedVersion
 from tpuserve_formats.manifest import MANIFEST_FILE
 
 CLAIM_FILE = MANIFEST_FILE.with_name("claim")
-# Longer than the largest file takes to arrive: until then its exporter may be alive.
+# Longer than any upload of a file. Until then, the exporter may be running.
 _ABANDONED_AFTER_S = 24 * 60 * 60
-# In this order, after everything else.
+# These files come after all others, in this order.
 _LAST = ("saved_model.pb", MANIFEST_FILE.as_posix())
 
 
@@ -31,7 +31,7 @@ class ObjectStore:
     """A Destination in a bucket."""
 
     def __init__(self, base: StoreUri, clock: Callable[[], float] = time.time) -> None:
-        """Nothing is connected yet. `clock` gives seconds since the epoch. Raises MissingExtra."""
+        """Create the destination without connecting. `clock` returns seconds since the epoch. Raises MissingExtra."""
         self._base = base
         self._clock = clock
         self._files = StoreFiles(base.scheme)
@@ -41,18 +41,18 @@ class ObjectStore:
         return self._base.name
 
     def check(self, choice: VersionChoice) -> None:
-        """As Destination has it; also that the bucket is there and lists what it holds."""
+        """Refuse a taken version number. Raises PublishFailed also if the bucket is missing or cannot be listed."""
         if choice in self._numbers():
             raise PublishFailed(f"version {choice} of {self._base} is taken: a published version never changes")
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
-        """As Destination has it, where temporary files go. What killed exporters left in the store is deleted."""
-        with contextlib.suppress(PublishFailed):  # not for these credentials to delete, or another is at it
+        """Return a path in the temporary directory. Delete the remains of killed exporters in the store."""
+        with contextlib.suppress(PublishFailed):  # no permission, or another exporter deletes them
             self._remove_abandoned()
         return staging_directory(Path(tempfile.gettempdir()))
 
     def newest(self) -> PublishedVersion | None:
-        """As Destination has it."""
+        """Return the version of the highest number, or None."""
         number = max(self._numbers(), default=None)
         if number is None:
             return None
@@ -60,16 +60,16 @@ class ObjectStore:
         return PublishedVersion(number, manifest, self._files.sizes(self.locate(number)))
 
     def publish(self, staged: Path, choice: VersionChoice) -> int:
-        """As Destination has it. What was copied is deleted again if not all of it can be."""
+        """Upload `staged` under its number and return the number. Delete the copied objects if the upload fails."""
         while True:
             number = choose_number(choice, self._numbers(), self._clock())
             if self._claim(number):
                 break
-            self.check(choice)  # or else another exporter was first: take the number after its
+            self.check(choice)  # another exporter was first: take the next number
         try:
             self._upload(staged, self.locate(number))
         except BaseException:
-            with contextlib.suppress(PublishFailed):  # the store is away: it is left without a manifest
+            with contextlib.suppress(PublishFailed):  # unreachable store: the version stays without a manifest
                 self._remove(self.locate(number))
             raise
         return number
@@ -83,11 +83,11 @@ class ObjectStore:
     def _claim(self, number: int) -> bool:
         if number in self._numbers():
             return False
-        # As text: of raw bytes that end in a carriage return, an emulator of GCS gives back one less.
+        # Hexadecimal text, because a GCS emulator drops a carriage return at the end of raw bytes.
         return self._files.create(self.locate(number) / CLAIM_FILE.as_posix(), uuid.uuid4().hex.encode())
 
     def _remove_abandoned(self) -> None:
-        """Versions that were claimed, have no manifest, and to which nothing was added for long."""
+        """Delete versions that have a claim and no manifest, and did not change for a day."""
         versions: dict[str, dict[str, float]] = {}
         for name, written_at in self._files.times(self._base).items():
             number, _, rest = name.partition("/")
@@ -107,7 +107,7 @@ class ObjectStore:
             self._files.upload(files[name], version / name)
 
     def _compare_sizes(self, files: dict[str, Path], version: StoreUri) -> None:
-        """Of everything but the manifest, before it says that all is there."""
+        """Compare the sizes of all uploaded files, before the manifest marks the version as complete."""
         there = self._files.sizes(version)
         for name, path in files.items():
             arrived, sent = there.get(name, 0), path.stat().st_size
@@ -115,7 +115,7 @@ class ObjectStore:
                 raise PublishFailed(f"cannot publish to {version}: of {name} {arrived} bytes of {sent} arrived")
 
     def _remove(self, version: StoreUri) -> None:
-        """The claim at the end: until then nobody takes the number."""
+        """Delete the claim last, so that no other exporter takes the number before."""
         claim = CLAIM_FILE.as_posix()
         for name in sorted(self._files.sizes(version), key=lambda name: (name == claim, _order(name))):
             self._files.delete(version / name)

@@ -1,7 +1,7 @@
-"""Hidden directories to write versions in, and cleaning up those of exports that were killed.
+"""Creates hidden directories to write versions in, and removes those of exports that were killed.
 
-An export holds a lock on its directory for as long as it lives; the system lets go of it, however the process ends. A
-directory whose lock is free is nobody's, also where containers with process numbers of their own share a disk.
+An export holds a lock on its directory. The system releases the lock when the process ends in any way. A directory
+with a free lock is therefore abandoned, also if containers with separate process numbers share a disk.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import PublishFailed
 
-# Servers read numbers only.
+# Servers read only directories with numbers as names.
 PREFIX = ".tpuserve-export-"
 _LOCK = "lock"
 
 
 @contextlib.contextmanager
 def staging_directory(parent: Path) -> Iterator[Path]:
-    """A path, in a hidden directory of `parent`, to write a version to. Whatever is left of it afterwards is removed.
+    """Yield a path in a hidden directory of `parent` to write a version to. Remove the directory afterwards.
 
-    Raises PublishFailed where it cannot be made.
+    Raises PublishFailed if the directory cannot be made.
     """
     remove_abandoned(parent)
     try:
@@ -32,14 +32,14 @@ def staging_directory(parent: Path) -> Iterator[Path]:
         raise PublishFailed(f"cannot write to {parent}: {error.strerror}") from error
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, hidden, ignore_errors=True)
-        with contextlib.suppress(OSError):  # a file system without locks: nobody will think it abandoned
+        with contextlib.suppress(OSError):  # without lock support, no export removes the directory
             cleanup.enter_context(_held(hidden))
         yield hidden / "version"
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove what exports that are no more have left in `parent`; what is in use, or another's to remove, stays."""
-    with contextlib.suppress(OSError):  # `parent` itself may not be readable: whoever writes to it says so
+    """Remove the directories of ended exports in `parent`. Directories in use or of other users stay."""
+    with contextlib.suppress(OSError):  # a later write reports an unreadable `parent`
         for hidden in parent.glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError), (hidden / _LOCK).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,7 +48,7 @@ def remove_abandoned(parent: Path) -> None:
 
 @contextlib.contextmanager
 def _held(hidden: Path) -> Iterator[None]:
-    """The lock appears under its name once it is held: until then it would look abandoned."""
+    """Hold the lock. The file gets its name only after locking, because a free lock means abandoned."""
     made = hidden / "taking"
     with made.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

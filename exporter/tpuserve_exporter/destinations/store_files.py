@@ -1,4 +1,4 @@
-"""StoreFiles: what is needed of an object store, over fsspec. Each store's errors become PublishFailed here alone."""
+"""Operations on an object store, over fsspec. This module alone turns the stores' errors into PublishFailed."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ from typing import Any
 from tpuserve_exporter.errors import MissingExtra, PublishFailed
 from tpuserve_exporter.options.store_uri import EXTRAS, StoreUri
 
-# What clouds' libraries raise where they find no credentials, and where those they found let nobody in.
+# Errors of cloud libraries for missing or rejected credentials, by class name.
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError"}
 _AWAY = {"EndpointConnectionError", "ConnectTimeoutError", "ClientConnectorError", "ConnectionError", "TimeoutError"}
 _HOW_TO_LOG_IN = {
@@ -20,29 +20,29 @@ _HOW_TO_LOG_IN = {
 
 
 class StoreFiles:
-    """Objects by their URIs. Credentials and endpoints come from where the store's own tools look for them."""
+    """Objects by URI. Credentials and endpoints come from the sources that the store's own tools use."""
 
     def __init__(self, scheme: str) -> None:
-        """Nothing is connected yet. Raises MissingExtra."""
+        """Create the file system without connecting. Raises MissingExtra."""
         self._extra = EXTRAS[scheme]
         self._files = _file_system(scheme, self._extra)
 
     def folders(self, base: StoreUri) -> list[str]:
-        """Names of what lies directly below `base`; none where there is nothing. Raises PublishFailed."""
+        """Return the names directly below `base`, possibly none. Raises PublishFailed."""
         with self._errors(base):
             try:
                 return [str(key).rstrip("/").rpartition("/")[2] for key in self._files.ls(base.key, detail=False)]
             except FileNotFoundError:
-                # Nothing below the path, or no such bucket: that is worth knowing before anything is written.
+                # The path is empty, or the bucket is missing, which the exporter must find before it writes.
                 self._files.ls(base.bucket, detail=False)
                 return []
 
     def sizes(self, folder: StoreUri) -> dict[str, int]:
-        """Every object below `folder` by its name relative to it, with its size in bytes. Raises PublishFailed."""
+        """Return the size in bytes of every object below `folder`, by relative name. Raises PublishFailed."""
         return {name: int(info["size"] or 0) for name, info in self._find(folder).items()}
 
     def times(self, folder: StoreUri) -> dict[str, float]:
-        """As `sizes`, with the time that each was written, in seconds since the epoch. Raises PublishFailed."""
+        """Return the write time of every object below `folder`, in seconds since the epoch. Raises PublishFailed."""
         return {
             name: (info.get("LastModified") or info["mtime"]).timestamp() for name, info in self._find(folder).items()
         }
@@ -54,9 +54,9 @@ class StoreFiles:
         return {key.removeprefix(prefix): info for key, info in found.items() if key != prefix}
 
     def create(self, uri: StoreUri, content: bytes) -> bool:
-        """Write an object that is not there yet; False if it is. Raises PublishFailed.
+        """Write an object unless it exists. Return whether this call wrote it. Raises PublishFailed.
 
-        Stores that cannot tell let the last writer win: who writes something of his own reads it back.
+        In a store without conditional writes, the last writer wins, so the method reads the object back and compares.
         """
         with self._errors(uri):
             try:
@@ -70,12 +70,12 @@ class StoreFiles:
             return bool(self._files.cat_file(uri.key) == content)
 
     def upload(self, path: Path, uri: StoreUri) -> None:
-        """Copy a file; in parts, where it is large. Raises PublishFailed."""
+        """Copy a file, in several parts if it is large. Raises PublishFailed."""
         with self._errors(uri):
             self._files.put_file(str(path), uri.key)
 
     def read(self, uri: StoreUri) -> bytes | None:
-        """An object's content; None if there is none. Raises PublishFailed."""
+        """Return an object's content, or None if there is no object. Raises PublishFailed."""
         with self._errors(uri):
             try:
                 content: bytes = self._files.cat_file(uri.key)
@@ -84,7 +84,7 @@ class StoreFiles:
         return content
 
     def delete(self, uri: StoreUri) -> None:
-        """Raises PublishFailed."""
+        """Delete an object. Raises PublishFailed."""
         with self._errors(uri):
             self._files.rm_file(uri.key)
 
@@ -92,7 +92,7 @@ class StoreFiles:
     def _errors(self, uri: StoreUri) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # each store's library has errors of its own, and its network's
+        except Exception as error:  # each store's library and its network have own errors
             raise PublishFailed(f"cannot publish to {uri}: {self._explain(uri, error)}") from error
 
     def _explain(self, uri: StoreUri, error: Exception) -> str:
@@ -111,7 +111,7 @@ class StoreFiles:
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status, which gcsfs calls `code`, and s3fs leaves in the error of botocore that it translated."""
+    """Return the HTTP status, or None. gcsfs has it in `code`, s3fs in the botocore error that is the cause."""
     for one in (error, error.__cause__):
         response = getattr(one, "response", None)
         if isinstance(response, dict):
@@ -129,13 +129,13 @@ def _file_system(scheme: str, extra: str) -> Any:  # noqa: ANN401 - fsspec has n
             from s3fs import S3FileSystem
 
             return S3FileSystem(**options)
-        # Each error comes to us, and is said once; gcsfs would log it with a traceback, too.
+        # The caller reports each error once. gcsfs would also log it with a traceback.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)
-        # The plain one: what fsspec would take asks a second API for the kind of each bucket before the first byte.
+        # The basic file system: fsspec's default asks a second API for the kind of each bucket first.
         from gcsfs.core import GCSFileSystem
     except ImportError as error:
         raise MissingExtra(f"publishing to {scheme}:// needs: pip install 'tpuserve-exporter[{extra}]'") from error
     if os.environ.get("STORAGE_EMULATOR_HOST"):
-        # An emulator has no use for credentials, and gcsfs would look for some far and wide.
+        # An emulator needs no credentials, and gcsfs would search several places for them.
         options["token"] = "anon"
     return GCSFileSystem(**options)

@@ -4,7 +4,7 @@ from tpuserve_exporter.options.export_options import VersionChoice
 
 
 def choose_number(choice: VersionChoice, taken: list[int], now_s: float) -> int:
-    """The number to publish as. A timestamp that is behind what is there goes on counting from the highest."""
+    """Return the number to publish as. A timestamp that is not above all taken numbers becomes the highest plus one."""
     if isinstance(choice, int):
         return choice
     following = max(taken, default=0) + 1

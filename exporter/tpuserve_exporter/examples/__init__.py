@@ -1,1 +1,1 @@
-"""Examples with expected answers: ask a written version about them, and judge and show its answers."""
+"""Examples with expected answers: requests to a written version, verdicts, and their display in reports."""

@@ -1,4 +1,4 @@
-"""Ask a written version about the examples, and about inputs of the checks as samples for the report."""
+"""Sends examples to a written version, and rows of the checks as samples for the report."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class ShownSample:
-    """One input and its answer. Only examples have `expected`; an empty `problem` means that the answer is correct."""
+    """One input and its answer. Only examples have `expected`. An empty `problem` means that the answer is correct."""
 
     signature: str
     name: str
@@ -43,7 +43,7 @@ class ShownSample:
 
 @dataclass(frozen=True, slots=True)
 class ExampleAsking:
-    """A version, loaded as servers load it, and the answers that it gives.
+    """A version, loaded as servers load it, with the checks' results.
 
     `requests` are the signatures of the command line. `rows_from` names the source of the checks' inputs.
     """
@@ -55,10 +55,11 @@ class ExampleAsking:
     rows_from: str = "made up"
 
     def ask(self, examples: Sequence[Example]) -> list[ShownSample]:
-        """Ask every example. Return up to 12 answers: those of the examples, then those of inputs of the checks.
+        """Run every example. Return up to 12 answers: first those of the examples, then those of rows of the checks.
 
-        Raises ParityFailed for a wrong answer, with up to 12 answers as `samples`, the wrong ones first. Raises
-        SamplesUnfit for an example that no signature takes.
+        Raises:
+            ParityFailed: if an answer is wrong, with up to 12 answers as `samples`, the wrong ones first.
+            SamplesUnfit: if no signature takes an example.
         """
         asked = [self._ask(example) for example in examples]
         shown = list(itertools.islice(itertools.chain(asked, self._ask_samples()), _MOST_SHOWN))
@@ -90,7 +91,7 @@ class ExampleAsking:
             raise SamplesUnfit(f"{example}: {signature.name} fails on it: {reason_of(error)}") from error
 
     def _ask_samples(self) -> Iterator[ShownSample]:
-        """Ask single rows of the checks, of the signature whose inputs a reader understands best."""
+        """Run single rows of the checks, for the signature with the most readable inputs."""
         one = self._choose()
         for number, inputs in enumerate(itertools.islice(_split_rows(one), _MOST_SHOWN)):
             prediction = self._try(one.signature, inputs)
@@ -99,7 +100,7 @@ class ExampleAsking:
                 yield ShownSample(one.signature.name, name, show_inputs(inputs), prediction)
 
     def _try(self, signature: Signature, inputs: Tensors) -> Prediction | None:
-        """Return None if the version refuses a row of a checked batch alone. The report then has fewer samples."""
+        """Return the prediction, or None if the version refuses a single row. The report then has fewer samples."""
         import tensorflow as tf
 
         try:

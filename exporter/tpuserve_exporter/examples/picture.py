@@ -1,4 +1,4 @@
-"""Format inputs for a report: images as pictures, text as text, other arrays as short lists of numbers."""
+"""Formats inputs for a report: images as data URIs, text as text, other arrays as short lists of numbers."""
 
 import base64
 
@@ -8,7 +8,7 @@ from tpuserve_exporter.examples.prediction import describe_array
 from tpuserve_exporter.signature import Array, Tensors
 from tpuserve_exporter.signatures.image_decoding import decode_image
 
-# Pixels on the longer side of a picture: the limit in a report, and the limit of lossless compression.
+# Pixels on the longer side of an image: the limit in a report, and the limit of lossless compression.
 _LARGEST, _LOSSLESS = 160, 64
 _MOST_TEXT = 400
 _LEAST_SIDE = 4
@@ -26,7 +26,7 @@ def show_inputs(inputs: Tensors) -> dict[str, str]:
 
 
 def _show_one(value: Array) -> tuple[str, str]:
-    """Return a picture as a data URI, or else a text."""
+    """Return an image as a data URI, or else a text."""
     if value.dtype == object and value.size == 1:
         content = value.reshape(-1)[0]
         return _show_bytes(content if isinstance(content, bytes) else str(content).encode())
@@ -36,7 +36,7 @@ def _show_one(value: Array) -> tuple[str, str]:
 
 
 def _show_bytes(content: bytes) -> tuple[str, str]:
-    """Show an image file as a picture, UTF-8 as text, and other bytes by their number."""
+    """Format an image file as an image, UTF-8 as text, and other bytes by their number."""
     import tensorflow as tf
 
     try:
@@ -51,7 +51,7 @@ def _show_bytes(content: bytes) -> tuple[str, str]:
 
 
 def _as_pixels(row: Array) -> Array | None:
-    """Convert numbers with the shape of an image to uint8 [height, width, channels]; None for others."""
+    """Convert numbers with the shape of an image to uint8 [height, width, channels]. Return None for others."""
     if row.dtype.kind not in "uif" or row.ndim not in (2, 3) or min(row.shape[-2:] if row.ndim == 2 else row.shape) < 1:
         return None
     if row.ndim == 2:
@@ -66,7 +66,7 @@ def _as_pixels(row: Array) -> Array | None:
 
 
 def _to_bytes(row: Array) -> Array:
-    """Scale values of 0..1, -1..1 or 0..255 to bytes, and stretch those of any other range."""
+    """Scale values of 0..1, -1..1 or 0..255 to bytes, and stretch values of any other range."""
     low, high = float(row.min()), float(row.max())
     known = [(0, 1), (-1, 1), (0, 255)]
     start, end = next((one for one in known if one[0] <= low and high <= one[1]), (low, high))
@@ -76,7 +76,7 @@ def _to_bytes(row: Array) -> Array:
 
 
 def _encode(pixels: Array) -> str:
-    """Encode a data URI: PNG if the picture is small or has alpha, else JPEG."""
+    """Return a data URI: PNG if the image is small or has alpha, else JPEG."""
     import tensorflow as tf
 
     side = max(pixels.shape[:2])

@@ -10,14 +10,14 @@ import numpy as np
 from tpuserve_exporter.signature import Array, Tensors
 
 _MOST_RANKED = 5
-# Usual names of class scores, to choose among several outputs.
+# Usual names of class scores. They decide among several outputs.
 _USUAL_SCORES = ("scores", "probabilities", "predictions", "logits")
 _CLASSES = "classes"
 
 
 @dataclass(frozen=True, slots=True)
 class RankedClass:
-    """A class by its position in the scores. `label` is empty if it has none."""
+    """A class by its index in the scores. `label` is empty if it has none."""
 
     index: int
     label: str
@@ -27,14 +27,14 @@ class RankedClass:
         return f"{self.label or f'class {self.index}'} {self.score:.3g}"
 
     def to_json(self) -> dict[str, Any]:
-        """Write None for a score that is NaN or infinite, which JSON lacks."""
+        """Return the fields. A score that is NaN or infinite becomes None, because JSON lacks it."""
         score = self.score if math.isfinite(self.score) else None
         return {"index": self.index, "label": self.label or None, "score": score}
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The best classes, `ranked`, the best first; empty for outputs that are not scores of one row.
+    """A version's answer to one row. `ranked` are the best classes, best first, or empty if no output has scores.
 
     `count` is the number of classes. `texts` are the outputs with a single string.
     """
@@ -80,7 +80,7 @@ def _find_scores(outputs: Mapping[str, Array]) -> Array | None:
 
 
 def _find_names(outputs: Mapping[str, Array], scores: Array | None, labels: Sequence[str]) -> Sequence[str]:
-    """Return the version's own class names, else the labels; none if their number is not that of the scores."""
+    """Return the version's own class names, else the labels, or nothing if their number differs from the scores'."""
     count = 0 if scores is None else len(scores)
     answered = outputs.get(_CLASSES)
     if answered is not None and _is_text(answered) and answered.shape == (1, count):

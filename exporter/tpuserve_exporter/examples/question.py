@@ -1,4 +1,4 @@
-"""Convert the content of an example to the inputs of a signature."""
+"""Converts the content of an example to the inputs of a signature."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 def ask_with(
     example: Example, signatures: Mapping[str, Signature], requests: tuple[SignatureRequest, ...]
 ) -> tuple[Signature, Tensors]:
-    """Find the first signature that takes the example, and its inputs. `serving_default` comes first.
+    """Return the first signature that takes the example, and its inputs. `serving_default` comes first.
 
-    Raises SamplesUnfit with the inputs of each signature if none takes it.
+    Raises SamplesUnfit with the inputs of each signature if no signature takes it.
     """
     kinds = {one.name: one.kind for one in requests}
     if requests:
@@ -32,7 +32,7 @@ def ask_with(
 
 
 def _inputs(example: Example, signature: Signature, kind: str | None) -> Tensors:
-    """`kind` is None for the signatures of a copied SavedModel."""
+    """Return the example as inputs of `signature`. `kind` is None for the signatures of a copied SavedModel."""
     if isinstance(example.content, bytes):
         takes = kind is None or ":" in kind or (kind == IMAGE_KIND and example.kind == "image")
         name = _only_string(signature) if takes else None

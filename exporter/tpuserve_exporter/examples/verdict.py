@@ -1,4 +1,4 @@
-"""Judge an answer to an example."""
+"""Judges an answer to an example."""
 
 import difflib
 import math
@@ -17,9 +17,9 @@ from tpuserve_exporter.signature import Array, Tensors, TensorSpec
 def judge(
     example: Example, outputs: Tensors, prediction: Prediction, labels: Sequence[str], tolerance: Tolerance
 ) -> str:
-    """Return the reason why the answer is wrong; empty if it is correct.
+    """Return the reason why the answer is wrong, or an empty string if it is correct.
 
-    Raises SamplesUnfit for an impossible expectation: a label that no class has, a shape that no output has.
+    Raises SamplesUnfit for an impossible expectation: a label that no class has, or a shape that no output has.
     """
     if isinstance(example.expected, str):
         return _judge_class(example, example.expected, prediction, labels)
