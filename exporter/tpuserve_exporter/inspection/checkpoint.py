@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 2 (a graph of objects) and of TensorFlow 1 (names alone)."""
+"""Reads checkpoints of TensorFlow 2 (an object graph) and of TensorFlow 1 (only names)."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, o
 
 
 def inspect_checkpoint(path: Path) -> Contents:
-    """Of a directory, the latest. Raises SourceUnreadable."""
+    """Return the contents of a checkpoint, or of the latest one in a directory. Raises SourceUnreadable."""
     prefix = find_prefix(path)
     objects = open_checkpoint(prefix).has_tensor(OBJECT_GRAPH_KEY)
     arrays, problems = list_arrays(prefix)

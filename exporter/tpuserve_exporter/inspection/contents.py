@@ -1,4 +1,4 @@
-"""What lies at a path, as `tpuserve inspect` tells it."""
+"""The contents of a path, as `tpuserve inspect` prints them."""
 
 import math
 import re
@@ -13,7 +13,7 @@ _BITS = re.compile(r"[a-z]+(?P<bits>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """One array. `dtype` and `shape` are None where only the name can be told; `part` is what it belongs to."""
+    """One array. `dtype` and `shape` are None if only the name is known. `part` is the part of the checkpoint."""
 
     name: str
     dtype: str | None
@@ -22,7 +22,7 @@ class StoredArray:
 
     @property
     def size_bytes(self) -> int | None:
-        """None for strings, and where dtype or shape are not known."""
+        """Size in bytes, or None for strings and if dtype or shape is unknown."""
         if self.dtype is None or self.shape is None:
             return None
         return size_of(self.dtype, self.shape)
@@ -32,7 +32,7 @@ class StoredArray:
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Bytes in memory; None for what has no fixed size."""
+    """Return the size in bytes in memory, or None for a dtype without a fixed size."""
     found = _BITS.match(dtype)
     bits = 8 if dtype == "bool" else int(found["bits"]) if found else None
     return None if bits is None else math.ceil(bits * math.prod(shape) / 8)
@@ -40,7 +40,7 @@ def size_of(dtype: str, shape: tuple[int, ...]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations by type, with how many there are. `host` have no kernel that a TPU's compiler could take."""
+    """Operations by type, with their counts. `host` operations have no kernel for a TPU compiler."""
 
     counts: Mapping[str, int]
     tpu: Mapping[str, int]
@@ -50,7 +50,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """`facts` are for people, in order. `problems` say what is damaged or missing; empty where nothing is."""
+    """The contents of a path. `facts` are for display, in order. `problems` describe damaged or missing parts."""
 
     kind: str
     name: str
@@ -65,7 +65,7 @@ class Contents:
 
     @property
     def size_bytes(self) -> int:
-        """Of all arrays whose size is known."""
+        """Size in bytes of all arrays whose size is known."""
         return sum(array.size_bytes or 0 for array in self.arrays)
 
     def to_json(self) -> dict[str, Any]:

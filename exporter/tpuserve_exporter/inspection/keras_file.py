@@ -1,4 +1,4 @@
-"""Keras files, read as data: nothing in them is built or run, and neither Keras nor TensorFlow is needed."""
+"""Reads Keras files as data, without Keras or TensorFlow. It builds and runs nothing from the file."""
 
 import json
 import zipfile
@@ -13,7 +13,7 @@ _WEIGHTS = "model.weights.h5"
 
 
 def inspect_keras(path: Path) -> Contents:
-    """`.keras`, `.weights.h5` or `.h5`. Raises SourceUnreadable."""
+    """Return the contents of a `.keras`, `.weights.h5` or `.h5` file. Raises SourceUnreadable."""
     try:
         return _inspect_archive(path) if zipfile.is_zipfile(path) else _inspect_hdf5(path)
     except (OSError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
@@ -54,7 +54,7 @@ def _inspect_hdf5(path: Path) -> Contents:
 
 
 def _list_arrays(file: "IO[bytes]") -> Iterator[StoredArray]:
-    """Datasets by path: Keras 3 keeps no names of variables in a file of weights."""
+    """Yield datasets by path, because Keras 3 stores no variable names in a weights file."""
     import h5py
 
     found: list[StoredArray] = []
@@ -86,7 +86,7 @@ def _facts(config: Mapping[str, Any], version: str | None) -> Iterator[tuple[str
 
 
 def _notes(config: object) -> Iterator[str]:
-    """What reading it as a model would take."""
+    """Yield notes on what reading the file as a model requires."""
     classes = sorted(_custom_classes(config))
     if "Lambda" in json.dumps(config):
         yield "it has a Lambda layer: reading it as a model runs code from the file"
@@ -95,7 +95,7 @@ def _notes(config: object) -> Iterator[str]:
 
 
 def _custom_classes(config: object) -> Iterator[str]:
-    """Registered names of objects that Keras does not bring."""
+    """Yield the registered names of objects that are not part of Keras."""
     if isinstance(config, list):
         for one in config:
             yield from _custom_classes(one)

@@ -1,4 +1,4 @@
-"""What a path holds: tells its kind, and reads it as that. Imports a framework only where a kind takes one."""
+"""Detects the kind of a path and reads its contents. Imports a framework only if the kind needs it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +13,9 @@ _TORCH = (".pt", ".pth", ".bin")
 
 
 def inspect(path: Path, verify: bool = False, start: Callable[[], None] = lambda: None) -> Contents:
-    """`start` brings TensorFlow up, where the kind takes it. `verify` reads every file of a published version.
+    """Return the contents of a path. `verify` reads every file of a published version.
 
-    Raises SourceUnreadable.
+    `start` starts TensorFlow if the kind needs it. Raises SourceUnreadable.
     """
     if not path.exists() and not path.with_name(path.name + ".index").is_file():
         raise SourceUnreadable(f"there is no {path}")

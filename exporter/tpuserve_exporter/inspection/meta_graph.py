@@ -1,4 +1,4 @@
-"""A `.meta` file: the graph that a TensorFlow 1 program trained, TPU operations and all."""
+"""Reads a `.meta` file: the graph that a TensorFlow 1 program trained, with its TPU operations."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ _MOST_NAMES = 12
 
 
 def inspect_meta(path: Path) -> Contents:
-    """Raises SourceUnreadable."""
+    """Return the contents of a `.meta` file. Raises SourceUnreadable."""
     meta_graph = _parse(path)
     graph = meta_graph.graph_def
     prefix = path.with_suffix("")

@@ -1,4 +1,4 @@
-"""The operations of a graph: which there are, which are a TPU's own, and which only a host can run."""
+"""Counts the operations of a graph: all, those that need a TPU, those that only a host can run, and unknown ones."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ _TPU_OPERATIONS = frozenset(
     {"CrossReplicaSum", "AllToAll", "CollectivePermute", "ConfigureDistributedTPU", "ShutdownDistributedTPU"}
     | {"ConfigureTPUEmbedding", "RecvTPUEmbeddingActivations", "SendTPUEmbeddingGradients", "EnqueueTPUEmbedding"}
 )
-# A compiler gets the first as arguments, and makes functions of TensorFlow 1's loops and branches.
+# A compiler takes the first two as arguments, and turns loops and branches of TensorFlow 1 into functions.
 _COMPILED_OTHERWISE = frozenset(
     {"Placeholder", "VarHandleOp"} | {"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
 )
@@ -26,7 +26,10 @@ _COMPILED = "XLA_CPU_JIT"
 
 
 def count_operations(graph: "GraphDef", outputs: Iterable[str] | None = None) -> Operations:
-    """Of all the graph with its functions, or of what the nodes `outputs` need: saving and restoring left out."""
+    """Count the operations of the graph and its functions, or only those that the nodes `outputs` need.
+
+    With `outputs`, operations for saving and restoring do not count.
+    """
     counts = Counter(node.op for node in _all(graph, outputs))
     functions = {function.signature.name for function in graph.library.function}
     for name in functions & counts.keys():
@@ -52,14 +55,14 @@ def _all(graph: "GraphDef", outputs: Iterable[str] | None) -> "Iterator[NodeDef]
 
 
 def find_needed(graph: "GraphDef", outputs: Iterable[str]) -> "list[list[NodeDef]]":
-    """Nodes that the outputs come from, those of the graph first, and then those of each function that is called."""
+    """Return the nodes that the outputs need: those of the graph first, then those of each called function."""
     functions = {function.signature.name: function.node_def for function in graph.library.function}
     needed = list(Walk(graph).needed(outputs).values())
     return [needed, *_find_called(needed, functions)]
 
 
 def _find_called(nodes: "Iterable[NodeDef]", functions: "Mapping[str, Iterable[NodeDef]]") -> "Iterator[list[NodeDef]]":
-    """The nodes of each function that the nodes call, and of those these call."""
+    """Yield the nodes of each function that the nodes call, directly or through other functions."""
     called, waiting = set[str](), list(nodes)
     while waiting:
         for name in (called_by(waiting.pop()) & functions.keys()) - called:
@@ -76,7 +79,7 @@ def _is_known(name: str) -> bool:
 
 
 def _register_compiled_kernels() -> None:
-    """The compiler registers its kernels when it compiles for the first time."""
+    """Run a compilation, because the compiler registers its kernels at the first one."""
     import tensorflow as tf
 
     tf.function(lambda value: value + 1.0, jit_compile=True)(tf.constant(1.0))

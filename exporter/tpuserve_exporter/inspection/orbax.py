@@ -1,4 +1,4 @@
-"""Orbax checkpoints: the arrays of the latest step, with shapes where JAX's packages are there to read them."""
+"""Reads Orbax checkpoints: the arrays of the latest step, with shapes if JAX and Orbax are installed."""
 
 import ast
 import importlib.util
@@ -15,7 +15,7 @@ _OPTIMIZER = ("opt_state", "optimizer", "optimizer_state", "opt")
 
 
 def inspect_orbax(path: Path) -> Contents:
-    """Raises SourceUnreadable."""
+    """Return the contents of an Orbax checkpoint. Raises SourceUnreadable."""
     layout = find_layout(path)
     known = all(importlib.util.find_spec(package) is not None for package in ("jax", "orbax"))
     arrays = tuple(_list_arrays(path) if known else _list_names(layout))
@@ -42,7 +42,7 @@ def _list_arrays(path: Path) -> Iterator[StoredArray]:
 
 
 def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
-    """Of the trees' own lists: a path is written as Python writes a tuple of strings."""
+    """Yield the arrays of the trees' metadata, which writes each path as a Python tuple of strings."""
     for item, directory in layout.items.items():
         try:
             listed = json.loads((directory / TREE_FILE).read_bytes())["tree_metadata"]

@@ -1,4 +1,4 @@
-"""safetensors files: a header in JSON says all. One file, or an index of several."""
+"""Reads safetensors files by their JSON header: one file, or an index of several."""
 
 import json
 import struct
@@ -15,13 +15,13 @@ _DTYPES = {
     "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }  # fmt: skip
-# A header longer than this is none: the format's own limit.
+# The format's own limit for the header.
 _LONGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
 
 
 def inspect_safetensors(path: Path) -> Contents:
-    """Raises SourceUnreadable."""
+    """Return the contents of a safetensors file or index. Raises SourceUnreadable."""
     if path.name.endswith(INDEX_SUFFIX):
         return _inspect_index(path)
     header, data_bytes = _read_header(path)
@@ -49,7 +49,7 @@ def _inspect_index(path: Path) -> Contents:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header, and how many bytes of data follow it."""
+    """Return the header, and the number of data bytes after it."""
     with path.open("rb") as file:
         start = file.read(_LENGTH_BYTES)
         length = struct.unpack("<Q", start)[0] if len(start) == _LENGTH_BYTES else _LONGEST_HEADER + 1

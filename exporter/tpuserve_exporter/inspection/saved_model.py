@@ -1,4 +1,4 @@
-"""A SavedModel, be it one that was published with a manifest or any other."""
+"""Reads a SavedModel, with or without this exporter's manifest."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _PREDICT = "tensorflow/serving/predict"
 
 
 def inspect_saved_model(path: Path, verify: bool) -> Contents:
-    """`verify` reads every file for its hash. Raises SourceUnreadable."""
+    """Return the contents of a SavedModel. `verify` reads every file for its hash. Raises SourceUnreadable."""
     meta_graph = read_meta_graph(path)
     signatures = mark_ragged(read_signatures(meta_graph.signature_def), meta_graph)
     manifest, problems = _read_manifest(path)
@@ -48,7 +48,7 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
 
 
 def read_meta_graph(path: Path) -> "MetaGraphDef":
-    """The one that servers load. Raises SourceUnreadable."""
+    """Return the graph that servers load. Raises SourceUnreadable."""
     return _choose(_parse(path))
 
 
@@ -68,7 +68,7 @@ def _parse(path: Path) -> "SavedModel":
 
 
 def _choose(saved_model: "SavedModel") -> "MetaGraphDef":
-    """What servers load: tagged `serve`, else the first."""
+    """Return the graph that servers load: the one tagged `serve`, else the first."""
     graphs = list(saved_model.meta_graphs)
     if not graphs:
         raise SourceUnreadable("saved_model.pb holds no graph: it is empty or was cut short")
@@ -94,7 +94,7 @@ def _facts(path: Path, meta_graph: "MetaGraphDef", signatures: Mapping[str, Sign
 
 
 def _read_manifest(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """As it is written: by this exporter, an older or a later one."""
+    """Return the manifest unchecked, because another version of this exporter may have written it, and problems."""
     file = path / MANIFEST_FILE
     if not file.is_file():
         return None, []

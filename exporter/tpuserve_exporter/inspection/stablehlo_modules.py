@@ -1,4 +1,4 @@
-"""StableHLO within a graph, as JAX and PyTorch models come: for which platforms, in which version."""
+"""Describes the StableHLO modules in a graph, which JAX and PyTorch models become: platforms and versions."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ _OPERATION = "XlaCallModule"
 
 
 def describe_modules(graph: "GraphDef") -> str | None:
-    """`3 for CPU, TPU (version 9)`; None where there are none."""
+    """Return a text such as `3 for CPU, TPU (version 9)`, or None if the graph has no modules."""
     functions = (function.node_def for function in graph.library.function)
     nodes = [node for nodes in (graph.node, *functions) for node in nodes if node.op == _OPERATION]
     if not nodes:

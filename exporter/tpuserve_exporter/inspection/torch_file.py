@@ -1,7 +1,7 @@
-"""What torch.save wrote, read without torch and without running what a pickle asks for.
+"""Reads files of torch.save without torch and without running code from the pickle.
 
-A pickle is a program. Here, whatever it names becomes an object that does nothing; what tensors there are is told from
-how torch describes them, and what code a reader would have run from what else is named.
+A pickle is a program. Every name in it becomes an object that does nothing, except those that describe tensors. The
+other names show which code a normal reader would run.
 """
 
 import io
@@ -22,7 +22,7 @@ _STORAGES = {
     "ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128", "Float8_e4m3fnStorage": "float8_e4m3fn", "Float8_e5m2Storage": "float8_e5m2",
 }  # fmt: skip
-# Named in files that torch.load(weights_only=True) reads.
+# Names in files that torch.load(weights_only=True) reads.
 _HARMLESS = frozenset({"torch.Size", "torch.device", "torch.storage.UntypedStorage", "collections.defaultdict"})
 _OPTIMIZER = ("optimizer", "optim", "opt_state")
 _SCRIPT = "/code/__torch__"
@@ -41,7 +41,7 @@ class _Tensor:
 
 
 class _Inert:
-    """Stands for anything a pickle names: takes any arguments and state, and does nothing."""
+    """Placeholder for any object that a pickle names. It takes any arguments and state, and does nothing."""
 
     def __new__(cls, *args: object, **kwargs: object) -> "_Inert":
         return super().__new__(cls)
@@ -64,7 +64,7 @@ class _Inert:
 
 
 class _Reader(pickle.Unpickler):
-    """Imports nothing."""
+    """An unpickler that imports nothing."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -85,7 +85,7 @@ class _Reader(pickle.Unpickler):
         return _Inert
 
     def persistent_load(self, pid: Any) -> Any:  # noqa: ANN401 - as pickle has it
-        """`('storage', type, key, location, elements)`: the data are in a file of their own."""
+        """Return the storage's type from `('storage', type, key, location, elements)`. Separate files have the data."""
         kind = pid[1] if isinstance(pid, tuple) and len(pid) > 1 else None
         return kind if isinstance(kind, _Storage) else _Inert()
 
@@ -99,7 +99,7 @@ def _first_tensor(*args: object) -> object:
 
 
 def inspect_torch(path: Path) -> Contents:
-    """`.pt`, `.pth`, `.bin`. Raises SourceUnreadable."""
+    """Return the contents of a `.pt`, `.pth` or `.bin` file. Raises SourceUnreadable."""
     if not zipfile.is_zipfile(path):
         raise SourceUnreadable(
             f"{path.name} is damaged, or in torch's format from before 1.6: save it anew, torch.save(state_dict, path)"

@@ -1,4 +1,4 @@
-"""A `.pt2` file, as torch.export.save writes it: JSON that describes the program, and its weights beside it."""
+"""Reads a `.pt2` file of torch.export.save: a JSON description of the program, and the list of its weights."""
 
 import json
 import zipfile
@@ -13,7 +13,7 @@ from tpuserve_exporter.signature import Signature, TensorSpec
 
 _WEIGHTS = "/data/weights/model_weights_config.json"
 _PROGRAM = "/models/model.json"
-# torch._export.serde.schema.ScalarType, from 1 on.
+# torch._export.serde.schema.ScalarType, which starts at 1.
 _DTYPES = (
     "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64",
     "complex128", "bool", "bfloat16",
@@ -21,7 +21,7 @@ _DTYPES = (
 
 
 def inspect_torch_program(path: Path) -> Contents:
-    """Raises SourceUnreadable."""
+    """Return the contents of a `.pt2` file. Raises SourceUnreadable."""
     try:
         with zipfile.ZipFile(path) as archive:
             files = {part.filename: part.file_size for part in archive.infolist()}
@@ -60,7 +60,7 @@ def _list_weights(config: Mapping[str, Any]) -> Iterator[StoredArray]:
 
 
 def _spec(meta: Mapping[str, Any]) -> TensorSpec:
-    """A size that is an expression is free."""
+    """Return dtype and shape. A size that is an expression is a free dimension."""
     dims = tuple(size.get("as_int") for size in meta["sizes"])
     return TensorSpec(_DTYPES[meta["dtype"] - 1], dims)
 

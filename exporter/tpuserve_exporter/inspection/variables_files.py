@@ -1,4 +1,4 @@
-"""A TensorFlow checkpoint's files: the arrays by name, and whether the data that the index speaks of is there."""
+"""Reads a TensorFlow checkpoint's files: the arrays by name, and whether the data files of the index are complete."""
 
 import re
 from collections.abc import Container, Iterator, Mapping
@@ -30,10 +30,10 @@ _COUNTERS = ("save_counter",)
 
 
 def list_arrays(prefix: Path) -> tuple[tuple[StoredArray, ...], tuple[str, ...]]:
-    """The arrays, and what is damaged: by the names of training where there is a graph of objects.
+    """Return the arrays and a list of problems. Names are those of training if there is an object graph.
 
-    The graph lies among the data: where these are damaged, the index's names have to do. Raises SourceUnreadable for a
-    damaged index.
+    The object graph is in the data files. If these are damaged, names come from the index. Raises SourceUnreadable if
+    the index is damaged.
     """
     reader = open_checkpoint(prefix)
     damage = list[str]()
@@ -48,8 +48,10 @@ def list_arrays(prefix: Path) -> tuple[tuple[StoredArray, ...], tuple[str, ...]]
 
 
 def list_served(version: Path) -> tuple[StoredArray, ...]:
-    """The variables of a SavedModel; none where it has no files of them. What a server loads is the model, whatever
-    held it when it was saved. Raises SourceUnreadable."""
+    """Return the variables of a SavedModel, or none if it has no variable files. Raises SourceUnreadable.
+
+    All count as the model's, because a server loads them all.
+    """
     prefix = find_variables(version)
     return () if prefix is None else of_model(list_arrays(prefix)[0])
 
@@ -69,7 +71,7 @@ def _list_objects(graph: ObjectGraph) -> Iterator[StoredArray]:
     parts = dict.fromkeys(optimizer, "optimizer")
     for root, node in graph.models().items():
         parts = dict.fromkeys(graph.model_variables(node), root) | parts
-    # A model may have been saved by itself: then the root is it.
+    # A model may be saved by itself, as the root.
     others = "other" if graph.models() else "model"
     parts = dict.fromkeys(graph.model_variables(ROOT), others) | parts
     for node, variable in graph.variables.items():
@@ -77,7 +79,7 @@ def _list_objects(graph: ObjectGraph) -> Iterator[StoredArray]:
 
 
 def _part(name: str, names: Container[str]) -> str:
-    """Of a checkpoint by names: slots lie below a variable's name, averages under a name of theirs."""
+    """Return the part for a checkpoint by names: slots are below a variable's name, and averages have their suffix."""
     if name.endswith(_AVERAGE):
         return "average"
     if name in _BOOKKEEPING:
@@ -87,13 +89,13 @@ def _part(name: str, names: Container[str]) -> str:
 
 
 def list_files(prefix: Path) -> dict[str, int]:
-    """The index and the data, by size in bytes."""
+    """Return the index and data files with their sizes in bytes."""
     found = [*prefix.parent.glob(f"{_escape(prefix.name)}.data-*"), prefix.with_name(f"{prefix.name}.index")]
     return {path.name: path.stat().st_size for path in sorted(found) if path.is_file()}
 
 
 def _find_damage(prefix: Path, arrays: tuple[StoredArray, ...]) -> Iterator[str]:
-    """What of the data is missing, without reading it."""
+    """Yield problems of missing or truncated data files, without reading them."""
     shards = {
         (int(match[1]), int(match[2])): size
         for name, size in list_files(prefix).items()

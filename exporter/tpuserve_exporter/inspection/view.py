@@ -1,4 +1,4 @@
-"""Contents as people read them: tables on a terminal, and the same without colours elsewhere."""
+"""Prints contents as tables on a terminal, and without colours elsewhere."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,12 +15,12 @@ from tpuserve_formats.manifest.device import describe_sizes
 _MOST_ARRAYS = 20
 _MOST_OPERATIONS = 12
 _MOST_FILES = 10
-# What no version serves.
+# Parts that are not served.
 _APART = ("average", "optimizer", "other")
 
 
 def print_contents(console: Console, contents: Contents, everything: bool) -> None:
-    """`everything` lists all variables, operations and files."""
+    """Print the contents. `everything` lists all variables, operations and files."""
     console.print(Text(contents.name, style="bold") + Text(f"  {contents.kind}", style="dim"))
     _print_facts(console, dict(contents.facts) | dict(_manifest_facts(contents.manifest or {})))
     for signature in contents.signatures.values():
@@ -46,7 +46,7 @@ def _print_facts(console: Console, facts: Mapping[str, str]) -> None:
 
 
 def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Of whichever exporter's: what is not there is not told."""
+    """Yield the facts of a manifest from any exporter version. Omit missing ones."""
     source, parity = manifest.get("source") or {}, manifest.get("parity") or {}
     if source:
         step = "" if source.get("step") is None else f" at step {source['step']}"
@@ -100,7 +100,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _print_arrays(console: Console, arrays: Iterable[StoredArray], everything: bool) -> None:
-    """By part, the model's first: of those the largest, of the others how many, unless all are asked for."""
+    """Print the largest arrays of each served part, and totals of the other parts. Print all with `everything`."""
     parts: dict[str, list[StoredArray]] = {}
     for array in arrays:
         parts.setdefault(array.part, []).append(array)
