@@ -43,7 +43,7 @@ def _look_up(ids: "tf.Tensor", table: "tf.Variable", feature: Any) -> "tf.Tensor
 
 
 def _gather(ids: "tf.Tensor", table: "tf.Variable") -> "tuple[tf.Tensor, tf.Tensor]":
-    """Return vectors [rows, length, dim], zero for padding, and a mask [rows, length, 1], zero for padding and else 1."""
+    """Return vectors [rows, length, dim], zero for padding, and a mask [rows, length, 1] that is zero for padding."""
     import tensorflow as tf
 
     present = tf.cast(ids >= 0, table.dtype)[..., tf.newaxis]

@@ -35,8 +35,8 @@ class Asked:
     """Samples by signature, and the answers of the source and of `python` to every case.
 
     `raw` has the source's answers to images of known pixels, and `numerics` the results of --tpu-numerics. `programs`
-    has the answers of device programs, by their names in the comparison. If the version does not load in Python, all
-    fields are empty, and only the session answers.
+    has the answers of device programs, by their names in the comparison. If a copied SavedModel does not load in
+    Python, all fields are empty, and only the session answers.
     """
 
     samples: dict[str, Tensors] = field(default_factory=dict)

@@ -139,7 +139,7 @@ def _is_float(value: Array) -> bool:
 
 
 def _run(model: Runnable, signature: Signature, trial: _Trial) -> Tensors | None:
-    """Run a trial, or return None if the model rejects NaN, which says nothing about its rows."""
+    """Run a trial, or return None if the model rejects NaN. A rejection shows nothing about its rows."""
     import tensorflow as tf
 
     try:

@@ -49,7 +49,7 @@ class CheckedVersion:
 
     @property
     def everywhere(self) -> list[str]:
-        """Signatures that may have warm-up requests. LiteRT cannot load a request for a signature that it lacks."""
+        """Signatures for warm-up requests. A LiteRT model does not load with a request for one that it lacks."""
         return [name for name in self.signatures if self.lite_signatures is None or name in self.lite_signatures]
 
 

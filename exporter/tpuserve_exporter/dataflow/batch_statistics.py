@@ -57,7 +57,7 @@ class StatisticsFinder:
         if reduced is None:
             return rows is None or bool(rows)
         if rows is None or rank is None:
-            # By convention rows come first, so a negative axis does not count as theirs.
+            # By convention rows come first, so a negative axis is taken for another dimension.
             return 0 in reduced
         return any(axis % rank in rows for axis in reduced if rank)
 

@@ -67,7 +67,7 @@ class _Inlining:
     def _add(self, node: "NodeDef", name: str, within: frozenset[str]) -> None:
         """Add `node` under `name`, or the functions that it calls. Its inputs have the names of the flat graph.
 
-        `within` are the functions around the node. A call of one of them stays a call, because inlining would not end.
+        `within` are the functions around the node. A call of one of them stays a call, or inlining would not end.
         """
         called = self._called(node)
         if not called or not within.isdisjoint(called):

@@ -92,7 +92,7 @@ class StoreFiles:
     def _errors(self, uri: StoreUri) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # each store's library and its network have own errors
+        except Exception as error:  # each store's library and its network raise other types
             raise PublishFailed(f"cannot publish to {uri}: {self._explain(uri, error)}") from error
 
     def _explain(self, uri: StoreUri, error: Exception) -> str:

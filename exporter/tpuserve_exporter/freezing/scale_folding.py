@@ -200,7 +200,7 @@ def _apply(affine: Affine, node: "NodeDef", value: Array, is_left: bool) -> None
 
 
 def _is_channels_first(node: "NodeDef") -> bool:
-    """Return whether channels come first. Reading a missing attribute would create an empty one, hence the check."""
+    """Return whether channels come first. Reading a missing attribute would create an empty one."""
     return "data_format" in node.attr and node.attr["data_format"].s.startswith(b"NC")
 
 

@@ -70,7 +70,7 @@ def _make_plain(node: "NodeDef") -> None:
 
 
 def _kind(node: "NodeDef") -> int:
-    """Return the dtype that `node` passes on, or 0. Reading a missing attribute would create it, hence the check."""
+    """Return the dtype that `node` passes on, or 0. Reading a missing attribute would create it."""
     return node.attr["T"].type if "T" in node.attr else 0
 
 

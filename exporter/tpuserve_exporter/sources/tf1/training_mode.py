@@ -33,7 +33,7 @@ GIVE_INFERENCE = "Export the inference graph: give the function that builds it, 
 def stop_training(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
     """Remove dropout and batch statistics that the nodes `fetched` depend on. Return a note for each change.
 
-    Statistics without a moving average stay, and random numbers of anything except dropout. Raises TrainingMode.
+    Statistics without a moving average and random numbers outside dropout stay. Raises TrainingMode.
     """
     return [
         *_skip_updates(graph_def, fetched),
@@ -119,7 +119,7 @@ def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str
 
 
 def _check_renormalised(there: set[str], averages: Mapping[str, str]) -> None:
-    """Raise TrainingMode if the outputs use both a statistic and its average. `there` makes the outputs."""
+    """Raise TrainingMode if the outputs use both a statistic and its average. `there` are the outputs' nodes."""
     if both := sorted(statistic for statistic, variable in averages.items() if variable in there):
         raise TrainingMode(
             f"the outputs are normalised by batch statistics and by their moving averages: {', '.join(both)}. "
