@@ -1,9 +1,9 @@
 """Matches stored variables with the variables of a model.
 
-The best of three ways wins. A match by name (`conv1/kernel`) allows added, removed and moved layers. A match by position
-in the object graph, as tf.train.Checkpoint restores, allows names with other numbers (`dense_3` for `dense`). A match by
-count takes layers of one kind in the order of their numbers. It also allows that object graphs of Keras 2 and
-3 differ.
+The best of three ways wins. A match by name (`conv1/kernel`) allows added, removed and moved layers. A match by
+position in the object graph, as tf.train.Checkpoint restores, allows names with other numbers (`dense_3` for `dense`).
+A match by count takes layers of one kind in the order of their numbers. It also allows that object graphs of Keras 2
+and 3 differ.
 """
 
 import re
