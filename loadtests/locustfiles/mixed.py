@@ -1,6 +1,6 @@
-"""Predict requests over both protocols: `locust -f loadtests/locustfiles/mixed.py --model digits`.
+"""Send Predict requests over both protocols: `locust -f loadtests/locustfiles/mixed.py --model digits`.
 
-With `--scenario FILE.yaml` instead of a model, of several models by their weights.
+With `--scenario FILE.yaml` instead of `--model`, the users send requests to several models by weight.
 """
 
 from tpuserve_loadtests.plain_locust.locustfile import predict_users

@@ -1,4 +1,4 @@
-"""Predict requests over gRPC: `locust -f loadtests/locustfiles/over_grpc.py --model digits`."""
+"""Send Predict requests over gRPC: `locust -f loadtests/locustfiles/over_grpc.py --model digits`."""
 
 from tpuserve_loadtests.plain_locust.locustfile import predict_users
 

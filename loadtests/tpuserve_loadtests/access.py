@@ -1,4 +1,4 @@
-"""How a server is reached by whoever asks it: whom to trust, who calls, and headers of every request."""
+"""Access to a server: TLS settings, and headers for every request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,27 +18,34 @@ from tpuserve_client.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`tls` is for addresses with TLS, `headers` for all; their values are secrets, and told nowhere."""
+    """TLS settings and request headers.
+
+    `tls` applies to addresses with TLS, `headers` to all addresses. Header values are secrets: no message or report
+    contains them.
+    """
 
     tls: Tls = field(default_factory=Tls)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def tls_of(self, address: str) -> Tls | None:
-        """None for an address in the clear."""
+        """Return the TLS settings for an address, or None if the address is plaintext."""
         return self.tls if parse_address(address).is_secure else None
 
     def client(self, address: str, timeout_s: float) -> Client:
-        """What asks the server anything but a load. Raises InvalidArgument."""
+        """Return a client for all requests except the load's, such as metadata requests. Raises InvalidArgument."""
         return Client(address, tls=self.tls_of(address), headers=self.headers, timeout_s=timeout_s)
 
     def transport(self, address: str) -> Transport:
-        """Return a blocking transport of encoded requests, which the caller closes. Raises InvalidArgument."""
+        """Return a blocking transport for encoded requests. The caller closes it. Raises InvalidArgument."""
         place = parse_address(address)
         kind = RestTransport if place.is_rest else GrpcTransport
         return kind(place.target, self.tls_of(address), self.headers)
 
     def http_client(self, url: str, connections: int, timeout_s: float) -> HTTPClient:
-        """To the URL's host, for greenlets; connects when it is asked. Raises InvalidArgument."""
+        """Return an HTTP client for the URL's host, for use from greenlets.
+
+        It connects on the first request. Raises InvalidArgument.
+        """
         options: dict[str, Any] = {
             "concurrency": connections,
             "connection_timeout": timeout_s,
@@ -53,7 +60,7 @@ class Access:
         return HTTPClient.from_url(url, **options)
 
     def to_wire(self) -> dict[str, Any]:
-        """What `from_wire` reads: files by name, headers with their values."""
+        """Return a document for `from_wire`, with file names and header values."""
         paths = [
             None if path is None else str(Path(path).absolute()) for path in (self.tls.ca, self.tls.cert, self.tls.key)
         ]
@@ -61,5 +68,5 @@ class Access:
 
     @classmethod
     def from_wire(cls, document: Mapping[str, Any]) -> "Access":
-        """The access of `to_wire`."""
+        """Return the access that `to_wire` encoded."""
         return cls(Tls(*document["tls"]), document["headers"])

@@ -1,4 +1,4 @@
-"""Distributions of whole numbers from 1 on, as people write them: how many rows a request has, how long a text is."""
+"""Distributions of positive integers, parsed from text: the number of rows in a request, the length of a text."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Integers: TypeAlias = NDArray[np.int64]
 
 FORMS: Final = "8, 1:0.7,8:0.3, 1..16, poisson(4) or lognormal(64,0.5)"
-# More distinct values than this are no number of rows or tokens, and would take memory.
+# Larger values are implausible as numbers of rows or tokens, and their tables would need much memory.
 LARGEST: Final = 1_000_000
 _NUMBER: Final = r"(\d+(?:\.\d+)?)"
 _FIXED: Final = re.compile(r"\d+")
@@ -21,13 +21,13 @@ _CHOICE: Final = re.compile(rf"(\d+):{_NUMBER}")
 _UNIFORM: Final = re.compile(r"(\d+)\.\.(\d+)")
 _POISSON: Final = re.compile(rf"poisson\({_NUMBER}\)")
 _LOGNORMAL: Final = re.compile(rf"lognormal\({_NUMBER},{_NUMBER}\)")
-# What is farther out than this many standard deviations is left out.
+# Distributions omit values beyond this many standard deviations.
 _TAIL: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`weights` of ascending `values`, in any unit; `text` is how it was written."""
+    """A distribution with `weights` of ascending `values`, in any unit, and its original `text`."""
 
     text: str
     values: tuple[int, ...]
@@ -35,10 +35,10 @@ class Distribution:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A number, numbers with weights (`1:0.7,8:0.3`), evenly between two (`1..16`), or around a mean or median.
+        """Parse a number, weighted numbers (`1:0.7,8:0.3`), a uniform range (`1..16`) or a named distribution.
 
-        `poisson(4)` has the mean 4 but for zeros, which are left out; `lognormal(64,0.5)` the median 64 and that
-        standard deviation of logarithms. Raises ValueError.
+        `poisson(4)` has the mean 4 before its zeros are removed. `lognormal(64,0.5)` has the median 64 and the standard
+        deviation 0.5 of logarithms. Raises ValueError.
         """
         written = text.replace(" ", "")
         if _FIXED.fullmatch(written):
@@ -56,7 +56,7 @@ class Distribution:
 
     @classmethod
     def choice(cls, weights: Mapping[int, float], text: str = "") -> Self:
-        """Numbers with weights. Raises ValueError."""
+        """Return a distribution of weighted numbers. Raises ValueError."""
         return cls._of(text or ",".join(f"{value}:{weight:g}" for value, weight in weights.items()), weights)
 
     @classmethod
@@ -70,7 +70,7 @@ class Distribution:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there is but one value."""
+        """Whether the distribution has a single value."""
         return len(self.values) == 1
 
     @property
@@ -79,7 +79,7 @@ class Distribution:
         return float(np.average(self.values, weights=self.weights))
 
     def draw(self, count: int, random: np.random.Generator) -> Integers:
-        """So many values in random order, each as often as it must be: their shares are those of the distribution."""
+        """Return `count` values in random order, whose shares match the distribution's as closely as possible."""
         heights = np.cumsum(self.weights)
         places = np.searchsorted(heights, (np.arange(count) + 0.5) / count * heights[-1])
         return np.asarray(random.permutation(np.asarray(self.values, np.int64)[places]))
@@ -101,6 +101,6 @@ def _lognormal(median: float, sigma: float) -> dict[int, float]:
     normal = NormalDist(math.log(median), sigma)
     most = int(median * math.exp(_TAIL * sigma)) + 1
     if most > LARGEST:
-        return {most: 1.0}  # refused for what it is
+        return {most: 1.0}  # the caller rejects it as too large
     edges = [0.0, *(normal.cdf(math.log(value + 0.5)) for value in range(1, most + 1))]
     return {value: edges[value] - edges[value - 1] for value in range(1, most + 1)}

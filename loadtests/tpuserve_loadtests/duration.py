@@ -1,4 +1,4 @@
-"""Durations as people write them on a command line: `10s`, `2m`, `1h30m`, `0.5`."""
+"""Durations in the format of the command line: `10s`, `2m`, `1h30m`, `0.5`."""
 
 import re
 
@@ -10,7 +10,10 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def parse_duration(text: str, *, zero: bool = False) -> float:
-    """Seconds in `text`: a number of seconds, or numbers with units. ValueError for anything else; 0 only if `zero`."""
+    """Parse a number of seconds, or numbers with units, to seconds.
+
+    Raises ValueError for an invalid text, and for 0 unless `zero`.
+    """
     cleaned = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", cleaned):
         seconds = float(cleaned)
@@ -24,7 +27,7 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
 
 
 class Duration(click.ParamType[float]):
-    """A click parameter in seconds; 0 is one if `zero`."""
+    """Click parameter type of a duration in seconds, which can be 0 if `zero`."""
 
     name = "duration"
 
@@ -32,7 +35,7 @@ class Duration(click.ParamType[float]):
         self._zero = zero
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds; a value that is no duration is a usage error."""
+        """Convert to seconds. Raise a usage error for an invalid duration."""
         if isinstance(value, int | float):
             return float(value)
         try:

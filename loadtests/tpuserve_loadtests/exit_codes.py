@@ -1,12 +1,12 @@
-"""What the commands' exit codes mean: the same in all of them, and public."""
+"""The commands' exit codes, which are public and common to all commands."""
 
 from typing import Final
 
-# Requests failed, answers were wrong, or there was no end: it was interrupted, or nothing was answered.
+# Requests failed, responses were wrong, the run was interrupted, or the server answered no request.
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
-# Nobody can tell: the load generator was the limit, or a comparison too short for what it was to see.
+# No verdict: the load generator was the limit, or a comparison was too short.
 EXIT_GENERATOR: Final = 98
-# Something that was asked of the server does not hold: a gate, an objective, the comparison, a trend.
+# The server missed a requirement: a gate, an objective, a comparison or a trend.
 EXIT_GATE: Final = 99

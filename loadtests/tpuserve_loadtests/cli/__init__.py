@@ -1,4 +1,4 @@
-"""`tpuserve loadtest`: the command line. What is slow to import is imported when a run is certain."""
+"""The command line of `tpuserve loadtest`. Commands import slow modules only when a run starts."""
 
 from importlib import import_module
 from typing import Final
@@ -26,15 +26,18 @@ Examples:
 """
 
 
-# The order of --help: the commands that a new user needs first come first.
+# The order of --help: commands for new users come first.
 _COMMANDS: Final = ("run", "sweep", "search", "compare", "soak", "mlperf", "worker")
 
 
 class Commands(click.Group):
-    """Subcommands, each imported on first use. Arguments that start with no subcommand are those of `run`."""
+    """Group of subcommands that imports each one on first use.
+
+    Arguments that do not start with a subcommand are arguments of `run`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`tpuserve loadtest digits` is `tpuserve loadtest run digits`."""
+        """Parse the arguments, with `tpuserve loadtest digits` as `tpuserve loadtest run digits`."""
         if args and args[0] not in _COMMANDS and args[0] != "--help":
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -44,7 +47,7 @@ class Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a subcommand; None for an unknown name."""
+        """Import a subcommand. Return None for an unknown name."""
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}_command"), cmd_name)
@@ -60,5 +63,5 @@ def loadtest() -> None:
 
 
 def main() -> None:
-    """The `tpuserve-loadtest` executable, which people reach as `tpuserve loadtest`."""
+    """Run the `tpuserve-loadtest` executable, which users start as `tpuserve loadtest`."""
     loadtest(prog_name="tpuserve loadtest")

@@ -1,4 +1,4 @@
-"""TLS and request headers as options give them. Values of headers are secrets: no message and no report has one."""
+"""TLS and request headers from options. Header values are secrets: no message or report contains them."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -11,7 +11,7 @@ from tpuserve_loadtests.cli.options import AccessOptions
 if TYPE_CHECKING:
     from tpuserve_loadtests.access import Access
 
-# Of an access, those that are for addresses with TLS alone.
+# Access options that apply only to addresses with TLS.
 OF_TLS: Final = ("ca", "cert", "key", "tls_server_name")
 SECURE: Final = ("grpcs://", "https://")
 HEADER: Final = "--header"
@@ -19,7 +19,7 @@ HEADER: Final = "--header"
 
 @cache
 def find_access(options: AccessOptions) -> "Access":
-    """Read the files, once. Raises usage errors, which contain no value of a header."""
+    """Read the files, once. Raise usage errors, which never contain a header's value."""
     from tpuserve_client.errors import InvalidArgument
     from tpuserve_client.request_headers import parse_headers
     from tpuserve_client.tls import Tls
@@ -37,5 +37,5 @@ def find_access(options: AccessOptions) -> "Access":
 
 
 def is_secure(addresses: Iterable[object]) -> bool:
-    """Whether any of the texts is an address with TLS."""
+    """Return whether any of the texts is an address with TLS."""
     return any(isinstance(text, str) and text.startswith(SECURE) for text in addresses)

@@ -1,4 +1,4 @@
-"""Addresses of the server: the options', else the scenario's, else TPUSERVE_ADDRESS, else this machine's."""
+"""Server addresses: from options, the scenario, TPUSERVE_ADDRESS or the defaults on localhost, in this order."""
 
 import os
 from dataclasses import replace
@@ -18,10 +18,10 @@ _Server = TypeVar("_Server", bound=ServerOptions)
 
 
 def with_address(server: _Server, needs: str | None) -> _Server:
-    """Fill in the address in TPUSERVE_ADDRESS where neither an option nor a scenario gives one.
+    """Use the address in TPUSERVE_ADDRESS if neither an option nor a scenario gives an address.
 
-    `needs`: the protocols of the command, `grpc`, `rest` or `both`; None for any. Raises a usage error for an address
-    that is invalid or of another protocol.
+    `needs` names the protocols of the command: `grpc`, `rest`, `both` or None for any. Raises a usage error if the
+    address is invalid or of another protocol.
     """
     text = os.environ.get(ADDRESS_VARIABLE)
     if not text or server.grpc_address or server.rest_url:
@@ -37,7 +37,7 @@ def with_address(server: _Server, needs: str | None) -> _Server:
 
 
 def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":
-    """Choose the address of each protocol that is measured. A usage error for a text that is no address of it."""
+    """Return the address of each measured protocol. Raise a usage error for an invalid address."""
     given: dict[Protocol, str] = {"grpc": grpc_address or DEFAULT_GRPC, "rest": rest_url or DEFAULT_REST}
     chosen = _protocols(protocol, grpc_address, rest_url)
     for name in chosen:

@@ -1,4 +1,4 @@
-"""What a command was asked to send: one model as its options say, or the models of a scenario file."""
+"""Requested traffic: the options' model, or the models of a scenario file."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, replace
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.workload import Line
     from tpuserve_loadtests.workload import Protocol as Wire
 
-# Options of one model, which a scenario's models have of their own.
+# Options for a single model. In a scenario, each model sets these values itself.
 _OF_ONE_MODEL: Final = (
     "version",
     "label",
@@ -40,7 +40,7 @@ _OF_ONE_MODEL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One model's part of what is sent: its requests, their protocols and lines, and its weight among others."""
+    """One model's part of the traffic: its requests, protocols and lines, and its weight."""
 
     name: str
     spec: "ModelSpec"
@@ -52,7 +52,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`title` is the report's. No `parts`: one model, `spec`, over every address."""
+    """The traffic that a command requests, with the title of its report.
+
+    If `parts` is empty, the command sends requests to one model, `spec`, over every address.
+    """
 
     title: str
     addresses: "dict[Wire, str]"
@@ -62,7 +65,7 @@ class Asked:
 
     @property
     def least_users(self) -> int:
-        """How many users a closed load needs: one for each protocol of a model that is alone."""
+        """The minimum number of users of a closed load: one for each protocol of a single model."""
         return 1 if self.parts else len(self.addresses)
 
     @property
@@ -74,11 +77,14 @@ class Asked:
 
     @property
     def specs(self) -> "frozenset[ModelSpec]":
-        """The models that are asked."""
+        """The models that receive requests."""
         return frozenset({part.spec for part in self.parts} if self.spec is None else {self.spec})
 
     def timeline(self, speed: float) -> "Timeline | None":
-        """When recorded requests came; None where not all that is sent is recorded. A usage error for missing times."""
+        """Return the arrival times of the recorded requests, or None unless all requests are recorded.
+
+        Raises a usage error if a recording has no times.
+        """
         from tpuserve_loadtests.recording.recording import BadRecording
         from tpuserve_loadtests.recording.timeline import merged_timeline
 
@@ -92,7 +98,7 @@ class Asked:
             raise click.UsageError(str(error)) from None
 
     def find_target(self, timeline: "Timeline | None" = None) -> "Target":
-        """Ask the server for each model, and make the requests. Ends the program with a message where that fails.
+        """Fetch the metadata of each model and build the requests. On failure, exit with a message.
 
         With a timeline, requests go to lines in its order.
         """
@@ -118,14 +124,14 @@ class Asked:
         return self._with_tolerances(Target(workload, places, self.requests.timeout_s, access=self.requests.access))
 
     def _with_tolerances(self, target: "Target") -> "Target":
-        """Add the tolerances of manifests for lines whose golden answers came from a file or a directory."""
+        """Add the manifests' tolerances for lines with golden answers from a file or directory."""
         paths = {line: part.requests.golden for part in self._all_parts for line in part.lines}
         tolerances = find_tolerances(target, {name: path for name, path in paths.items() if path is not None})
         return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target
 
 
 class Asking(Protocol):
-    """Options of a command that asks one model, or the models of a scenario."""
+    """Options of a command that sends requests to one model, or to the models of a scenario."""
 
     __dataclass_fields__: "ClassVar[dict[str, Field[Any]]]"  # every dataclass has them
 
@@ -145,10 +151,11 @@ _Options = TypeVar("_Options", bound=Asking)
 def find_asked(
     options: _Options, golden: Path | None = None, *, own_load: bool = False, said: Collection[str] | None = None
 ) -> tuple[Asked, _Options]:
-    """Read MODEL or --scenario, and merge the scenario's values into the options. Raises usage errors; asks no server.
+    """Read MODEL or --scenario, and merge the scenario's values into the options.
 
-    `golden`: the path of --golden. `own_load`: the command ignores the scenario's users, rate and trace. `said`: names
-    of values that override the scenario's; the default is those on click's command line.
+    `golden` is the path of --golden. With `own_load`, the command ignores the scenario's users, rate and trace. `said`
+    names the options that override the scenario's values. By default, these are the options on click's command line.
+    Raises usage errors. Sends no request to the server.
     """
     models = options.models
     if models.scenario is None:
@@ -188,8 +195,8 @@ def _read(path: Path) -> "Scenario":
 
 
 def _merged(options: _Options, settings: "Settings", said: Collection[str], own_load: bool) -> _Options:
-    """What the command line does not say is as in the file."""
-    # One way to say what the load is takes the place of the file's.
+    """Set the scenario's values for options that the command line omits."""
+    # A load option on the command line replaces every load setting of the file.
     hidden = {*said, *(WAYS if own_load or not set(WAYS).isdisjoint(said) else ())}
     return with_values(options, {name: value for name, value in settings.said().items() if name not in hidden})
 

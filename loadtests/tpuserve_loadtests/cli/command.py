@@ -1,6 +1,6 @@
-"""Commands whose options are the fields of a frozen dataclass: each is declared once, with its type, flag and help.
+"""Commands with a frozen dataclass of options, which declares the type, flag and help of each option once.
 
-A field declares its click parameter. A field that is such a dataclass itself is a group that commands share.
+Each field declares a click parameter. A field with another such dataclass is a group that commands share.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class _Parameter:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """`changes`: the settings that this command overrides, by option name."""
+    """A group of options, with `changes` to this command's settings by option name."""
 
     kind: "type[DataclassInstance]"
     changes: Mapping[str, Mapping[str, Any]]
@@ -44,7 +44,7 @@ def argument(**settings: Any) -> Any:  # noqa: ANN401  a field of any type, with
 
 
 def group(kind: "type[_Options]", **changes: Mapping[str, Any]) -> "_Options":
-    """Declare a field that is a group of options."""
+    """Declare a field with a group of options."""
     declared: _Options = field(metadata={_DECLARED: _Group(kind, changes)})
     return declared
 
@@ -54,7 +54,7 @@ def command(
     cls: type[click.Command],
     **settings: Any,  # noqa: ANN401  click's settings
 ) -> Callable[[Callable[[_Options], None]], click.Command]:
-    """Make a click command of a function that takes `kind`. The function's docstring is the command's help."""
+    """Create a click command from a function that takes `kind`. The function's docstring is the command's help."""
 
     def decorate(function: Callable[[_Options], None]) -> click.Command:
         @wraps(function)
@@ -67,7 +67,7 @@ def command(
 
 
 def with_values(options: _Options, values: Mapping[str, object]) -> _Options:
-    """Return a copy of the options with `values` set, also in groups. It ignores unknown names."""
+    """Return a copy of the options with `values` set, also in groups. Ignore unknown names."""
     changes: dict[str, object] = {}
     for each in fields(options):
         value = getattr(options, each.name)

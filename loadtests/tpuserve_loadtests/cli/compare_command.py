@@ -1,4 +1,4 @@
-"""`tpuserve loadtest compare`: is version B worse than version A?"""
+"""The command `tpuserve loadtest compare`, which tests whether version B is worse than version A."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -129,9 +129,9 @@ def interleaved(
     *,
     until_failure: bool = False,
 ) -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
-    """Whole rounds: A then B, next time B then A; fewer than asked for after Ctrl-C. And each side's runs together.
+    """Run up to `planned` rounds, A then B and next B then A. Return the pairs, and the runs of each side.
 
-    `until_failure`: the round in which a request fails is the last one.
+    After Ctrl-C, return only the complete rounds. With `until_failure`, stop after a round with a failed request.
     """
     from tpuserve_loadtests.traffic.workers import WorkersFailed
 
@@ -163,7 +163,7 @@ def _told(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, Me
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """`server`: the options with this side's addresses."""
+    """One side of the comparison. `server` holds the options with this side's addresses."""
 
     spec: "ModelSpec"
     addresses: "dict[Protocol, str]"
@@ -184,7 +184,10 @@ def _side(model: str, side: str, server: MeasuredServerOptions) -> _Side:
 
 
 def _metrics(sides: Sequence[_Side], pages: tuple[str, ...]) -> tuple[str, ...]:
-    """Where each side's page is. A usage error for one page of two servers: figures of one would count for both."""
+    """Return the metrics page of each side.
+
+    Raises a usage error for a single page of two servers, whose values would count for both sides.
+    """
     if len(pages) == 2:
         return pages
     if pages[0] not in (AUTO, OFF) and sides[0].addresses != sides[1].addresses:

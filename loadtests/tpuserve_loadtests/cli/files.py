@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Forms: TypeAlias = Iterator[tuple[Path | None, Callable[[], str]]]
 
-# What the plotter at HdrHistogram's site takes: one distribution, where a log has many.
+# Suffix for HdrHistogram's plotter page, which takes one distribution instead of a log of several.
 DISTRIBUTION: Final = ".hgrm"
 
 
@@ -53,7 +53,7 @@ class PageOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileOptions(PageOptions):
-    """The output files of commands that only measure loads: CSV and HdrHistogram's log, too."""
+    """The output files of commands that only measure loads, with CSV and HdrHistogram's log."""
 
     csv: Path | None = option(
         "--csv", type=_PATH, metavar="FILE", help="Write a table, too: by time, or a row for each run."
@@ -75,7 +75,7 @@ class FileOptions(PageOptions):
         return self.hdr is not None and self.hdr.suffix == DISTRIBUTION
 
     def refuse_distribution(self) -> None:
-        """For what makes several runs: a usage error for `--hdr FILE.hgrm`, which holds one."""
+        """Raise a usage error for `--hdr FILE.hgrm`, which holds a single run. Commands with several runs call this."""
         if self.hdr is not None and self.wants_distribution:
             raise click.BadParameter(
                 f"{self.hdr.name} would hold one run's percentiles and here are several: write --hdr FILE.hdr, a log",
@@ -102,7 +102,7 @@ class FileOptions(PageOptions):
 def publish(report: "Report", files: PageOptions, *, as_json: bool, stderr: bool = False) -> NoReturn:
     """Print the report, write its files and exit with its exit code; EXIT_FAILED if a file cannot be written."""
     show(report, as_json=as_json, stderr=stderr)
-    # The table was printed already.
+    # These files follow the printed report.
     if not all(try_to_write(path, content()) for path, content in files.forms(report) if path is not None):
         sys.exit(EXIT_FAILED)
     sys.exit(report.exit_code)
@@ -121,7 +121,7 @@ def show(report: "Report", *, as_json: bool, stderr: bool = False) -> None:
 
 
 def _check_writable(path: Path | None, option: str) -> None:
-    """A usage error, before any load, for a file that could not be written after it."""
+    """Raise a usage error if the file cannot be written, before any load runs."""
     if path is None:
         return
     if not path.parent.is_dir():
@@ -133,7 +133,7 @@ def _check_writable(path: Path | None, option: str) -> None:
 
 
 def try_to_write(path: Path, content: str) -> bool:
-    """Write it and say so, or say why not."""
+    """Write the file. Report success or the error on standard error."""
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:

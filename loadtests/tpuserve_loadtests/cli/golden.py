@@ -1,4 +1,4 @@
-"""`--golden`: what right answers are, and how many of those under load are compared with them."""
+"""The option `--golden`: the expected answers, and the share of responses to compare with them."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class Golden(click.ParamType[str | Path]):
     name = "record|PATH"
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> str | Path:
-        """As ParamType's."""
+        """Convert as ParamType requires."""
         if value == RECORD:
             return value
         if "://" in str(value):
@@ -51,7 +51,7 @@ class ToleranceOptions:
 
 @dataclass(frozen=True, slots=True)
 class GoldenOptions:
-    """Which answers are right, and how many are looked at."""
+    """The source of golden answers, and the share of responses to check."""
 
     golden: str | Path | None = option(
         "--golden",
@@ -76,10 +76,10 @@ class GoldenOptions:
 
 
 def with_golden(target: "Target", options: GoldenOptions, gates: "tuple[Threshold, ...]") -> "Target":
-    """Add the plan of checks to the target, and golden answers if they are to be recorded.
+    """Add the plan of checks to the target, and record golden answers if requested.
 
-    Ends the program with a message if a request fails while nothing else runs, or if options or gates ask for
-    comparisons without golden answers.
+    Exits with a message if a request fails during the recording. Raises a usage error if options or gates need
+    comparisons and the target has no golden answers.
     """
     from tpuserve_loadtests.golden.answer_check import CheckPlan
 
@@ -95,7 +95,7 @@ def with_golden(target: "Target", options: GoldenOptions, gates: "tuple[Threshol
 
 
 def golden_settings(target: "Target") -> dict[str, str]:
-    """Describe the allowed differences, for a report's settings; empty without golden answers."""
+    """Return the allowed differences for a report's settings, or an empty dict without golden answers."""
     from tpuserve_loadtests.golden.difference import is_inexact
     from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
 
@@ -109,7 +109,7 @@ def golden_settings(target: "Target") -> dict[str, str]:
 
 
 def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
-    """What a reader must know of the comparisons."""
+    """Return notes on the limits of the comparisons."""
     from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
 
     checked = [line for line in target.workload.lines if line.golden]
@@ -137,7 +137,7 @@ def _recorded(target: "Target") -> "Target":
     label = f"Recording {requests:,} golden answers, one at a time"
     signatures = {line.name: _signature(target, line.name) for line in target.workload.lines}
     try:
-        # Off a terminal it prints its label alone.
+        # Without a terminal, the bar prints only its label.
         with click.progressbar(length=requests, label=label, file=sys.stderr, width=0) as bar:
             return record_golden(target, signatures, lambda: bar.update(1))
     except NotRecorded as error:

@@ -1,4 +1,4 @@
-"""Why an address does not answer, where TLS is the reason: found by one more connection, after the first one failed."""
+"""Diagnosis of TLS failures: after a failed connection, another connection finds the reason."""
 
 import socket
 import ssl
@@ -11,28 +11,31 @@ from tpuserve_client.address import Address, parse_address
 from tpuserve_client.tls import Tls
 
 _TIMEOUT_S: Final = 5.0
-# A server that refuses this client's certificate, or the lack of one, does so at once.
+# A server that rejects the client's certificate, or requires one, ends the connection at once.
 _FAREWELL_S: Final = 1.0
 _HTTP_PORT, _HTTPS_PORT = 80, 443
 _NAMES: Final = 5
-# X509_V_ERR_… and X509_V_FLAG_… of OpenSSL's x509_vfy.h, which Python has no names for.
+# Constants from OpenSSL's x509_vfy.h that Python does not name: X509_V_ERR_… and X509_V_FLAG_….
 _NOT_YET, _EXPIRED = 9, 10
 _WRONG_NAME: Final = (62, 64)
 _UNTRUSTED: Final = (18, 19, 20, 21)
 _NO_CHECK_TIME: Final = 0x200000
-# OpenSSL's words for what is no record of TLS.
+# OpenSSL's reasons for data that is not a TLS record.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 def handshake_problem(address: str, tls: Tls) -> str:
-    """What is wrong, and what would be right; empty where TLS is not to blame. Blocks for some seconds at most."""
+    """Return the TLS problem and its solution, or an empty string if TLS is not the reason.
+
+    Blocks for a few seconds at most.
+    """
     place = parse_address(address)
     if place.target.startswith("unix:"):
         return ""
     try:
         return _problem(place, tls) if place.is_secure else _problem_in_the_clear(place, address)
     except OSError:
-        return ""  # nobody is there: that is what is wrong
+        return ""  # The server is unreachable, so TLS is not the reason.
 
 
 def _problem(place: Address, tls: Tls) -> str:
@@ -89,8 +92,8 @@ def _certificate_problem(error: ssl.SSLCertVerificationError, place: Address, tl
 
 
 def _certificate(place: Address, name: str) -> dict[str, Any]:
-    """What the server shows, whether or not it is to be trusted."""
-    # Python reads no certificate that it does not trust: so this one is trusted for once, and asked for nothing else.
+    """Return the server's certificate, trusted or not."""
+    # Python parses only trusted certificates. This context trusts the server's own certificate, only to read it.
     context = _context()
     context.load_verify_locations(cadata=_shown(place, name))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
@@ -99,7 +102,7 @@ def _certificate(place: Address, name: str) -> dict[str, Any]:
 
 
 def _shown(place: Address, name: str | None) -> bytes:
-    """The server's certificate; nothing is sent to a server that was not verified."""
+    """Return the server's certificate in DER form. Send no data to the unverified server."""
     context = _context()
     context.verify_mode = ssl.CERT_NONE
     with _connected(place) as plain, context.wrap_socket(plain, server_hostname=name) as secured:
@@ -114,7 +117,10 @@ def _context() -> ssl.SSLContext:
 
 
 def _farewell(secured: ssl.SSLSocket, tls: Tls) -> str:
-    """In TLS 1.3 a server looks at a client's certificate when the client takes the handshake for done."""
+    """Return the problem that a server reports after the handshake.
+
+    In TLS 1.3, a server checks the client's certificate after the client has completed the handshake.
+    """
     secured.settimeout(_FAREWELL_S)
     try:
         is_over = not secured.recv(1)
@@ -132,7 +138,7 @@ def _farewell(secured: ssl.SSLSocket, tls: Tls) -> str:
 
 
 def _refusal(error: OSError, tls: Tls) -> str:
-    """What the server's alert says; empty for what is no alert."""
+    """Return the meaning of the server's alert, or an empty string if the error is not an alert."""
     if not isinstance(error, ssl.SSLError) or not _is_alert(error):
         return ""
     alert = (error.reason or "").partition("ALERT_")[2].replace("_", " ").lower()
@@ -170,7 +176,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _told(name: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """An X.509 name, the most telling part of it."""
+    """Return the common name and organization of an X.509 name."""
     parts = {key: value for group in name for key, value in group}
     told = [parts[key] for key in ("commonName", "organizationName") if key in parts]
     return ", ".join(told) or str(parts)

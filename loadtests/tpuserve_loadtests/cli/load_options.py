@@ -35,5 +35,5 @@ class LoadOptions:
 
     @property
     def terms(self) -> LoadTerms:
-        """The terms of all loads of the command."""
+        """The settings that all loads of the command share."""
         return LoadTerms.of(self.time, self.arrivals, self.generator)

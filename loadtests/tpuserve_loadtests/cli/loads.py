@@ -1,4 +1,4 @@
-"""Loads from options, and how one is run with a person watching."""
+"""Loads from options, and their execution with progress output."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs, Watch
 
-# After Ctrl-C, answers in flight are here so soon, as a rule.
+# Responses in flight usually arrive this soon after Ctrl-C.
 _MOMENT_S: Final = 1.0
-# Options that say what the load is, of which there is one at most.
+# Options that define the load, of which a command takes at most one.
 WAYS: Final = ("users", "rate", "trace_file")
 
 
@@ -46,7 +46,7 @@ class LoadTerms:
         return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, generator.seed)
 
     def closed(self, users: int, protocols: int) -> "Load":
-        """So many users, which the protocols share. A usage error for fewer than protocols."""
+        """Return a load of `users`, which the protocols share. Raise a usage error for fewer users than protocols."""
         from tpuserve_loadtests.arrivals.load import Load
 
         if users < protocols:
@@ -54,7 +54,7 @@ class LoadTerms:
         return Load(self.seconds, self.warm_up_s, users, seed=self.seed)
 
     def open(self, rate: str) -> "Load":
-        """A rate as RateProfile.parse reads it. A usage error for none."""
+        """Return a load with a rate for RateProfile.parse. Raise a usage error for an invalid rate."""
         from tpuserve_loadtests.arrivals.load import Load
         from tpuserve_loadtests.arrivals.rate_profile import RateProfile
 
@@ -67,7 +67,7 @@ class LoadTerms:
         )
 
     def users_or_rate(self, options: UsersOrRateOptions, protocols: int) -> "Load":
-        """The closed load of --users or the open one of --rate. Usage errors, as for both."""
+        """Return the closed load of --users or the open load of --rate. Raise a usage error for both."""
         refuse_both(options.users, options.rate)
         if options.rate:
             return self.open(options.rate)
@@ -75,7 +75,7 @@ class LoadTerms:
 
 
 def refuse_both(users: int | str | None, rate: str | None) -> None:
-    """A usage error for --users and --rate together."""
+    """Raise a usage error for --users and --rate together."""
     if users and rate:
         raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
 
@@ -83,7 +83,7 @@ def refuse_both(users: int | str | None, rate: str | None) -> None:
 def run_watched(
     runs: "Runs", server: "ServerWatch", load: "Load", hopeless: "Watch | None" = None, title: str = "Running for"
 ) -> "Watched":
-    """As run_load, with the server watched meanwhile."""
+    """Run the load as `run_load` does, and watch the server meanwhile."""
     from tpuserve_loadtests.server_side.watched import Watched
 
     with server.during(load) as seen:
@@ -94,7 +94,10 @@ def run_watched(
 def run_load(
     runs: "Runs", load: "Load", hopeless: "Watch | None" = None, title: str = "Running for", *, quiet: bool = False
 ) -> "Measured":
-    """Run it with progress on standard error, unless quiet; ends early for what `hopeless` says, as Hopeless.why."""
+    """Run the load with progress on standard error, unless `quiet`.
+
+    The run ends early if `hopeless` returns a reason, as Hopeless.why does.
+    """
     from rich.console import Console
 
     from tpuserve_loadtests.rendering.progress import Progress
@@ -110,7 +113,7 @@ def run_load(
 
 @contextmanager
 def _waiting_told(runs: "Runs") -> Iterator[None]:
-    """Say what is waited for to whoever pressed Ctrl-C, unless it is over in a moment."""
+    """After Ctrl-C, report pending responses, unless they arrive within `_MOMENT_S`."""
     import gevent
 
     def tell() -> None:

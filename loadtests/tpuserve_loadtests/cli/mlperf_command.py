@@ -1,4 +1,4 @@
-"""`tpuserve loadtest mlperf`: the four scenarios of MLPerf Inference, by its rules."""
+"""The command `tpuserve loadtest mlperf`, with the four scenarios of MLPerf Inference."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -39,7 +39,7 @@ FULL_S: Final = 600.0
 OFFLINE_ROWS: Final = "32"
 OFFLINE_USERS: Final = 32
 _ROWS: Final = {"single-stream": "1", "multi-stream": "8", "server": "1"}
-# What short tries find may not hold for ten minutes: so often, at so much less.
+# A rate from short trials may fail over ten minutes. Each of the next _RUNS - 1 runs lowers the rate by this factor.
 _RUNS: Final = 4
 _LESS: Final = 0.97
 
@@ -100,7 +100,7 @@ class MlperfOptions:
 
     @property
     def protocol(self) -> str:
-        """gRPC unless REST was asked for."""
+        """The protocol to measure: gRPC unless the options choose REST."""
         if self.server.protocol is not None:
             return self.server.protocol
         return "rest" if self.server.rest_url and not self.server.grpc_address else "grpc"
@@ -148,7 +148,10 @@ def mlperf(options: MlperfOptions) -> None:
 def _measure(
     runs: "Runs", server: "ServerWatch", scenario: "Scenario", rows: float, rate: float | None, options: MlperfOptions
 ) -> "tuple[Watched, Result]":
-    """`rate`: of the server scenario alone. One that was searched for is left as soon as it cannot hold."""
+    """Measure the scenario, at `rate` in the server scenario.
+
+    A run at a searched rate ends as soon as it cannot keep the objectives.
+    """
     from tpuserve_loadtests.judgement.generator import judge_generator
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.judgement.mlperf import judge_mlperf
@@ -157,7 +160,7 @@ def _measure(
     gates = tuple(objective.opposite for objective in _objectives(options))
     for left in reversed(range(_RUNS)) if options.is_searched else (0,):
         load = replace(_load(options, rate), limits_us=limits_us(gates))
-        # The last one is the result, and runs its time.
+        # The last run gives the result and takes its full time.
         hopeless = Hopeless(gates, load).why if left else None
         watched = run_watched(runs, server, load, hopeless, f"{scenario} for")
         (measured,) = watched.runs
@@ -186,7 +189,7 @@ def _search(runs: "Runs", server: "ServerWatch", options: MlperfOptions) -> "Sea
 
 
 def _found_rate(searched: "Searched", target: "Target", model: str, options: MlperfOptions) -> float:
-    """The highest rate that holds. Ends the program, with what was tried in its files, where there is none."""
+    """Return the highest rate that keeps the objectives. If no rate does, publish the trials and exit."""
     from tpuserve_loadtests.reports.mlperf import mlperf_search_report
 
     found = searched.found
@@ -199,7 +202,7 @@ def _found_rate(searched: "Searched", target: "Target", model: str, options: Mlp
 
 
 def _objectives(options: MlperfOptions) -> "tuple[Threshold, ...]":
-    """What the server scenario's queries must keep; nothing of the other scenarios."""
+    """Return the latency objective of the server scenario, or an empty tuple for other scenarios."""
     from tpuserve_loadtests.judgement.threshold import Threshold
 
     if options.latency is None:
@@ -219,7 +222,7 @@ def _load(options: MlperfOptions, rate: float | None) -> "Load":
 
 
 def _checked(options: MlperfOptions) -> MlperfOptions:
-    """Return the options with the number of rows that the rules give a query. Raises usage errors."""
+    """Return the options with the number of rows that the rules require for a query. Raises usage errors."""
     scenario, rows = options.scenario, options.requests.rows
     if scenario == "server" and options.latency is None:
         raise click.UsageError("--scenario server needs --latency, such as 15ms for ResNet-50 or 130ms for BERT")

@@ -12,11 +12,11 @@ from tpuserve_loadtests.duration import Duration
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.process import Process
 
-# The same as in tpuserve_client.address, which imports gRPC: too slow for --help.
+# Copies from tpuserve_client.address, which imports gRPC and is too slow for --help.
 ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
 DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
-# Requests in flight, unless told, of runs that are held beside each other.
+# Default number of requests in flight for runs that a command compares.
 USERS_HELD_BESIDE = 8
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -24,7 +24,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """Whom to trust, who calls, and what every request says beside: what access.find_access reads."""
+    """TLS files and request headers, which access.find_access reads."""
 
     ca: Path | None = option(
         "--ca", type=_FILE, help="Trust the authorities in this PEM file, instead of the system's."
@@ -72,7 +72,7 @@ class MeasuredServerOptions(ServerOptions):
 
 @dataclass(frozen=True, slots=True)
 class VersionOptions:
-    """Which version is asked."""
+    """The version that receives requests."""
 
     version: int | None = option(
         "--version", type=click.IntRange(0), help="Version of the model.  [default: the latest]"
@@ -82,7 +82,7 @@ class VersionOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """A model, or a scenario of several."""
+    """A model, or a scenario with several models."""
 
     model: str | None = argument(required=False)
     scenario: Path | None = option(
@@ -92,7 +92,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What is sent."""
+    """The requests to send."""
 
     rows: str | None = option(
         "--rows", metavar="ROWS", help="Rows in a request: 8, 1:0.7,8:0.3, 1..16, poisson(4).  [default: 1]"
@@ -123,7 +123,7 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """The load generator itself."""
+    """The processes of the load generator, and its limits."""
 
     processes: int = option(
         "--processes", type=click.IntRange(1), default=1, show_default=True, help="Generator processes."
@@ -149,7 +149,7 @@ class GeneratorOptions:
 
     @property
     def strict(self) -> bool:
-        """Whether a generator at its limit is a failure."""
+        """Whether the command fails when the generator is the limit."""
         return self.generator_limit == "fail"
 
     def check(self) -> None:
@@ -161,7 +161,7 @@ class GeneratorOptions:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalOptions:
-    """How requests of an open load come."""
+    """The arrival process of an open load."""
 
     process: "Process" = option(
         "--arrivals",
@@ -200,14 +200,14 @@ class TimeOptions:
 
 
 def least_effect_option(meaning: str) -> Any:  # noqa: ANN401  a field of any type
-    """From which size on a difference counts; `meaning` is for people."""
+    """Declare --least-effect, the smallest difference that counts. `meaning` is its help text."""
     return option(
         "--least-effect", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help=meaning
     )
 
 
 def unclear_option() -> Any:  # noqa: ANN401  a field of any type
-    """What a comparison that cannot tell comes to."""
+    """Declare --unclear, the consequence of an inconclusive comparison."""
     return option(
         "--unclear",
         type=click.Choice(["fail", "note"]),

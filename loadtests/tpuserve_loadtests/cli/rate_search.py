@@ -1,4 +1,4 @@
-"""The highest rate that keeps objectives, searched for on a server, and what ended the search otherwise."""
+"""Search for the highest rate that keeps objectives, on a running server."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs
 
-# A user alone tells where to begin: at half of what it gets.
+# The search starts at half the rate of a single user, from a run of at most this length.
 _FIRST_S = 2.0
 # Defaults of a search.
 HIGHEST: Final = 1e6
@@ -52,7 +52,7 @@ def search_rate(
     *,
     trust_generator: bool,
 ) -> "Searched":
-    """Try rates within the range, as open loads of these terms."""
+    """Search for the highest rate within the range, with open loads of these terms."""
     from tpuserve_loadtests.outcomes.search import Searched
     from tpuserve_loadtests.searching import Found, search
     from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
@@ -82,7 +82,7 @@ def search_rate(
 
 
 class _Tries:
-    """Runs loads with the server watched, and keeps what it told of those that count."""
+    """Runner of loads that watches the server and keeps its metrics for the runs that count."""
 
     def __init__(self, runs: "Runs", server: "ServerWatch") -> None:
         from tpuserve_loadtests.outcomes.search import SearchServers
@@ -92,7 +92,7 @@ class _Tries:
         self._last: Watched | None = None
 
     def run_alone(self, warm_up_s: float) -> "Measured":
-        """One user of each line, who wait for nobody: what is too slow for them is at any rate."""
+        """Run one user per line, without queueing. An objective that this load misses fails at every rate."""
         from tpuserve_loadtests.arrivals.load import Load
 
         load = Load(_FIRST_S, min(warm_up_s, _FIRST_S), users=len(self._runs.lines))
@@ -101,7 +101,7 @@ class _Tries:
         return watched.runs[0]
 
     def run(self, load: "Load", objectives: "tuple[Threshold, ...]") -> "Measured":
-        """A rate is run until it is judged, of which the last time counts."""
+        """Run a rate. A rate can take several runs until its verdict, of which the last one counts."""
         from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
 
         gates = tuple(objective.opposite for objective in objectives)

@@ -1,4 +1,4 @@
-"""`tpuserve rollout`: a new version takes the place of the live one if it passes, and gives it back if it fails."""
+"""The command `tpuserve rollout`, which tests a new version, makes it live, and restores the old version on failure."""
 
 import signal
 import sys
@@ -79,7 +79,7 @@ def rollout(options: RolloutOptions) -> None:
         service = stack.enter_context(ModelService(address, access, PROBE_TIMEOUT_S, options.patience))
         labels, live = _labels(service, address, options)
         stack.enter_context(ctrl_c(pressed))
-        # Who ends a job in CI sends SIGTERM: it is taken as Ctrl-C, wherever that is heard.
+        # CI systems end a job with SIGTERM, so handle it as Ctrl-C.
         signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
         gates, soak = _gates(live, service, pressed.is_set, findings, options)
         now = labels.config.labels(model)
@@ -111,7 +111,10 @@ def rollout(options: RolloutOptions) -> None:
 
 
 def _tell(outcome: "RolloutOutcome", planned: "list[str]", options: RolloutOptions) -> None:
-    """The end, and the files. What became of that does not change the exit code, which says where the labels are."""
+    """Print the outcome and write the files.
+
+    A failed write does not change the exit code, which describes the labels.
+    """
     from tpuserve_loadtests.reports.rollout import rollout_report
 
     report = rollout_report(outcome, planned, _settings(options))
@@ -122,7 +125,7 @@ def _tell(outcome: "RolloutOutcome", planned: "list[str]", options: RolloutOptio
 
 
 def _settings(options: RolloutOptions) -> dict[str, str]:
-    """What was asked for, by name."""
+    """Return the requested settings by name."""
     return {
         "Server": options.server.grpc_address or "",
         "Configuration": f"{options.config_file}, {_APPLIED[options.apply]}",
@@ -139,14 +142,14 @@ def _effect(options: RolloutOptions) -> str:
 
 
 def main() -> None:
-    """The `tpuserve-rollout` executable, which people reach as `tpuserve rollout`."""
+    """Run the `tpuserve-rollout` executable, which users start as `tpuserve rollout`."""
     rollout(prog_name="tpuserve rollout")
 
 
 def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
-    """Fill in the server's addresses, and return its gRPC address. The default is this machine, with both protocols.
+    """Fill in the server's addresses, and return its gRPC address. By default, use both protocols on localhost.
 
-    --rest is only for the server's memory: TPUSERVE_ADDRESS still names the server whose labels move.
+    --rest serves only to measure the server's memory. TPUSERVE_ADDRESS still names the server whose labels move.
     """
     named = with_address(replace(options.server, rest_url=None), "grpc").grpc_address
     address = find_addresses("grpc", named, None)["grpc"]
@@ -155,7 +158,7 @@ def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
 
 
 def _check(options: RolloutOptions) -> None:
-    """Usage errors that need no server."""
+    """Raise usage errors for options that are invalid on any server."""
     if options.canary == options.stable:
         raise click.UsageError(f"--canary and --stable are the same label, {options.stable}")
     options.generator.check()
@@ -169,7 +172,10 @@ def _check(options: RolloutOptions) -> None:
 
 
 def _labels(service: "ModelService", address: str, options: RolloutOptions) -> "tuple[Labels, int]":
-    """The labels, and the live version: file and server agree on them, and both versions are there."""
+    """Return the labels and the live version.
+
+    Raises usage errors if file and server disagree on the labels, or if a version is unavailable.
+    """
     from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_config_text import BadConfig

@@ -1,4 +1,4 @@
-"""What a rollout asks before it moves labels, and after: parity, comparison, soak; each as a line, and its report."""
+"""The gates of a rollout: parity, comparison and soak. Each returns a result line and keeps its report."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """`live` and `new` are versions, `stable` the label that users ask for. `findings` takes each gate's report."""
+    """The gates between two versions.
+
+    `live` and `new` are versions, `stable` is the label of users' requests. `findings` receives each gate's report.
+    """
 
     live: "ModelSpec"
     new: "ModelSpec"
@@ -41,7 +44,7 @@ class Gates:
     findings: "Findings"
 
     def parity(self) -> "Judged":
-        """Every request to both versions."""
+        """Send every request to both versions and compare the responses."""
         from tpuserve_client.errors import TpuserveError
         from tpuserve_loadtests.rollout.parity import Parity, differences, signature_difference
         from tpuserve_loadtests.rollout.parity import Requests as Encoded
@@ -77,7 +80,7 @@ class Gates:
         return replace(tolerance, versions=tuple(map(self.service.precision, (self.live, self.new))))
 
     def compare(self) -> "Judged":
-        """Interleaved runs of both versions."""
+        """Compare interleaved runs of both versions."""
         from tpuserve_loadtests.outcomes.comparison import judge_comparison
         from tpuserve_loadtests.rollout.procedure import Judged
 
@@ -86,7 +89,7 @@ class Gates:
         load = options.terms.users_or_rate(options.load, len(targets[0].addresses))
         with self._watch(self.live) as of_live, self._watch(self.new) as of_new:
             watches = (of_live, of_new)
-            # One request that fails is too many: what further rounds tell would change nothing.
+            # A single failed request decides the gate, so further rounds cannot change the result.
             rounds, sides = interleaved(targets, watches, options.generator, load, options.rounds, until_failure=True)
         names = (f"version {self.live.version}", f"version {self.new.version}")
         outcome = judge_comparison(
@@ -101,7 +104,7 @@ class Gates:
         return Judged(outcome.exit_code, _comparison_line(outcome))
 
     def soak(self) -> "Judged":
-        """The label that users ask for, under load for a while."""
+        """Put the label of users' requests under load for the soak's duration."""
         from tpuserve_loadtests.measurement.segments import Segments
         from tpuserve_loadtests.outcomes.run import judge_run
         from tpuserve_loadtests.outcomes.soak import judge_soak

@@ -33,7 +33,10 @@ _REST: Final = "REST address, for the server's memory in the soak."
 
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
-    """`load` is for the comparison and the soak, `time` for each run of the comparison. `soak` is in seconds."""
+    """Options of `rollout`. `load` applies to the comparison and the soak, `time` to each run of the comparison.
+
+    `soak` is in seconds.
+    """
 
     model: str = argument()
     new: int = option("--to", type=click.IntRange(0), required=True, help="The version that is to be live.")
@@ -96,5 +99,5 @@ class RolloutOptions:
 
     @property
     def load_words(self) -> str:
-        """The load of the comparison and of the soak."""
+        """Text for the load of the comparison and the soak."""
         return f"{self.load.rate} requests/s" if self.load.rate else f"{self.load.users or USERS_HELD_BESIDE} users"

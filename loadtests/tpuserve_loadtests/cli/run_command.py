@@ -1,4 +1,4 @@
-"""`tpuserve loadtest run`: one load, one table."""
+"""The command `tpuserve loadtest run`: a single load and its report."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +76,7 @@ class RunOptions(LoadOptions):
 
     @property
     def is_timed(self) -> bool:
-        """Whether requests come, or may come, at recorded instants."""
+        """Whether requests arrive, or can arrive, at recorded times."""
         as_recorded = self.requests.recorded or self.models.scenario
         return bool(self.trace_file or (as_recorded and not (self.users or self.rate)))
 
@@ -92,7 +92,7 @@ def run(options: RunOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    # Locust patches the process too: after gRPC has been told, and before anything else is imported.
+    # Locust also patches the process, so these imports follow gRPC's gevent setup.
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.outcomes.run import judge_run
     from tpuserve_loadtests.reports.run import run_report
@@ -102,7 +102,7 @@ def run(options: RunOptions) -> None:
     refuse_idle(options, options.metrics)
     gates = thresholds(options.gates, "--fail-if")
     options.files.check()
-    # Of no way, recorded requests come as they did, and others of DEFAULT_USERS.
+    # Without a load option, recorded requests keep their times, and other requests use DEFAULT_USERS.
     timeline = None if options.ways else asked.timeline(options.speed)
     load = _load(options, asked.least_users) if timeline is None else _instants_load(timeline.instants, options.time)
     load = replace(load, limits_us=limits_us(gates))
@@ -147,7 +147,7 @@ def _trace_load(path: Path, options: RunOptions) -> "Load":
 
 
 def _instants_load(instants: tuple[float, ...], time: TimeOptions) -> "Load":
-    """A recording says how long it lasts; its first part is the warm-up."""
+    """Return a load with the recording's duration. Its first part is the warm-up."""
     from tpuserve_loadtests.arrivals.load import Load
 
     warm_up_s = min(time.warm_up, instants[-1] / 2)

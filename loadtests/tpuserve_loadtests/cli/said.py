@@ -1,4 +1,4 @@
-"""What somebody said on the command line, beside what has its default; and what would change nothing there."""
+"""Values that the command line sets explicitly, and usage errors for options without effect."""
 
 from typing import Final, Protocol
 
@@ -8,7 +8,7 @@ from click.core import ParameterSource
 from tpuserve_loadtests.cli.access import OF_TLS, is_secure
 from tpuserve_loadtests.cli.options import ArrivalOptions, GeneratorOptions, RequestOptions, ServerOptions
 
-# Options whose values have another name.
+# Flags that differ from their value's name.
 _FLAGS: Final = {
     "signature_name": "--signature",
     "input_file": "--input",
@@ -18,13 +18,13 @@ _FLAGS: Final = {
 
 
 def said_names() -> set[str]:
-    """Names of the values that were given, of the command that runs."""
+    """Return the names of the running command's values that do not come from defaults."""
     context = click.get_current_context()
     return {name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
 
 
 def flag(name: str) -> str:
-    """The option that a value is from."""
+    """Return the flag that sets a value."""
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
@@ -42,7 +42,8 @@ class Sending(Protocol):
 def refuse_idle_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_timed: bool = False) -> None:
     """Raise a usage error for an option of open loads that has no effect.
 
-    `is_open`: requests come at a rate, from --rate or set by the command. `is_timed`: they come at recorded instants.
+    `is_open` means that requests arrive at a rate, from --rate or set by the command. `is_timed` means that they arrive
+    at recorded times.
     """
     _refuse("burst", arrivals.process == "bursts", "--arrivals bursts")
     _refuse("process", is_open, "--rate")
@@ -50,9 +51,9 @@ def refuse_idle_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_t
 
 
 def refuse_idle(options: Sending, *addresses: str) -> None:
-    """A usage error for an option that is of no use without another: who gave it believes that it does something.
+    """Raise a usage error for an option that has no effect without another option.
 
-    `addresses`: further addresses that the command asks.
+    `addresses` are further addresses to which the command sends requests.
     """
     _refuse("listen", bool(options.generator.remote), "--remote")
     _refuse("recorded_model", bool(options.requests.recorded), "--recorded")

@@ -1,4 +1,4 @@
-"""`tpuserve loadtest search`: the highest rate at which an objective is kept."""
+"""The command `tpuserve loadtest search`, which finds the highest rate that keeps an objective."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
-"""`--help` in sections: commands have thirty options, of which a reader looks for one kind at a time."""
+"""Sections of `--help`, which group a command's thirty options by kind."""
 
 from typing import Final
 
 import click
 
-# Values' names, by heading. What is in none of them is the command's own, and comes first.
+# Names of values by heading. Values in no section belong to the command itself and come first.
 SECTIONS: Final = {
     "Server and model": "grpc_address rest_url protocol version label signature_name timeout metrics",
     "TLS and headers": "ca cert key tls_server_name headers",
@@ -20,10 +20,10 @@ _SORTED: Final = ("Load", "Output")
 
 
 class SectionedCommand(click.Command):
-    """A command whose help has its options under headings."""
+    """Command whose help lists the options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As Command's."""
+        """Write the options as Command does, under headings."""
         heading_of = {name: heading for heading, names in SECTIONS.items() for name in names.split()}
         found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (OWN, *SECTIONS)}
         for option in sorted(self.get_params(ctx), key=_place):

@@ -1,4 +1,4 @@
-"""`--server-metrics`: where the server says of itself what it did during a run."""
+"""The option `--server-metrics`: the address of the server's metrics page."""
 
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
@@ -21,12 +21,12 @@ HOW: Final = "where the time went is not known: give --server-metrics http://HOS
 
 
 def metrics_option() -> Any:  # noqa: ANN401  a field of any type
-    """Where the server's metrics are."""
+    """Declare --server-metrics, the address of the server's metrics."""
     return _metrics_option("auto|URL|off", _checked, "auto: at the REST address")
 
 
 def sides_metrics_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare the option for two sides, which may be two servers: a value for each."""
+    """Declare --server-metrics for two sides, with a value for each server."""
     return _metrics_option("auto|URL[,URL]|off", _checked_sides, "where A and B are two servers, A's and B's")
 
 
@@ -35,7 +35,7 @@ def watch_server(options: ServerOptions, choice: str, specs: "Collection[ModelSp
     from tpuserve_loadtests.server_side.dialect import Served
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
 
-    # A label may move while a load runs: all versions count.
+    # Include all versions, because a label can move while a load runs.
     served = Served(tuple((spec.name, spec.version) for spec in specs))
     if choice == OFF:
         return ServerWatch("", served)
@@ -50,7 +50,10 @@ def watch_server(options: ServerOptions, choice: str, specs: "Collection[ModelSp
 
 
 def page_access(access: "Access", url: str, options: ServerOptions) -> "Access":
-    """What a page elsewhere is told: nothing that is for the server that is measured, or was to go through TLS."""
+    """Return the access for a metrics page.
+
+    Another host receives no headers and no client certificate. Neither does a plaintext page if the server uses TLS.
+    """
     from tpuserve_client.tls import Tls
     from tpuserve_loadtests.access import Access
 
@@ -67,7 +70,7 @@ def _asked(options: ServerOptions) -> list[str]:
 
 
 def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  a field of any type
-    """`which` says in the help whose page it is."""
+    """Declare --server-metrics. `which` names the server of the page in the help."""
     return option(
         "--server-metrics",
         metavar=metavar,
@@ -94,7 +97,7 @@ def _checked(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 
 def _checked_sides(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """One for both, or one for each."""
+    """Return one page for both sides, or one for each."""
     values = tuple(_checked(context, parameter, each.strip()) for each in value.split(","))
     if len(values) > 2:
         raise click.BadParameter(f"{value!r} names {len(values)} pages, and there are two sides")

@@ -1,4 +1,4 @@
-"""What was asked for, in words and without secrets, for a report that is read far from where it was made."""
+"""Settings for reports, as text without secrets."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_settings(*targets: "Target") -> dict[str, str]:
-    """By name; of one target or several, and the command that this process was started with."""
+    """Return the settings of one or more targets by name, with the command line of this process."""
     lines = [line for target in targets for line in target.workload.lines]
     rows = sorted({count for line in lines for count in line.rows})
     rows_told = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else f"{rows[0]} row{'' if rows[0] == 1 else 's'}"
@@ -30,7 +30,7 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
 
 
 def describe_command(*program: str) -> dict[str, str]:
-    """What this process was started with, as `program` and without secrets, and where it runs."""
+    """Return the command line of this process, as `program` and without secrets, and its machine."""
     return {
         "Command": shlex.join([*program, *_told(sys.argv[1:])]),
         "Generator's machine": f"{os.cpu_count()} cores",
@@ -38,7 +38,7 @@ def describe_command(*program: str) -> dict[str, str]:
 
 
 def _told(arguments: Sequence[str]) -> Iterator[str]:
-    """Arguments without what nobody but the server is to know."""
+    """Yield the arguments with the header values removed."""
     is_header = False
     for argument in arguments:
         option, equals, text = argument.partition("=")
@@ -52,10 +52,10 @@ def _told(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _without_value(header: str) -> str:
-    """The name of a header; of a file of them, as it is."""
+    """Return a header's name, or the argument itself if it names a file of headers."""
     return header if header.startswith("@") else f"{header.partition(':')[0]}: …"
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Each once."""
+    """Join the distinct texts."""
     return ", ".join(dict.fromkeys(texts))

@@ -1,4 +1,4 @@
-"""`tpuserve loadtest soak`: does the server stay what it is for hours?"""
+"""The command `tpuserve loadtest soak`, which finds drifts over hours of load."""
 
 import json
 import sys
@@ -97,7 +97,7 @@ def soak(options: SoakOptions) -> None:
     with ExitStack() as stack:
         log = _open_log(options.log, stack)
         runs = stack.enter_context(generating(target, options.generator))
-        # Its process is looked at, which is the same for all models.
+        # The soak watches the server's process, which is the same for all models.
         server = stack.enter_context(watch_server(options.server, options.metrics, list(asked.specs)[:1]))
         tell = partial(_tell, segments=segments, planned=planned, log=log)
         run_segments(runs, load, planned, gates, segments, server, tell)
@@ -124,9 +124,10 @@ def run_segments(
     server: "ServerWatch",
     tell: "Callable[[Segment], None]",
 ) -> None:
-    """One after the other, each with arrivals of its own, until all are done or one is stopped or without an answer.
+    """Run the segments in sequence, each with different arrivals.
 
-    One is stopped, too, as soon as all of them together can no longer pass the gates.
+    The soak ends early after a segment that was stopped or has no successful response. It also ends as soon as the
+    segments together can no longer pass the gates.
     """
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
 
@@ -144,7 +145,7 @@ def run_segments(
 
 
 def segment_load(soak: LoadTerms, options: UsersOrRateOptions, segments: int, protocols: int) -> "Load":
-    """The load of one segment. A usage error for too short a soak, and for a rate that is not level."""
+    """Return the load of one segment. Raise a usage error for a short soak, and for a rate that is not constant."""
     if soak.seconds < LEAST_SOAK_S:
         raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--duration")
     load = replace(soak, seconds=soak.seconds / segments).users_or_rate(options, protocols)

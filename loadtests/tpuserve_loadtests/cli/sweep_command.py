@@ -1,4 +1,4 @@
-"""`tpuserve loadtest sweep`: one run at each of several loads, which makes a latency-throughput curve."""
+"""The command `tpuserve loadtest sweep`, which runs several loads for a latency-throughput curve."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -118,6 +118,6 @@ def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
     users = (options.users or DEFAULT_USERS).split(",")
     if not all(each.strip().isdigit() and int(each) for each in users):
         raise click.BadParameter(f"{options.users!r}: write 1,2,4,8", param_hint="--users")
-    # Fewer users than protocols there cannot be: the first steps of the default fall together.
+    # Each protocol needs a user, so the first steps of the default can coincide.
     counts = dict.fromkeys(int(each) if options.users else max(int(each), protocols) for each in users)
     return [terms.closed(count, protocols) for count in counts]

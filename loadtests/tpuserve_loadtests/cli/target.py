@@ -1,4 +1,4 @@
-"""What is asked and where, made sure of before any load: addresses, the model's signature, requests that fit it."""
+"""Preparation of a target before any load: addresses, the model's signature, and matching requests."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,10 @@ PROBE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is sent, as it was asked for, and how the server is reached.
+    """The requested inputs and their source, and the access to the server.
 
-    `lengths` are of free dimensions, by input; `golden`, a file or a version directory, has inputs, too.
+    `lengths` gives the lengths of free dimensions by input. `golden` is a file or a version directory, with inputs,
+    too.
     """
 
     rows: "Distribution | None"
@@ -76,7 +77,7 @@ class Requests:
         )
 
     def recording_for(self, model: str) -> "Recording | None":
-        """What of the recording is sent to a model. A usage error for nothing."""
+        """Return the recorded requests for a model. Raise a usage error if there are none."""
         from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
         from tpuserve_loadtests.recording.recording import BadRecording
 
@@ -90,7 +91,7 @@ class Requests:
 
 
 def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests) -> "Target":
-    """Ask every address for the model, and make the requests. Ends the program with a message where that fails."""
+    """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message."""
     from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES
     from tpuserve_loadtests.traffic.engine import Target
     from tpuserve_loadtests.workload import Workload
@@ -109,9 +110,10 @@ def find_lines(
     *,
     replayed: bool = False,
 ) -> "tuple[Line, ...]":
-    """As find_target: lines of these names, one for each address, of `max_bytes` of requests at most.
+    """Return lines as `find_target` does: one of each name and address, with at most `max_bytes` of requests in total.
 
-    `replayed`: lines take recorded requests in turn, to be sent when they came; otherwise each has all of them.
+    With `replayed`, the lines share the recorded requests in turn, to send them at their recorded times. Otherwise,
+    each line has all requests.
     """
     from tpuserve_client.errors import InvalidArgument
     from tpuserve_loadtests.encoding import encode_lines
@@ -137,7 +139,7 @@ def find_lines(
 def _arrays(
     requests: Requests, signature: "Signature"
 ) -> "tuple[Mapping[str, Array] | None, Mapping[str, Array] | None]":
-    """Inputs and outputs as far as files have them. Raises BadInput."""
+    """Return the inputs and outputs that files contain. Raises BadInput."""
     from tpuserve_loadtests.golden.golden_file import GoldenRows
     from tpuserve_loadtests.inputs import read_inputs
 
@@ -148,7 +150,7 @@ def _arrays(
 
 
 def read_recording(paths: Sequence[Path]) -> "Recording":
-    """Files of recorded requests. A usage error for others."""
+    """Read files of recorded requests. Raise a usage error for an invalid file."""
     from tpuserve_loadtests.recording.recording import BadRecording, Recording
 
     try:
@@ -158,7 +160,7 @@ def read_recording(paths: Sequence[Path]) -> "Recording":
 
 
 def _read_golden(version: Path, signature: "Signature") -> "Recording":
-    """Requests of the signature with their answers; says what of the directory is left out."""
+    """Return the signature's requests with their responses. Print notes on omitted requests."""
     from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
     from tpuserve_loadtests.recording.golden_version import read_golden_version
     from tpuserve_loadtests.recording.recording import BadRecording
@@ -187,9 +189,10 @@ def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Ite
 
 @contextmanager
 def generating(target: "Target", generators: GeneratorOptions) -> Iterator["Runs"]:
-    """What runs loads against the target; Ctrl-C ends the load that runs, and keeps what was measured.
+    """Start the processes that run loads against the target.
 
-    A second Ctrl-C ends the wait for its last answers; any other leaves the report alone that then comes.
+    The first Ctrl-C ends the current load and keeps its measurements. The second ends the wait for its last responses.
+    Further ones have no effect, so that the report is complete.
     """
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
     from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
@@ -223,7 +226,7 @@ def _started(target: "Target", generators: GeneratorOptions) -> "Engine | Worker
 
 
 def find_spec(model: str, version: int | None, label: str | None) -> "ModelSpec":
-    """A usage error for a version and a label."""
+    """Return the model's spec. Raise a usage error for a version together with a label."""
     from tpuserve_client.errors import InvalidArgument
     from tpuserve_client.model import ModelSpec
 
@@ -243,7 +246,7 @@ def _distribution(text: str, option: str) -> "Distribution":
 
 
 def _length(text: str) -> "tuple[str, Distribution]":
-    """`16..128` of every input, `ids=16..128` of one."""
+    """Parse `16..128` for every input, or `ids=16..128` for one input."""
     name, _, distribution = text.rpartition("=")
     return name, _distribution(distribution, "--length")
 
@@ -251,7 +254,7 @@ def _length(text: str) -> "tuple[str, Distribution]":
 def _ask_for_signature(
     spec: "ModelSpec", name: str | None, addresses: "dict[Protocol, str]", access: "Access"
 ) -> "Signature":
-    """Ask every address for the model's metadata, which also shows that it can be reached before a run begins."""
+    """Fetch the model's metadata from every address, which also shows that each is reachable."""
     from tpuserve_client.errors import DeadlineExceeded, NotFound, TpuserveError, Unavailable
 
     for address in addresses.values():
@@ -268,7 +271,7 @@ def _ask_for_signature(
 
 
 def end_unreachable(address: str, access: "Access", message: str) -> NoReturn:
-    """Ends the program: a server that was asked did not answer."""
+    """Report that the server did not respond, and exit."""
     from tpuserve_loadtests.cli.handshake import handshake_problem
 
     click.echo(f"Error: {address} cannot be reached: {handshake_problem(address, access.tls) or message}", err=True)
@@ -276,7 +279,7 @@ def end_unreachable(address: str, access: "Access", message: str) -> NoReturn:
 
 
 def refusal(address: str, error: "TpuserveError") -> str:
-    """What a server said that was asked for a model, and did not answer."""
+    """Return a message for a server's error response to a metadata request."""
     from tpuserve_client.errors import PermissionDenied, Unauthenticated
 
     hint = f"; who calls is told by {HEADER} or --cert" if isinstance(error, PermissionDenied | Unauthenticated) else ""

@@ -1,4 +1,4 @@
-"""`--fail-if 'p99>20ms' 'rate<500'`: several thresholds after one option, which click alone would not take."""
+"""Several thresholds after one option, such as `--fail-if 'p99>20ms' 'rate<500'`, which click does not support."""
 
 import re
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ _LIKE_ONE: Final = re.compile(r"[a-z_0-9. ]+[<>]")
 
 
 class ThresholdCommand(SectionedCommand):
-    """A command whose thresholds may follow one option together."""
+    """Command that accepts several thresholds after one option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat the option before each further threshold."""
@@ -23,7 +23,7 @@ class ThresholdCommand(SectionedCommand):
 
 
 def thresholds(texts: tuple[str, ...], option: str) -> "tuple[Threshold, ...]":
-    """Parse them; a usage error for one that is none."""
+    """Parse the thresholds. Raise a usage error for an invalid text."""
     from tpuserve_loadtests.judgement.threshold import Threshold
 
     try:

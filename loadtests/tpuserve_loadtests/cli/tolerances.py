@@ -1,4 +1,4 @@
-"""Tolerances of the lines of a load test, from the manifests of their versions."""
+"""Tolerances for the lines of a load test, from the manifests of their versions."""
 
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "dict[str, Tolerance]":
-    """Find the tolerances of the lines in `golden`, by name: those of the served version and of a version directory.
+    """Return the tolerance of each line in `golden`, by name, from the served version and a version directory.
 
-    `golden` maps a line to the path of its golden answers, or to None for answers of the server itself. Asks the server
-    once for each version and protocol. Blocks.
+    `golden` maps a line to the path of its golden answers, or to None if the server itself recorded them. Sends the
+    server one request for each version and protocol. Blocks.
     """
     from tpuserve_loadtests.golden.manifest_precision import read_precision
     from tpuserve_loadtests.golden.tolerance import Tolerance

@@ -1,4 +1,4 @@
-"""`tpuserve loadtest worker`: lend this machine to a load test that runs on another."""
+"""The command `tpuserve loadtest worker`, which lends this machine to a load test on another machine."""
 
 import signal
 import sys
@@ -33,7 +33,7 @@ def worker(coordinator: str) -> None:
     give_process_to_gevent()
     from tpuserve_loadtests.traffic.worker import CannotTakePart, CoordinatorGone, Worker
 
-    # It has nothing to report: Ctrl-C just ends it.
+    # A worker has no report, so Ctrl-C ends it immediately.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         Worker(host, int(port), lambda words: click.echo(f"{coordinator}: {words}", err=True)).serve()
