@@ -1,6 +1,6 @@
-"""What calls a gRPC server from any number of greenlets at once, over as many connections as its limits ask for.
+"""A gRPC channel for concurrent greenlets, which opens more connections as the server's limits require.
 
-gRPC's own Python client cannot do that under gevent: see docs/decisions.
+gRPC's own Python client does not support this under gevent: see docs/decisions.
 """
 
 from collections.abc import Mapping
@@ -15,21 +15,24 @@ from tpuserve_loadtests.grpc_client.endpoint import Endpoint
 from tpuserve_loadtests.grpc_client.header_block import encode
 from tpuserve_loadtests.grpc_client.status import GrpcError, NotProcessed
 
-# A server that refuses a request again and again without looking at it is not asked for ever.
+# Limit for retries of a request that the server refuses without processing.
 _ATTEMPTS: Final = 5
 _MOST_IN_TIMEOUT: Final = 10**8
 
 
 class Channel:
-    """Connects when it is called. Belongs to one thread. Every call may take `timeout_s`, as may a connection."""
+    """Channel that connects on the first call. Belongs to one thread.
+
+    `timeout_s` limits each call and each connection attempt.
+    """
 
     def __init__(
         self, target: str, timeout_s: float, tls: Tls | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`target`: `host:port` or `unix:/path`; without `tls` in the clear.
+        """Set up a channel to `target`, `host:port` or `unix:/path`. Without `tls`, the channel is plaintext.
 
-        `headers`, as the client's `read_headers` gives them, go with every call. Raises InvalidArgument for files that
-        are no certificates.
+        Every call sends `headers`, as the client's `read_headers` returns them. Raises InvalidArgument for files that
+        are not certificates.
         """
         self._endpoint = Endpoint(target, tls)
         self._headers = dict(headers or {})
@@ -39,7 +42,7 @@ class Channel:
         self._heads: dict[str, bytes] = {}
 
     def call(self, path: str, message: bytes) -> bytes:
-        """Send a message to a method and wait for its answer. GrpcError."""
+        """Send a message to a method and return the response. Raises GrpcError."""
         head = self._heads.get(path) or self._head(path)
         for _ in range(_ATTEMPTS - 1):
             try:
@@ -55,7 +58,7 @@ class Channel:
         self._connections.clear()
 
     def _head(self, path: str) -> bytes:
-        """Made once: a call costs the same with headers and without."""
+        """Encode the request headers once, so that headers add no cost to a call."""
         head = self._heads[path] = encode(
             {
                 ":method": "POST",
@@ -72,7 +75,7 @@ class Channel:
         return head
 
     def _connection(self) -> Connection:
-        """One that has room for a call, which must begin at once."""
+        """Return a connection with room for a call. The caller must start the call without yielding."""
         while True:
             for connection in self._connections:
                 if connection.has_room:
@@ -83,7 +86,7 @@ class Channel:
                 self._connect()
 
     def _connect(self) -> None:
-        """One more; whoever needs one meanwhile waits for it, and fails with it."""
+        """Open a connection. Other callers wait for it meanwhile, and fail if it fails."""
         connecting = self._connecting = AsyncResult()
         try:
             made = Connection(self._endpoint.connect(self._timeout_s), self._timeout_s)
@@ -99,6 +102,6 @@ class Channel:
 
 
 def _timeout(timeout_s: float) -> str:
-    """As gRPC writes it: eight digits at most."""
+    """Format the timeout as gRPC requires, with at most eight digits."""
     milliseconds = max(round(timeout_s * 1000), 1)
     return f"{milliseconds}m" if milliseconds < _MOST_IN_TIMEOUT else f"{milliseconds // 1000}S"

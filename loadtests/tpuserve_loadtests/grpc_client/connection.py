@@ -1,6 +1,6 @@
-"""One HTTP/2 connection that carries unary calls of gRPC for any number of greenlets (RFC 9113; gRPC's PROTOCOL-HTTP2).
+"""HTTP/2 connection for unary gRPC calls of any number of greenlets (RFC 9113; gRPC's PROTOCOL-HTTP2).
 
-Every call takes the same time at most. No compression, no retries.
+All calls have the same timeout. The connection supports neither compression nor retries.
 """
 
 import time
@@ -18,16 +18,16 @@ from tpuserve_loadtests.grpc_client.header_block import BadHeaderBlock, decode
 from tpuserve_loadtests.grpc_client.status import GrpcError, NotProcessed, code_name, error_of_http
 
 _READ_BYTES: Final = 256 * 1024
-# A window that is told anew when half of it is used.
+# The connection renews its receive window when half of it is used.
 _WINDOW_BYTES: Final = frames.LARGEST_WINDOW_BYTES
 _LAST_STREAM: Final = 2**31 - 1
-# Blocks differ by a date and a duration at most; beyond so many they are forgotten.
+# Response header blocks differ only in a date and a duration. The cache is cleared at this size.
 _MOST_BLOCKS: Final = 10_000
 _PREFIX_BYTES: Final = 5
 
 
 class _Call:
-    """A stream while it is open. `outcome` is set once, and then `done` wakes who waits for it."""
+    """An open stream. `outcome` is set once, then `done` wakes the caller."""
 
     __slots__ = ("answer", "deadline_s", "done", "headers", "outcome", "window")
 
@@ -41,10 +41,10 @@ class _Call:
 
 
 class Connection:
-    """Belongs to the hub of one thread. Three greenlets of its own read, write and look after deadlines."""
+    """A connection that belongs to the gevent hub of one thread. Three greenlets read, write and expire calls."""
 
     def __init__(self, connected: socket.socket, timeout_s: float) -> None:
-        """Take over a connected socket; blocks until the peer has sent its settings. GrpcError if it does not."""
+        """Take over a connected socket. Block until the server sends its settings. Raises GrpcError if it does not."""
         self._socket = connected
         self._timeout_s = timeout_s
         self._calls: dict[int, _Call] = {}
@@ -56,13 +56,13 @@ class Connection:
         self._frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._received_bytes = 0
         self._blocks: dict[bytes, dict[str, str]] = {}
-        # Of a stream whose headers come in parts: its flags, and what came so far.
+        # The flags and content so far of a header block in several frames.
         self._parts: tuple[int, bytes] = (0, b"")
         self._loop = get_hub().loop
         self._out: list[bytes] = []
         self._has_out = Event()
         self._ready = Event()
-        # Set and cleared at once whenever a window grows or a call ends.
+        # Set and immediately cleared when a window grows or a call ends.
         self._windows = Event()
         self._greet()
         self._greenlets = [gevent.spawn(run) for run in (self._read, self._write, self._expire)]
@@ -73,7 +73,7 @@ class Connection:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more call can begin."""
+        """Whether another call can begin."""
         return (
             self._closed is None
             and not self._is_leaving
@@ -83,11 +83,11 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether no call is left and none can begin any more."""
+        """Whether the connection has no calls and cannot begin another."""
         return not self._calls and (self._closed is not None or self._is_leaving or self._next_stream >= _LAST_STREAM)
 
     def call(self, head: bytes, message: bytes) -> bytes:
-        """Send a message under a block of request headers and wait for the one that answers. GrpcError."""
+        """Send a message with a block of request headers, and return the response. Raises GrpcError."""
         if self._closed is not None or self._is_leaving:
             raise NotProcessed("UNAVAILABLE", "the connection was closed")
         stream = self._next_stream
@@ -107,7 +107,7 @@ class Connection:
                 call.done.get()
         finally:
             if self._calls.pop(stream, None) is not None and self._closed is None:
-                # Given up from outside, or too late.
+                # The caller's greenlet was interrupted, so cancel the stream.
                 self._send(frames.frame(frames.RST_STREAM, 0, stream, frames.CANCEL.to_bytes(4, "big")))
                 self._wake_senders()
         if isinstance(call.outcome, bytes):
@@ -115,7 +115,7 @@ class Connection:
         raise call.outcome or GrpcError("CANCELLED", "the call was interrupted")
 
     def close(self) -> None:
-        """End all calls, and the connection; blocks for a moment."""
+        """End all calls and close the connection. Block briefly."""
         self._end(GrpcError("CANCELLED", "the channel was closed"))
         gevent.killall(self._greenlets)
 
@@ -150,7 +150,7 @@ class Connection:
         self._windows.clear()
 
     def _write(self) -> None:
-        """Whatever has gathered leaves at once: calls that begin together share a packet."""
+        """Write all pending data at once, so that calls that begin together share a packet."""
         try:
             while True:
                 self._has_out.wait()
@@ -161,7 +161,7 @@ class Connection:
             self._end(GrpcError("UNAVAILABLE", f"the connection was lost: {error.strerror or error}"))
 
     def _expire(self) -> None:
-        """Calls end in the order in which they began, if nobody answers: the oldest is looked at alone."""
+        """Expire calls at their deadlines. All calls have the same timeout, so the oldest expires first."""
         while self._closed is None:
             oldest = next(islice(self._calls.items(), 1), None)
             if oldest is None:
@@ -246,7 +246,7 @@ class Connection:
             self._answer(stream, call)
 
     def _answer(self, stream: int, call: _Call) -> None:
-        """The server has said all it has to say."""
+        """Complete a call at the end of its stream."""
         number = call.headers.get("grpc-status", "")
         if number == "0":
             length = int.from_bytes(call.answer[1:_PREFIX_BYTES], "big")
@@ -297,7 +297,7 @@ class Connection:
             self._finish(stream, GrpcError(name, f"the server reset the stream, code {code}"))
 
     def _take_goaway(self, last_stream: int) -> None:
-        """The server takes no more; it answers what it has begun."""
+        """Handle GOAWAY: the server accepts no further streams, and completes those that it has begun."""
         self._is_leaving = True
         for stream in [stream for stream in self._calls if stream > last_stream]:
             self._finish(stream, NotProcessed("UNAVAILABLE", "the server is leaving"))

@@ -1,4 +1,4 @@
-"""Where a server listens, and how a connection to it begins: in the clear, or with TLS and HTTP/2 agreed upon."""
+"""Server endpoint, which opens connections: plaintext, or TLS with negotiated HTTP/2."""
 
 import ssl
 from contextlib import closing
@@ -15,10 +15,13 @@ _UNIX: Final = "unix:"
 
 
 class Endpoint:
-    """`scheme` and `authority` are what requests say of it."""
+    """An endpoint with the `scheme` and `authority` for request headers."""
 
     def __init__(self, target: str, tls: Tls | None) -> None:
-        """`target`: `host:port` or `unix:/path`. Without `tls` in the clear. Raises InvalidArgument."""
+        """Parse `target`, `host:port` or `unix:/path`. Without `tls`, connections are plaintext.
+
+        Raises InvalidArgument.
+        """
         self._target = target
         self._context = None if tls is None else tls.context(gevent.ssl.SSLContext)
         self.scheme = "http"
@@ -30,7 +33,10 @@ class Endpoint:
         self._name = (tls and tls.server_name) or self._host
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """A connection that has no timeout any more. GrpcError if there is none within `timeout_s`."""
+        """Return a connected socket without a timeout.
+
+        Raises GrpcError if the connection fails, or takes longer than `timeout_s`.
+        """
         try:
             connected = self._secured(self._connected(timeout_s))
         except ssl.SSLCertVerificationError as error:
@@ -54,7 +60,7 @@ class Endpoint:
     def _secured(self, connected: socket.socket) -> socket.socket:
         if self._context is None:
             return connected
-        with closing(connected):  # of no use once it is wrapped, or if it cannot be
+        with closing(connected):  # the wrapped socket replaces it, and a failed handshake leaves it unusable
             secured = self._context.wrap_socket(connected, server_hostname=self._name)
         if secured.selected_alpn_protocol() != HTTP2:
             secured.close()

@@ -1,4 +1,4 @@
-"""HTTP/2's frames (RFC 9113, section 6), as far as unary calls of gRPC need them."""
+"""HTTP/2 frames for unary gRPC calls (RFC 9113, section 6)."""
 
 import struct
 from typing import Final
@@ -31,7 +31,7 @@ REFUSED_STREAM: Final = 7
 CANCEL: Final = 8
 
 HEAD_BYTES: Final = 9
-# What a peer may send at once, and how much of it before more is allowed, unless told.
+# Defaults for the largest frame and for the receive window, until the peer's settings change them.
 DEFAULT_FRAME_BYTES: Final = 16_384
 DEFAULT_WINDOW_BYTES: Final = 65_535
 LARGEST_WINDOW_BYTES: Final = 2**31 - 1
@@ -41,34 +41,34 @@ _SETTING: Final = struct.Struct(">HI")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A frame as it is sent."""
+    """Return an encoded frame."""
     length = len(payload)
     return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
 
 
 def read_head(buffer: bytearray, at: int) -> tuple[int, int, int, int]:
-    """Length of the payload, kind, flags and stream of the frame that begins there."""
+    """Return payload length, kind, flags and stream of the frame at an offset."""
     high, low, kind, flags, stream = _HEAD.unpack_from(buffer, at)
     return high << 16 | low, kind, flags, stream & 0x7FFFFFFF
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """The frame that tells them."""
+    """Return a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
-    """What a peer has told."""
+    """Parse the payload of a SETTINGS frame."""
     return dict(_SETTING.iter_unpack(payload[: len(payload) // _SETTING.size * _SETTING.size]))
 
 
 def window_update(stream: int, size_bytes: int) -> bytes:
-    """The frame that lets a peer send more."""
+    """Return a WINDOW_UPDATE frame, which lets the peer send more data."""
     return frame(WINDOW_UPDATE, 0, stream, size_bytes.to_bytes(4, "big"))
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """A payload of DATA or HEADERS without what may stand around it."""
+    """Return the payload of a DATA or HEADERS frame without padding and priority."""
     end = len(payload)
     start = 0
     if flags & PADDED:

@@ -1,18 +1,18 @@
-"""HTTP/2 header blocks (HPACK, RFC 7541) without a dynamic table, which this client tells its peer not to use.
+"""HTTP/2 header blocks (HPACK, RFC 7541) without a dynamic table, which this client disables in its settings.
 
-Then each block says the same whenever it comes. Only what a gRPC client must know of a response is understood.
+Equal blocks therefore always decode to the same headers. The decoder covers the headers that a gRPC client needs.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-# Of the static table (appendix A): what a response's status may be told by.
+# Entries of the static table (appendix A) for a response's status.
 _STATUS_NAME: Final = 8
 _STATUS: Final = {8: "200", 9: "204", 10: "206", 11: "304", 12: "400", 13: "404", 14: "500"}
 _STATIC_ENTRIES: Final = 61
 
-# Huffman codes (appendix B) are canonical: by length, then by symbol. Of those that are no printable text, only the
-# zero's comes before one that is.
+# Huffman codes (appendix B) are canonical: ordered by length, then by symbol. Among unprintable symbols, only NUL has a
+# code before a printable symbol.
 _SYMBOLS: Final = {
     5: "012aceiost",
     6: " %-./3456789=A_bdfghlmnpru",
@@ -30,7 +30,7 @@ _LONGEST: Final = max(_SYMBOLS)
 
 
 class BadHeaderBlock(ValueError):
-    """A block that means nothing, or refers to a table that there is none of."""
+    """Error for a block that is invalid, or refers to a missing table entry."""
 
 
 def _codes() -> dict[tuple[int, int], str]:
@@ -48,7 +48,7 @@ _CODES: Final = _codes()
 
 
 def encode(headers: Mapping[str, str]) -> bytes:
-    """Literals that go into no table, uncompressed."""
+    """Encode headers as uncompressed literals without indexing."""
     block = bytearray()
     for name, value in headers.items():
         block.append(0)
@@ -58,7 +58,10 @@ def encode(headers: Mapping[str, str]) -> bytes:
 
 
 def decode(block: bytes) -> dict[str, str]:
-    """Headers by name; those whose name is in the static table are left out, but for `:status`. BadHeaderBlock."""
+    """Decode headers by name, without those whose name is in the static table, except `:status`.
+
+    Raises BadHeaderBlock.
+    """
     headers: dict[str, str] = {}
     at = 0
     try:
@@ -69,7 +72,7 @@ def decode(block: bytes) -> dict[str, str]:
                 _check(index)
                 if index in _STATUS:
                     headers[":status"] = _STATUS[index]
-            elif first & 0xE0 == 0x20:  # the table's new size, which is 0
+            elif first & 0xE0 == 0x20:  # a dynamic table size update, to 0
                 _, at = _read_integer(block, at, 5)
             else:
                 index, at = _read_integer(block, at, 6 if first & 0x40 else 4)
@@ -130,7 +133,7 @@ def _read_text(block: bytes, at: int) -> tuple[str, int]:
 
 
 def _huffman(text: bytes) -> str:
-    """What is no printable text, and no header of gRPC's has any, ends it."""
+    """Decode Huffman-coded text up to the first unprintable symbol, which gRPC headers never contain."""
     symbols = []
     length = code = 0
     for bit in "".join(f"{byte:08b}" for byte in text):

@@ -1,4 +1,4 @@
-"""How a call ended that did not end well."""
+"""Statuses of failed calls."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ CODES: Final = (
     "DATA_LOSS",
     "UNAUTHENTICATED",
 )
-# What an answer without a gRPC status means: doc/http-grpc-status-mapping.md of gRPC.
+# Status codes for responses without a gRPC status: gRPC's doc/http-grpc-status-mapping.md.
 _OF_HTTP: Final = {
     "400": "INTERNAL",
     "401": "UNAUTHENTICATED",
@@ -36,7 +36,7 @@ _OF_HTTP: Final = {
 
 
 class GrpcError(Exception):
-    """Any status but OK. `code` is its name."""
+    """Error for every status except OK. `code` is its name."""
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(f"{code}: {details}")
@@ -45,14 +45,14 @@ class GrpcError(Exception):
 
 
 class NotProcessed(GrpcError):
-    """The server has not looked at the request, and said so: it may be sent again."""
+    """Error for a request that the server has not processed, so that the client can retry it."""
 
 
 def code_name(number: str) -> str:
-    """The name of a status that came as text; UNKNOWN for what is none."""
+    """Return the name of a numeric status, or UNKNOWN for an invalid number."""
     return CODES[int(number)] if number.isascii() and number.isdigit() and int(number) < len(CODES) else "UNKNOWN"
 
 
 def error_of_http(status: str) -> GrpcError:
-    """For a response of HTTP's alone."""
+    """Return the error for an HTTP response without a gRPC status."""
     return GrpcError(_OF_HTTP.get(status, "UNKNOWN"), f"HTTP {status or 'without a status'}, and no grpc-status")
