@@ -1,4 +1,4 @@
-"""Whether answers are right: some of them are read and compared with what the same requests got before the load."""
+"""Checks of responses under load. They compare a share of the responses with golden answers from before the load."""
 
 import math
 import random
@@ -16,41 +16,42 @@ from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.workload import Line
 
-# Without golden answers one of so many is read, to see that it can be: to read all would cost more than to send them.
+# Without golden answers, the checks decode one response in this many. Decoding all costs more than sending the
+# requests.
 READ_EVERY: Final = 256
 
 
 class WrongAnswer(Exception):
-    """An answer that differs from its golden one."""
+    """Error for a response that differs from its golden answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """The checks of a run: `share` of the answers of lines with golden ones, drawn at random.
+    """The checks of a run: a random `share` of the responses of lines with golden answers.
 
-    `tolerances` are by name of the line. Without one, the limit follows from the dtype of the outputs.
+    `tolerances` are by line name. For a line without a tolerance, the limit follows from the dtype of the outputs.
     """
 
     share: float = 0.01
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
 
     def tolerance(self, line: Line) -> Tolerance:
-        """Return the tolerance of a line's answers."""
+        """Return the tolerance for a line's responses."""
         return self.tolerances.get(line.name, Tolerance())
 
 
 class AnswerChecks:
-    """Of one process. Belongs to one thread."""
+    """The response checks of one process. Belongs to one thread."""
 
     def __init__(self, lines: Sequence[Line], plan: CheckPlan, seed: int) -> None:
-        """`seed`: the same one draws the same answers, by their number in this process."""
+        """Set up the checks. Equal seeds select equal response numbers in this process."""
         self._lines = {line.name: _LineCheck(line, plan.tolerance(line)) for line in lines}
         self._share = plan.share if any(line.golden for line in lines) else None
         self._random = random.Random(seed)
-        self._left = 1  # the first answer is always looked at
+        self._left = 1  # the first response is always checked
 
     def is_due(self) -> bool:
-        """Whether this answer is looked at; to be asked once for each. Cheap."""
+        """Return whether to check this response. Call it once for each response. Cheap."""
         self._left -= 1
         if self._left:
             return False
@@ -58,7 +59,13 @@ class AnswerChecks:
         return True
 
     def check(self, line: Line, turn: int, answer: bytes) -> None:
-        """Raise WrongAnswer, or Internal if it cannot be read. `turn` is as Sender's."""
+        """Check a response. `turn` is as in Sender.
+
+
+        Raises:
+            WrongAnswer: the response differs from the golden answer.
+            Internal: the response cannot be decoded.
+        """
         self._lines[line.name].check(turn, answer)
 
     def _next_gap(self) -> int:
@@ -66,7 +73,7 @@ class AnswerChecks:
             return READ_EVERY
         if self._share >= 1:
             return 1
-        # Geometric: each answer is drawn with the same probability, whatever was drawn before.
+        # The geometric distribution selects each response with equal probability, independent of the others.
         return int(math.log(1 - self._random.random()) / math.log1p(-self._share)) + 1
 
 
@@ -76,7 +83,7 @@ class _LineCheck:
         self._call = PredictCall(line.spec, {}, line.signature_name)
         self._tolerance = tolerance
         self._golden = GoldenAnswers(line.golden, tolerance)
-        # Messages are counted: those of one kind are told with the numbers of the first.
+        # Errors are counted by message, so later errors of a kind repeat the numbers of the first.
         self._messages: dict[tuple[str, bool], str] = {}
 
     def check(self, turn: int, answer: bytes) -> None:
@@ -96,7 +103,7 @@ class _LineCheck:
     def _read(self, answer: bytes, golden: Mapping[str, Array]) -> Mapping[str, Array]:
         if self._line.protocol == "grpc":
             return GrpcWire().read_prediction(Reply(answer), self._call, None).outputs
-        # JSON has no dtypes.
+        # JSON responses contain no dtypes.
         specs = {name: TensorSpec(name, array.dtype, None) for name, array in golden.items()}
         return RestWire().read_prediction(Reply(answer), self._call, Signature("", {}, specs)).outputs
 

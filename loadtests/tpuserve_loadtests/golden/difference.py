@@ -1,4 +1,4 @@
-"""Where an answer differs from its golden one, and by how much."""
+"""Differences between a response and its golden answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`output` differs as `words` say."""
+    """A difference in `output`, with `words` for its description."""
 
     output: str
     words: str
@@ -20,9 +20,9 @@ class Difference:
 def find_difference(
     answer: Mapping[str, Array], golden: Mapping[str, Array], tolerance: Tolerance
 ) -> Difference | None:
-    """The first golden output that the answer does not have, or has otherwise; outputs that are not golden are ignored.
+    """Return the first golden output that is missing or different, or None. Ignore outputs without golden values.
 
-    NaN equals NaN. In float64, or complex128: bfloat16 has no arithmetic of its own worth comparing in.
+    NaN equals NaN. Comparisons use float64 or complex128, because bfloat16 arithmetic is too coarse.
     """
     for name, want in golden.items():
         if name not in answer:
@@ -47,9 +47,9 @@ def _unequal(got: Array, want: Array) -> str:
 
 
 def largest_gap(answer: Mapping[str, Array], golden: Mapping[str, Array]) -> tuple[str, float]:
-    """Return the float output that differs most, and its largest difference; ("", 0.0) without a float output.
+    """Return the float output with the largest difference and that difference, or ("", 0.0) without float outputs.
 
-    The answers have passed `find_difference`.
+    Requires that `find_difference` found no difference.
     """
     gaps = {
         name: float(_gaps(answer[name], want).max(initial=0.0)) for name, want in golden.items() if is_inexact(want)
@@ -75,7 +75,7 @@ def _too_far(got: Array, want: Array, allowed: Allowed) -> str:
     gaps = _gaps(got, want)
     with np.errstate(invalid="ignore"):
         limits = allowed.atol + allowed.rtol * np.abs(want.astype(np.complex128))
-        # A NaN, or an infinity, on one side only is as far as can be.
+        # A NaN or an infinity on only one side exceeds every limit.
         excess = np.where(gaps == 0, -1.0, np.nan_to_num(gaps - limits, nan=np.inf, posinf=np.inf))
     if not excess.size or excess.max() <= 0:
         return ""

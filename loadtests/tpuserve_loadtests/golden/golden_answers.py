@@ -1,4 +1,4 @@
-"""Golden answers of a line's requests, decoded when they are first needed. They are kept as gRPC's PredictResponses."""
+"""Golden answers of a line's requests, decoded on first use. They are stored as gRPC PredictResponse messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,12 +14,12 @@ from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.difference import find_difference
 from tpuserve_loadtests.golden.tolerance import Tolerance
 
-# Looking for whom a wrong answer belongs to keeps the golden ones as float64: 32 MiB.
+# The search for the request of a wrong response keeps golden answers as float64: 32 MiB at most.
 _MOST_ELEMENTS: Final = 4 * 2**20
 
 
 def encode_golden(outputs: Mapping[str, Array]) -> bytes:
-    """Arrays by output, dtypes and all."""
+    """Encode arrays by output name, with their dtypes."""
     response = official.PredictResponse()
     for name, array in outputs.items():
         response.outputs[name].CopyFrom(tensor.to_proto(array))
@@ -27,7 +27,7 @@ def encode_golden(outputs: Mapping[str, Array]) -> bytes:
 
 
 class GoldenAnswers:
-    """By number of the request. Belongs to one thread."""
+    """Golden answers by number of the request. Belongs to one thread."""
 
     def __init__(self, encoded: Sequence[bytes], tolerance: Tolerance) -> None:
         self._encoded = tuple(encoded)
@@ -39,24 +39,24 @@ class GoldenAnswers:
         return len(self._encoded)
 
     def is_verbatim(self, number: int, answer: bytes) -> bool:
-        """Whether an answer over gRPC is the golden one to the last bit."""
+        """Return whether a gRPC response equals the golden answer byte for byte."""
         return answer == self._encoded[number]
 
     def outputs(self, number: int) -> Mapping[str, Array]:
-        """Arrays by output."""
+        """Return the arrays of a request's golden answer, by output name."""
         found = self._decoded.get(number)
         if found is None:
             found = self._decoded[number] = _decode(self._encoded[number])
         return found
 
     def are_alike(self) -> bool:
-        """Whether every request has the same answer, so that nobody could tell whose an answer is."""
+        """Return whether all requests have the same golden answer, so that checks cannot detect a mix-up."""
         first = self.outputs(0)
         others = range(1, len(self))
         return all(find_difference(self.outputs(other), first, self._tolerance) is None for other in others)
 
     def has_elsewhere(self, name: str, array: Array) -> bool:
-        """Whether some request's golden answer has this output; False, too, where they are too many to look at."""
+        """Return whether the golden answer of any request has this output; False if there are too many to compare."""
         if name not in self._stacks:
             self._stacks[name] = self._stack(name)
         stack = self._stacks[name]
@@ -69,7 +69,7 @@ class GoldenAnswers:
         return bool(near.reshape(len(stack), -1).all(axis=1).any())
 
     def _stack(self, name: str) -> Array | None:
-        """All golden answers' arrays of one output in one, if they have one shape and are not too large."""
+        """Return the stacked arrays of one output, or None if their shapes differ or they are too large."""
         arrays = [self.outputs(number)[name] for number in range(len(self))]
         if len({array.shape for array in arrays}) > 1 or len(arrays) * arrays[0].size > _MOST_ELEMENTS:
             return None

@@ -1,4 +1,4 @@
-"""Golden answers from a file: requests, and beside each what the right answer is."""
+"""Golden answers from a file of requests and the right responses."""
 
 import json
 from collections.abc import Mapping
@@ -14,21 +14,24 @@ _INPUTS: Final = "inputs/"
 _OUTPUTS: Final = "outputs/"
 _SUFFIXES: Final = (".npz", ".json")
 
-_Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
+_Json: TypeAlias = Any  # the result of json.loads, which the code below validates
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
 class GoldenRows:
-    """Arrays by input and by output, in the model's dtypes; all have as many rows, if the model's do."""
+    """Arrays by input and by output name, in the model's dtypes.
+
+    All arrays have the same number of rows if the model has rows.
+    """
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
     @classmethod
     def read(cls, path: Path, signature: Signature) -> Self:
-        """From `.npz`, whose names are inputs and outputs, or `.json`, a TensorFlow Serving body and its answer in one.
+        """Read `.npz` with inputs and outputs, or `.json` with a TensorFlow Serving request and its response.
 
-        A name that is both is written `inputs/NAME` and `outputs/NAME`. Raises BadInput.
+        A name that is both an input and an output is written `inputs/NAME` and `outputs/NAME`. Raises BadInput.
         """
         if path.suffix not in _SUFFIXES:
             raise BadInput(f"{path}: golden answers are read from {' and '.join(_SUFFIXES)} files, or `record`ed")
@@ -70,7 +73,7 @@ def _from_json(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     for asked, answered in (("inputs", "outputs"), ("instances", "predictions")):
         if isinstance(document, dict) and asked in document and answered in document:
-            # An answer has the form of a request with other keys.
+            # A response has the format of a request with different keys.
             inputs = _read({asked: document[asked]}, signature, asked)
             return inputs, _read({asked: document[answered]}, of_outputs, answered)
     raise BadInput('an object with "inputs" and "outputs", or "instances" and "predictions", is expected')
@@ -85,7 +88,7 @@ def _read(body: _Json, signature: Signature, kind: str) -> dict[str, Array]:
 
 
 def _fitted(arrays: Mapping[str, Array], signature: Signature, kind: str) -> dict[str, Array]:
-    """All that `signature` takes, in its dtypes."""
+    """Return the arrays of all the signature's inputs, in its dtypes. Raises BadInput."""
     if arrays.keys() != signature.inputs.keys():
         raise BadInput(f"{kind}: the model has {sorted(signature.inputs)}; the file has {sorted(arrays)}")
     fitted = {}

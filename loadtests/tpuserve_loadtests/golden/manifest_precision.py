@@ -19,12 +19,12 @@ from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.tolerance import Precision
 from tpuserve_loadtests.workload import Protocol
 
-# tpuserve's own metadata field; other servers refuse it (gRPC) or ignore it (REST).
+# A metadata field of tpuserve. Other servers reject it (gRPC) or ignore it (REST).
 _FIELD: Final = "tpuserve_precision"
 
 
 def read_precision(version: Path) -> Precision | None:
-    """Read the precision in a version directory's manifest; None without a manifest that can be read."""
+    """Read the precision from a version directory's manifest. Return None without a readable manifest."""
     try:
         manifest = json.loads((version / MANIFEST_FILE).read_bytes())
         return _precision({"compute_dtype": manifest["compute_dtype"], **manifest["parity"]}, f"{version}'s manifest")
@@ -33,7 +33,7 @@ def read_precision(version: Path) -> Precision | None:
 
 
 def ask_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: ModelSpec) -> Precision | None:
-    """Ask a server for a version's precision; None from TensorFlow Serving, and without a manifest. Blocks."""
+    """Fetch a version's precision from a server. Return None for TensorFlow Serving, and without a manifest. Blocks."""
     try:
         return _ask_grpc(send, spec) if protocol == "grpc" else _ask_rest(send, spec)
     except (TpuserveError, DecodeError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,11 +1,11 @@
-"""Limits on the difference between an answer and its golden one, with their reasons."""
+"""Limits for the difference between a response and its golden answer, with their reasons."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from tpuserve_client.dtypes import DType
 
-# The exporter's defaults: kernels for other batch sizes round differently, by a few units of the dtype's last place.
+# The exporter's defaults. Programs for other batch sizes round differently, by a few units in the last place.
 _COARSE: Final = {"bfloat16": (2e-2, 2e-2), "float16": (2.5e-3, 2.5e-3)}
 _FINE: Final = (1e-5, 1e-4)
 _CHANGE: Final = "change with --atol/--rtol"
@@ -13,7 +13,7 @@ _CHANGE: Final = "change with --atol/--rtol"
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The tolerance that the exporter held a version to. `origin` names the manifest, for people; empty without one."""
+    """The tolerance of a version's export. `origin` names the manifest in messages, and is empty without a manifest."""
 
     compute_dtype: str
     atol: float
@@ -27,7 +27,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference of up to `atol + rtol * |golden|`. `reason` names the dtype or the options that set it."""
+    """A permitted difference of `atol + rtol * |golden|`. `reason` names the dtype or the options that set it."""
 
     atol: float
     rtol: float
@@ -39,10 +39,12 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The limit for floats. `atol` and `rtol` are the options' values and win; None takes the widest of `versions`.
+    """The limit for float outputs.
 
-    `versions` are those that answer and those that gave golden answers. None stands for a version without a known
-    manifest, whose limit follows from the dtype of its outputs. A tolerance without versions takes that limit too.
+    The options' values, `atol` and `rtol`, take precedence. For None, the widest value of `versions` applies.
+    `versions` are the served versions and the versions of golden answers. A None in `versions` stands for a version
+    without a known manifest, whose limit follows from the dtype of its outputs. The same limit applies if `versions` is
+    empty.
     """
 
     atol: float | None = None
@@ -51,13 +53,13 @@ class Tolerance:
 
     @property
     def is_fixed(self) -> bool:
-        """Return whether the options set both limits."""
+        """Whether the options set both limits."""
         return self.atol is not None and self.rtol is not None
 
     def of(self, dtype: DType) -> Allowed:
         """Return the limit for outputs of a dtype."""
         found = [each or _of_outputs(dtype) for each in self.versions or (None,)]
-        # Among equals, the reason names a reduced precision.
+        # For equal limits, the reason names the reduced precision.
         widest = max(found, key=lambda each: (each.atol, each.rtol, each.compute_dtype != "float32"))
         atol = widest.atol if self.atol is None else self.atol
         rtol = max(each.rtol for each in found) if self.rtol is None else self.rtol
