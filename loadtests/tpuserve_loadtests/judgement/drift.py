@@ -1,7 +1,7 @@
-"""Whether a server that has been under load for hours is what it was, or drifts: slower, failing, growing.
+"""Drift of a server over hours of load: slower, failing, or growing in memory.
 
-A figure drifts if its trend is sure, comes to something over the soak, and goes on: memory that grows while caches
-fill, and then no more, does not. The second half is looked at by itself, too, for what began late.
+A figure drifts if its trend is significant, large enough over the soak, and continues. Memory that grows only while
+caches fill does not drift. A separate trend of the second half detects drifts that start late.
 """
 
 from collections.abc import Sequence
@@ -14,28 +14,29 @@ from tpuserve_loadtests.measurement.segments import Segment
 from tpuserve_loadtests.statistics.comparison import LEAST_EFFECT
 from tpuserve_loadtests.statistics.trend import LEAST_VALUES, Trend, find_trend
 
-# For each figure, over all and in the second half: five of them make a false alarm in one soak of two hundred.
+# Confidence of each interval. Five figures, each with two trends, give a false alarm in one soak of 200.
 CONFIDENCE: Final = 0.9995
-# In its second half a trend that goes on has at least this share of the slope that it has in all.
+# A trend continues if the slope of the second half is at least this share of the whole slope.
 _GOES_ON: Final = 0.5
 _HOUR_S: Final = 3600.0
 
 
 class Course(StrEnum):
-    """Where a figure goes."""
+    """The course of a figure over the soak."""
 
     STEADY = "steady"
     DRIFTING = "drifting"
-    SETTLED = "settled"  # it went the wrong way at first, and does not any more
+    SETTLED = "settled"  # worse at first, then stable
     BETTER = "better"
-    UNKNOWN = "unknown"  # too few segments, or it was not told
+    UNKNOWN = "unknown"  # too few segments, or the server does not report the figure
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure that is watched. `least`: a smaller change over the soak is none; of the median if `relative`.
+    """A figure that the soak judges.
 
-    None: as asked for. `direction`: 1 where more is worse, -1 where less is.
+    `least` is the smallest change over the soak that counts, as a share of the median if `relative`. None stands for
+    the command's --least-effect. `direction` is 1 if an increase is worse and -1 if a decrease is worse.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Figure:
     direction: int = 1
 
 
-# Answers a second are told by latency where the load is open, and by nothing else where users wait for each other.
+# Only closed loads judge the rate. An open load sets the rate, and latency shows a slow server.
 FIGURES: Final = (
     Figure("p50_ms", None),
     Figure("p99_ms", None),
@@ -56,7 +57,7 @@ FIGURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What became of a figure: its median, and how it changed in an hour, with the interval of that."""
+    """The result for a figure: its median, and its change per hour with a confidence interval."""
 
     figure: Figure
     course: Course
@@ -67,14 +68,14 @@ class Drift:
 
     @property
     def share_per_hour(self) -> float | None:
-        """The change in an hour as a share of the median; None where there is none."""
+        """The change per hour as a share of the median; None without a median or change."""
         return self.per_hour / self.median if self.median and self.per_hour is not None else None
 
 
 def judge_drift(segments: Sequence[Segment], *, is_open: bool, least_effect: float = LEAST_EFFECT) -> tuple[Drift, ...]:
-    """Each figure that the load tells something of. Segments in which a figure is None are left out of it.
+    """Judge each figure that the load can show. Ignore segments in which a figure is None.
 
-    `least_effect`: a smaller change of latencies and rate over all segments is none (0.05: 5 %).
+    A smaller change of latencies and rate than `least_effect` over all segments does not count (0.05: 5 %).
     """
     watched = [figure for figure in FIGURES if not (is_open and figure.name == "rate_per_s")]
     return tuple(_judge(figure, segments, least_effect) for figure in watched)
@@ -92,14 +93,14 @@ def _judge(figure: Figure, segments: Sequence[Segment], least_effect: float) -> 
     least = share * (abs(middle) if figure.relative else 1.0) / (times[-1] - times[0])
     later = _second_half(times, figures)
     course = _course(figure.direction, trend, later, least)
-    # What began late is told as it goes now.
+    # Series that started late report their current trend.
     told = later if course is Course.DRIFTING and abs(later.slope) > abs(trend.slope) else trend
     per_hour, low, high = (slope * _HOUR_S for slope in (told.slope, told.low, told.high))
     return Drift(figure, course, middle, per_hour, low, high)
 
 
 def _course(direction: int, trend: Trend, later: Trend, least: float) -> Course:
-    """`least`: the slope that comes to something."""
+    """Return the course of a figure. `least` is the smallest slope that counts."""
     if _is_sure(later, direction, 2 * least):
         return Course.DRIFTING
     if _is_sure(trend, direction, least):
@@ -113,7 +114,7 @@ def _is_sure(trend: Trend, direction: int, least: float) -> bool:
 
 
 def _second_half(times: list[float], figures: list[float]) -> Trend:
-    """The trend of it; of LEAST_VALUES values at least, which may be more than half."""
+    """Return the trend of the second half, or of the last LEAST_VALUES values if these are more."""
     half = min(len(times) // 2, len(times) - LEAST_VALUES)
     later = find_trend(times[half:], figures[half:], CONFIDENCE)
     assert later is not None  # there are enough values

@@ -1,4 +1,4 @@
-"""Whether the load generator itself can be trusted, or was what limited the run."""
+"""Verdict on the load generator, which may itself have limited the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,19 +7,20 @@ from typing import Final
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 
-# From here on a process of the generator, which has one core, is likely what limits the rate.
+# A generator process can use one core. Above this use, the process probably limits the rate.
 BUSY_CORES: Final = 0.9
-# A schedule is kept if 99 % of requests leave no later than this after they are due, or than this share of p99 or of
-# what latencies are held against.
+# The generator keeps the schedule if 99 % of requests leave within this time after they are due. Alternatively, the
+# delay may reach this share of p99 or of the latency limit.
 LATE_MS: Final = 1.0
 LATE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorVerdict:
-    """`lag_p99_ms`: how late requests were sent, of an open load. `limits`: why the run is not to be trusted.
+    """Verdict on the load generator.
 
-    `lost`: workers without whose share the load was not what was asked for.
+    `lag_p99_ms` is the p99 delay of sent requests in an open load. `limits` are the reasons to distrust the run. `lost`
+    names workers that left, whose share the load therefore lacks.
     """
 
     cores: tuple[float, ...]
@@ -30,23 +31,26 @@ class GeneratorVerdict:
 
     @property
     def trusted(self) -> bool:
-        """Whether the generator did what the load asks for."""
+        """Whether the generator sent the load as configured."""
         return not self.limits
 
     @property
     def was_disturbed(self) -> bool:
-        """Whether it was late though it had time: something else had the machine, and another run may go better."""
+        """Whether requests were late although the CPU was idle, perhaps because of another process."""
         return bool(self.limits) and not self.lost and not self.dropped and max(self.cores) < BUSY_CORES
 
     def fails(self, *, strict: bool) -> bool:
-        """Whether the run fails of it. `strict`: at its limit, too; a load that was not sent as a whole always does."""
+        """Return whether the generator fails the run.
+
+        A lost worker always fails it. With `strict`, a generator at its limit fails it, too.
+        """
         return bool(self.lost) or (strict and not self.trusted)
 
 
 def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> GeneratorVerdict:
-    """Look at CPU, at how late requests were sent, and at arrivals that were dropped.
+    """Judge CPU use, delays of sent requests, and dropped arrivals.
 
-    Where latencies are held against `limits`, late is what matters to the least of them.
+    If the run has latency `limits`, the lowest one sets the permitted delay.
     """
     lag_us = measured.recorder.lag.percentile_us(99)
     lag_ms = None if lag_us is None else lag_us / 1000

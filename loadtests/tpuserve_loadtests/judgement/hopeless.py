@@ -1,4 +1,4 @@
-"""Whether a run that is not over can still pass its gates. Only what cannot be made good any more counts."""
+"""Prediction of gates that a running load can no longer pass. Only results that later requests cannot change count."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.recorder import Counts
 
-# How many requests a closed load will have sent is guessed from those so far, and may turn out so many times higher.
+# Factor for the estimated number of requests of a closed load, which can turn out too low.
 _CLOSED_MARGIN = 2.0
-# An open load's number is random: a thousand requests on average are 1,100 but once in a thousand runs.
+# Factor for the random number of requests of an open load. A mean of 1,000 requests exceeds 1,100 once in 1,000 runs.
 _OPEN_MARGIN = 1.1
-# Guesses from less of the run than this are worth nothing.
+# Smallest measured share of a run for an estimate.
 _LEAST_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Hopeless:
-    """Watches one load. Its `limits_us` are those of `latency_gates`, in that order."""
+    """Watcher of one load, whose `limits_us` correspond to `latency_gates` in order."""
 
     gates: tuple[Threshold, ...]
     load: Load
 
     def why(self, elapsed_s: float, counts: Counts) -> str:
-        """What the run can no longer pass, however it goes on; empty while it can."""
+        """Return the gate that the run can no longer pass, or an empty string."""
         most = self._most_requests(elapsed_s, counts)
         if most is None:
             return ""
@@ -38,11 +38,14 @@ class Hopeless:
         return ""
 
     def further(self, began_s: float, before: Counts) -> Callable[[float, Counts], str]:
-        """As `why`, for a part of the load that began after so long, its warm-up in it, when so much was counted."""
+        """Return `why` for a later part of the load.
+
+        The part began `began_s` seconds after the start of the warm-up. `before` holds the counts until then.
+        """
         return lambda elapsed_s, counts: self.why(began_s + elapsed_s, before + counts)
 
     def _most_requests(self, elapsed_s: float, counts: Counts) -> float | None:
-        """More requests than there will be in all."""
+        """Return an upper bound for the number of requests of the whole load, or None if it is too early."""
         offered = self.load.offered_per_s
         if offered is not None:
             return offered * self.load.seconds * (1.0 if self.load.trace else _OPEN_MARGIN)
@@ -51,12 +54,15 @@ class Hopeless:
 
 
 def latency_gates(gates: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
-    """Gates on how many answers may be late: percentiles, and the largest latency."""
+    """Return the gates that limit the number of late responses: percentiles and the largest latency."""
     return tuple(gate for gate in gates if gate.upper and (gate.percentile is not None or gate.metric == "max"))
 
 
 def limits_us(gates: tuple[Threshold, ...]) -> tuple[float, ...]:
-    """What a load must count for `Hopeless`. A thousandth above the gates: histograms round so much."""
+    """Return the latency limits that a load must count for `Hopeless`.
+
+    They exceed the gates by 0.1 %, because histograms round by that much.
+    """
     return tuple(gate.value * 1000 * 1.001 for gate in latency_gates(gates))
 
 

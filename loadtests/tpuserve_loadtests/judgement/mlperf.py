@@ -1,8 +1,8 @@
-"""The rules of MLPerf Inference's four scenarios, and what they say of a run: VALID or INVALID, and why.
+"""The rules of MLPerf Inference's four scenarios, and their verdict on a run: VALID or INVALID, with reasons.
 
-Durations, counts and percentiles are those of LoadGen's mlperf.conf, the statistics those of its early stopping
-(loadgen/results.cc and early_stopping.cc of mlcommons/inference): queries that were late are held against a 99 %
-confidence. What is found here is no submission, and nobody has verified it.
+Durations, counts and percentiles come from LoadGen's mlperf.conf. The statistics come from its early stopping
+(loadgen/results.cc and early_stopping.cc of mlcommons/inference), which requires 99 % confidence. The results are not a
+submission and not verified.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ LEAST_DURATION_S: Final = 600.0
 MIN_DURATION: Final = "Min duration satisfied"
 GENERATOR: Final = "Load generator kept up"
 _OFFLINE_SAMPLES: Final = 24_576
-# LoadGen estimates a percentile from queries of which at least one may be late.
+# LoadGen estimates a percentile only from enough queries to allow at least one late query.
 _LEAST_LATE: Final = 1
-# A run is measured to the end of its time; what rounding leaves of that is no shorter run.
+# Rounding tolerance for the measured duration.
 _ROUNDING_S: Final = 1e-6
 
 
 class Scenario(StrEnum):
-    """As LoadGen names them."""
+    """LoadGen's scenarios, with its names."""
 
     SINGLE_STREAM = "SingleStream"
     MULTI_STREAM = "MultiStream"
@@ -33,7 +33,7 @@ class Scenario(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of one scenario. `percentile`: of query latency, None where only throughput counts."""
+    """The rules of one scenario. `percentile` is of query latency, and None if only throughput counts."""
 
     scenario: Scenario
     percentile: float | None
@@ -54,7 +54,7 @@ RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One of the rules, whether it is kept, and in which way: in a line, and as what it asks for and what was found."""
+    """A rule and its result, as a line of `detail` and as `needed` and `found` values."""
 
     name: str
     satisfied: bool
@@ -65,8 +65,9 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`metric`: nanoseconds of a percentile's estimate, or samples a second; None where it cannot be told.
+    """The verdict on a run.
 
+    `metric` is a percentile estimate in nanoseconds, or samples per second; None if it is unknown.
     `measured_percentile_ns` is the plain percentile, without early stopping.
     """
 
@@ -78,17 +79,17 @@ class Result:
 
     @property
     def valid(self) -> bool:
-        """Whether all rules are kept."""
+        """Whether the run keeps all rules."""
         return all(constraint.satisfied for constraint in self.constraints)
 
     @property
     def valid_but_for_duration(self) -> bool:
-        """Whether all others are."""
+        """Whether the run keeps all rules except the minimum duration."""
         return all(each.satisfied for each in self.constraints if each.name != MIN_DURATION)
 
     @property
     def generator_kept_up(self) -> bool:
-        """Whether it was not the limit."""
+        """Whether the load generator was not the limit."""
         return all(each.satisfied for each in self.constraints if each.name == GENERATOR)
 
 
@@ -99,7 +100,7 @@ def judge_mlperf(
     target_latency_ms: float | None = None,
     limits: tuple[str, ...] = (),
 ) -> Result:
-    """Hold a run of queries of `rows` samples against the rules. `limits`: those of the generator."""
+    """Judge a run of queries of `rows` samples by the rules. `limits` are the generator's."""
     rules = RULES[scenario]
     total = measured.total
     samples = total.requests * rows
@@ -123,14 +124,17 @@ def judge_mlperf(
 
 
 def estimate_ns(measured: Measured, percentile: float) -> int | None:
-    """LoadGen's early-stopping estimate of a percentile in nanoseconds; None for too few queries."""
+    """Return LoadGen's early-stopping estimate of a percentile in nanoseconds, or None for too few queries."""
     histogram = measured.total.histogram
     discarded = discarded_queries(histogram.count, percentile)
     return None if discarded is None else histogram.value_at_rank(histogram.count - discarded) * 1000
 
 
 def discarded_queries(queries: int, percentile: float) -> int | None:
-    """How many of the slowest LoadGen leaves out of its estimate: one fewer than may be late. None for too few."""
+    """Return the number of slowest queries that LoadGen's estimate discards, or None for too few queries.
+
+    The number is one fewer than the number of queries that can be late.
+    """
     allowed = late_allowed(queries, percentile)
     return allowed - 1 if allowed else None
 
@@ -144,7 +148,7 @@ def _metric(rules: Rules, measured: Measured, rows: float) -> float | None:
 
 
 def _all_answered(failures: int, queries: int) -> Constraint:
-    """LoadGen has no queries that fail: a system that does not answer one does not end."""
+    """Return the constraint that no query fails. LoadGen has no failed queries: it waits for every response."""
     found = f"{failures:,} of {queries:,} failed"
     return Constraint("All queries answered", not failures, found, "none fails", found)
 

@@ -1,7 +1,7 @@
-"""Whether a load kept an objective such as `p99<=20ms`, said with 99 % confidence where it is a percentile.
+"""Verdicts on objectives such as `p99<=20ms`, with 99 % confidence for percentiles.
 
-A failed request is a late one. The statistics take requests for independent, as LoadGen does (early_stopping); late
-ones come together, so that what was found is tried again with other arrivals before it is believed.
+A failed request counts as late. The statistics assume independent requests, as LoadGen does (early_stopping). Late
+requests often cluster, so the search repeats a passing rate with other arrivals.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tpuserve_loadtests.statistics.early_stopping import late_allowed
 
 
 class Answer(StrEnum):
-    """Whether an objective was shown to be kept, shown to be missed, or neither."""
+    """The result for an objective: kept, missed or unclear."""
 
     KEPT = "kept"
     MISSED = "missed"
@@ -21,7 +21,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Requests that count towards an objective on a percentile, and how many of them were late or failed."""
+    """Requests that count for a percentile objective, and the number of them that were late or failed."""
 
     requests: int
     late: int
@@ -31,11 +31,11 @@ class Sample:
 
 
 def judge(sample: Sample, percentile: float) -> tuple[Answer, str]:
-    """What so many late ones say of a percentile (0 to 100), and that in words."""
+    """Return the result for a percentile (0 to 100), with a description."""
     allowed = late_allowed(sample.requests, percentile)
     words = f"{sample.late:,} of {sample.requests:,} late"
     if allowed is None:
-        # Too few to show that it is kept; they may be enough to show that it is not.
+        # Too few requests to show that the objective is kept can still show that it is missed.
         words += ", too few requests to tell"
     else:
         words += f", {allowed:,} allowed"
@@ -48,5 +48,5 @@ def judge(sample: Sample, percentile: float) -> tuple[Answer, str]:
 
 
 def is_objective(threshold: Threshold) -> bool:
-    """Whether a threshold says what must be of any run: a latency or error rate below something."""
+    """Return whether a threshold is an upper limit on latency or error rate, and so an objective for any run."""
     return threshold.metric != "rate" and not threshold.is_of_checks and threshold.relation in ("<", "<=")

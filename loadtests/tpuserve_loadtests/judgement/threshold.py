@@ -1,4 +1,4 @@
-"""What must, or must not, be true of a run: `p99<=20ms`, `error_rate>0.1%`, `rate<500`."""
+"""Thresholds for the figures of a run: `p99<=20ms`, `error_rate>0.1%`, `rate<500`."""
 
 import operator
 import re
@@ -22,13 +22,13 @@ _THRESHOLD: Final = re.compile(
 )
 EXAMPLES: Final = "'p99>20ms', 'max>1s', 'mean>5ms', 'error_rate>0.1%', 'rate<500' or 'wrong>0'"
 _SHARE: Final = ("", "%")
-# Metrics that are no latency, and their units.
+# Metrics except latencies, with their units.
 _UNITS: Final = {"rate": ("", "/s"), "error_rate": _SHARE, "wrong_rate": _SHARE, "wrong": ("",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A comparison of one figure with a value: milliseconds of a latency, a share, a rate per second, or a count."""
+    """A comparison of a figure with a value: a latency in milliseconds, a share, a rate per second or a count."""
 
     text: str
     metric: str
@@ -37,7 +37,7 @@ class Threshold:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError for anything that is no threshold, and for units that do not fit."""
+        """Parse a threshold. Raises ValueError for an invalid text or unit."""
         found = _THRESHOLD.fullmatch(text.replace(" ", ""))
         if found is None:
             raise ValueError(f"{text!r} is no threshold; write {EXAMPLES}")
@@ -51,32 +51,32 @@ class Threshold:
 
     @property
     def is_latency(self) -> bool:
-        """Whether the value is milliseconds."""
+        """Whether the value is a latency in milliseconds."""
         return self.metric not in _UNITS
 
     @property
     def is_of_checks(self) -> bool:
-        """Whether it is about answers that are compared with golden ones."""
+        """Whether the metric counts comparisons with golden answers."""
         return self.metric in ("wrong", "wrong_rate")
 
     @property
     def percentile(self) -> float | None:
-        """The percentile (0 to 100) that is compared; None for another metric."""
+        """The percentile (0 to 100) of the metric, or None for another metric."""
         return float(self.metric[1:]) if re.fullmatch(r"p[\d.]+", self.metric) else None
 
     @property
     def upper(self) -> bool:
-        """Whether the comparison is true of values above."""
+        """Whether the comparison holds for values above the limit."""
         return self.relation in (">", ">=")
 
     @property
     def opposite(self) -> "Threshold":
-        """What is true where this is not."""
+        """The threshold that holds exactly when this one does not."""
         relation = {"<=": ">", "<": ">=", ">=": "<", ">": "<="}[self.relation]
         return replace(self, text=self.text.replace(self.relation, relation), relation=relation)
 
     def figure(self, measured: Measured) -> float | None:
-        """What is compared; None where no request was answered, or none that was compared with its golden answer."""
+        """Return the figure of a run, or None if the server answered no request, or no response was checked."""
         if self.metric == "rate":
             return measured.rate_per_s
         if self.metric == "error_rate":
@@ -90,11 +90,11 @@ class Threshold:
         return None if latency_us is None else latency_us / 1000
 
     def is_true_of(self, figure: float) -> bool:
-        """Whether the comparison holds of a figure."""
+        """Return whether the comparison holds for a figure."""
         return _COMPARED[self.relation](figure, self.value)
 
     def show(self, figure: float | None) -> str:
-        """A figure in the metric's unit."""
+        """Format a figure in the metric's unit."""
         if figure is None:
             return "no answer was compared" if self.is_of_checks else "no answers"
         if self.metric in ("error_rate", "wrong_rate"):
@@ -109,7 +109,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What became of one --fail-if."""
+    """The result of one --fail-if gate."""
 
     gate: Threshold
     figure: float | None
@@ -120,13 +120,13 @@ class GateResult:
 
 
 def gate_results(gates: tuple[Threshold, ...], measured: Measured) -> tuple[GateResult, ...]:
-    """Each gate fails if it is true of the run, or if there is no figure to tell by."""
+    """Return the result of each gate. A gate fails if it is true of the run, or if the run has no figure for it."""
     figures = [(gate, gate.figure(measured)) for gate in gates]
     return tuple(GateResult(gate, figure, figure is None or gate.is_true_of(figure)) for gate, figure in figures)
 
 
 def _of_checks(metric: str, total: Tally) -> float | None:
-    """Wrong answers are told of those that were compared: of the others nobody knows."""
+    """Return wrong responses as a count or as a share of the checked ones, or None if no response was checked."""
     if not total.checked:
         return None
     return float(total.wrong) if metric == "wrong" else total.wrong / total.checked
