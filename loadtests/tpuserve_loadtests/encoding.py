@@ -1,4 +1,4 @@
-"""Workloads from requests: encoded before a run starts, so that while it runs the load generator only moves bytes."""
+"""Encoding of requests before a run, so that the load generator only moves bytes during the run."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -10,7 +10,7 @@ from tpuserve_loadtests.workload import Line, Protocol
 if TYPE_CHECKING:
     from tpuserve_client.exchange import Exchange
 
-# As encoded, all lines of a run together; one request of each there is, however large.
+# Limit for the encoded requests of all lines together. Every line keeps at least one request of any size.
 MAX_REQUESTS_BYTES: Final = 64 * 2**20
 
 
@@ -22,9 +22,10 @@ def encode_lines(
     requests: Iterable[Request],
     max_bytes: int = MAX_REQUESTS_BYTES,
 ) -> tuple[Line, ...]:
-    """A line for each protocol, all of the same requests: as many as `max_bytes` hold, and one at least.
+    """Return a line for each protocol, with the same requests.
 
-    Raises what making and encoding requests does: BadInput, InvalidArgument.
+    The lines hold at most `max_bytes` of requests together, and at least one request each. Raises BadInput or
+    InvalidArgument.
     """
     encoded: list[tuple[Exchange, ...]] = []
     rows: list[int] = []

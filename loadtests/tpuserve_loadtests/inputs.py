@@ -1,4 +1,4 @@
-"""The arrays that a load test sends: read from a file, or random ones that fit the model's signature."""
+"""The arrays that a load test sends: from a file, or random arrays that match the model's signature."""
 
 import json
 import zipfile
@@ -14,25 +14,26 @@ from tpuserve_client.dtypes import STRING, Array, describe
 from tpuserve_client.json_tensor import from_json
 from tpuserve_client.model import Signature, TensorSpec
 
-# Random integers stay below this: most often they are indices into some table, and every table has ten rows.
+# Limit for random integers. Most are indices into a table, and almost every table has ten rows.
 MAX_RANDOM_INTEGER = 10
-# What numpy raises for a file that is cut short or broken, and what json does for thousands of nested brackets.
+# Errors of numpy for a truncated or corrupt file, and of json for thousands of nested brackets.
 UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RecursionError)
 _NUMPY = b"\x93NUMPY"
 _SUFFIXES = (".npz", ".npy", ".json")
 
-_Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
+_Json: TypeAlias = Any  # the result of json.loads, which the code below validates
 
 
 class BadInput(ValueError):
-    """Inputs that cannot be sent: an unreadable file, names or shapes that are not the model's."""
+    """Error for inputs that cannot be sent: an unreadable file, or names or shapes that do not match the model."""
 
 
 def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
-    """Arrays by input name from `.npz` (names are inputs), `.npy` (a single input's) or `.json`, in the model's dtypes.
+    """Read arrays by input name from a file, in the model's dtypes.
 
-    JSON is a TensorFlow Serving body (`{"instances": …}` or `{"inputs": …}`), an object of arrays by input name, or a
-    bare array for a single input. Raises BadInput.
+    The file is `.npz` with input names, `.npy` for a single input, or `.json`. JSON is a TensorFlow Serving request
+    (`{"instances": …}` or `{"inputs": …}`), an object of arrays by input name, or a bare array for a single input.
+    Raises BadInput.
     """
     if path.suffix not in _SUFFIXES:
         raise BadInput(f"{path}: {', '.join(_SUFFIXES)} files are understood")
@@ -47,25 +48,25 @@ def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
 def random_inputs(
     signature: Signature, rows: int, lengths: Mapping[str, int], random: np.random.Generator
 ) -> dict[str, Array]:
-    """One random array for each input: `rows` along a free first dimension, its length along every other free one.
+    """Return a random array for each input: `rows` in a free first dimension, its length in every other free dimension.
 
-    Floats are in [0, 1), integers in [0, 10), strings a short text. BadInput for a dtype that numpy does not know.
+    Floats are in [0, 1), integers in [0, 10), strings are short texts. Raises BadInput for a dtype that numpy lacks.
     """
     return {name: _random_array(spec, rows, lengths[name], random) for name, spec in signature.inputs.items()}
 
 
 def free_axes(spec: TensorSpec) -> tuple[int, ...]:
-    """Dimensions of an input, beside the first, that may have any length."""
+    """Return the free dimensions of an input except the first."""
     return tuple(axis for axis, size in enumerate(spec.shape or ()) if axis and size is None)
 
 
 def has_rows(signature: Signature) -> bool:
-    """Whether every input has a free first dimension, so that a request may carry any number of rows."""
+    """Return whether every input has a free first dimension, so that a request can have any number of rows."""
     return all(spec.shape is None or spec.shape[:1] == (None,) for spec in signature.inputs.values())
 
 
 def fit(array: Array, spec: TensorSpec) -> Array:
-    """The array in the spec's dtype. BadInput for a wrong rank, a wrong fixed dimension or a dtype of another kind."""
+    """Convert an array to the spec's dtype. Raises BadInput for a wrong rank, fixed dimension or kind of dtype."""
     if spec.shape is not None:
         known = [want in (None, got) for want, got in zip(spec.shape, array.shape, strict=False)]
         if len(spec.shape) != array.ndim or not all(known):
@@ -84,9 +85,12 @@ def _from_numpy(path: Path, signature: Signature) -> dict[str, Array]:
 
 
 def load_numpy(path: Path) -> Array | dict[str, Array]:
-    """What an `.npy` file holds, or by name what an `.npz` does, whatever the file is called. Raises UNREADABLE."""
+    """Return the array of an `.npy` file, or the arrays of an `.npz` file by name. The suffix has no effect.
+
+    Raises UNREADABLE.
+    """
     with path.open("rb") as file:  # opened here: numpy leaves a broken archive open
-        # numpy takes other files for pickles, and says so.
+        # numpy would report other files as pickles.
         if file.peek(len(_NUMPY))[: len(_NUMPY)] != _NUMPY and not zipfile.is_zipfile(file):
             raise BadInput("it is no .npz or .npy file, whatever its name says, or was cut short")
         file.seek(0)
@@ -102,7 +106,7 @@ def _from_json(path: Path, signature: Signature) -> dict[str, Array]:
 
 
 def arrays_in(document: _Json, signature: Signature) -> dict[str, Array]:
-    """Arrays by input name from JSON in any of the forms of read_inputs. Raises ValueError."""
+    """Return arrays by input name from JSON in any format that read_inputs accepts. Raises ValueError."""
     columns = _columns(document, signature)
     _check_names(columns, signature)
     return {name: from_json(value, signature.inputs[name]) for name, value in columns.items()}
@@ -143,7 +147,7 @@ def _random_array(spec: TensorSpec, rows: int, length: int, random: np.random.Ge
     shape = (None,) if spec.shape is None else spec.shape
     sizes = [size if size is not None else (rows if axis == 0 else length) for axis, size in enumerate(shape)]
     if spec.dtype == STRING:
-        # Requests must differ: if all had one answer, nobody could tell whose an answer is.
+        # Requests must differ, because equal golden answers cannot reveal a mix-up.
         numbers = random.integers(0, MAX_RANDOM_INTEGER, sizes)
         return np.array([b"tpuserve %d" % number for number in numbers.flat], STRING).reshape(sizes)
     if spec.dtype.kind in "iu":

@@ -1,4 +1,4 @@
-"""A load: how requests come, and for how long. Plain values throughout, so that it can be sent to other machines."""
+"""Loads: the arrival of requests, and the duration. They are plain values, so that other machines can run them."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,11 +14,12 @@ SEED = 20
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`seconds` are measured; the `warm_up_s` before them are not.
+    """A load of `seconds` measured seconds after an unmeasured warm-up of `warm_up_s`.
 
-    Closed (`users` > 0): each user sends its next request as soon as the last is answered. Open (`users` = 0): requests
-    come as `profile` and `process` say, or at the instants of `trace` (seconds from the start), whatever is answered.
-    `limits_us`: latencies that must not be exceeded often; how many do is counted while the load runs.
+    Closed load (`users` > 0): each user sends its next request as soon as the server answers the previous one. Open
+    load (`users` = 0): requests arrive by `profile` and `process`, or at the times in `trace` (seconds from the start),
+    regardless of responses. `limits_us` holds latency limits in microseconds. While the load runs, the load generator
+    counts the requests that exceed each limit.
     """
 
     seconds: float
@@ -33,25 +34,25 @@ class Load:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests come by a schedule."""
+        """Whether requests arrive by a schedule."""
         return not self.users
 
     @property
     def total_s(self) -> float:
-        """With the warm-up."""
+        """The duration in seconds, with the warm-up."""
         return self.warm_up_s + self.seconds
 
     @property
     def offered_per_s(self) -> float | None:
-        """The mean rate of an open load while it is measured; None for a closed one."""
+        """The mean rate of an open load in the measured time, in requests per second; None for a closed load."""
         if self.trace:
             return sum(instant >= self.warm_up_s for instant in self.trace) / self.seconds
         return None if self.profile is None else self.profile.mean_per_s
 
     def instants(self, index: int = 0, processes: int = 1) -> Iterator[float]:
-        """When requests are due, in seconds from the start of the warm-up: every `processes`-th, from `index` on.
+        """Yield every `processes`-th arrival time from `index` on, in seconds from the start of the warm-up.
 
-        The shares of all processes are the whole load, which does not depend on how many there are.
+        Together, the processes send the whole load. It is the same for any number of processes.
         """
         number = index
         for chunk in self._chunks():
@@ -76,12 +77,12 @@ class Load:
         return f"{self.profile} requests/s, {self.process}"
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types
-        """What `from_wire` reads, for JSON or msgpack."""
+        """Return a document for `from_wire`, which JSON or msgpack can encode."""
         return asdict(self)
 
     @classmethod
     def from_wire(cls, document: dict[str, Any]) -> Self:
-        """The load of `to_wire`."""
+        """Return the load that `to_wire` encoded."""
         profile = document["profile"]
         if profile is not None:
             profile = RateProfile(tuple(Segment(**segment) for segment in profile["segments"]))

@@ -1,4 +1,4 @@
-"""Arrivals at one request a second, on average, without end: at random, evenly, or in bursts."""
+"""Endless arrivals at an average of one request per second: random, even, or in bursts."""
 
 from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias, get_args
@@ -15,7 +15,10 @@ _CHUNK: Final = 4096
 
 
 def unit_arrivals(process: Process, seed: int, burst: int = BURST) -> Iterator[Instants]:
-    """Ascending instants in seconds, in arrays. Bursts are groups of `burst` requests that come at random instants."""
+    """Yield arrays of ascending arrival times, in seconds.
+
+    Bursts are groups of `burst` simultaneous requests. The groups arrive at random times.
+    """
     random = np.random.default_rng(seed)
     now = 0.0
     while True:

@@ -1,4 +1,4 @@
-"""How a rate goes over a run: level (`500`), in steps (`100,200,400`), or as a ramp (`100..1000`)."""
+"""Rates over a run: constant (`500`), in steps (`100,200,400`), or a ramp (`100..1000`)."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(?:\.\.(\d+(?:\.\d+)?))?")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of time in which the rate goes evenly from one value to another, in requests a second."""
+    """A period in which the rate changes linearly between two values, in requests per second."""
 
     seconds: float
     start_per_s: float
@@ -24,11 +24,11 @@ class Segment:
 
     @property
     def requests(self) -> float:
-        """How many requests there are in it, on average."""
+        """The mean number of requests in the segment."""
         return self.seconds * (self.start_per_s + self.end_per_s) / 2
 
     def instants(self, requests: Instants) -> Instants:
-        """When, in seconds from the segment's start, so many requests have come, on average."""
+        """Return the times at which the mean number of arrivals reaches each of `requests`, in seconds."""
         slope = (self.end_per_s - self.start_per_s) / self.seconds
         root = self.start_per_s + np.sqrt(np.maximum(self.start_per_s**2 + 2 * slope * requests, 0))
         return np.divide(2 * requests, root, out=np.zeros_like(requests), where=root > 0)
@@ -36,13 +36,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class RateProfile:
-    """Segments, one after the other."""
+    """A sequence of consecutive segments."""
 
     segments: tuple[Segment, ...]
 
     @classmethod
     def parse(cls, text: str, seconds: float) -> Self:
-        """Rates as they are written on a command line; parts share the time evenly. ValueError for anything else."""
+        """Parse the rates of a command line. The parts share the time evenly. Raises ValueError for an invalid text."""
         found = [_PART.fullmatch(part.strip()) for part in text.split(",")]
         rates = [(float(part[1]), float(part[2] or part[1])) for part in found if part]
         if len(rates) < len(found) or not all(max(pair) > 0 for pair in rates):
@@ -50,7 +50,7 @@ class RateProfile:
         return cls(tuple(Segment(seconds / len(rates), *pair) for pair in rates))
 
     def after(self, warm_up_s: float) -> "RateProfile":
-        """This profile, preceded by its first rate for `warm_up_s` seconds."""
+        """Return this profile after `warm_up_s` seconds at its first rate."""
         if warm_up_s <= 0:
             return self
         first = self.segments[0].start_per_s or self.segments[0].end_per_s
@@ -58,23 +58,24 @@ class RateProfile:
 
     @property
     def is_level(self) -> bool:
-        """Whether the rate is the same all the time."""
+        """Whether the rate is constant."""
         return len({rate for each in self.segments for rate in (each.start_per_s, each.end_per_s)}) == 1
 
     @property
     def requests(self) -> float:
-        """How many requests there are in all, on average."""
+        """The mean number of requests in the profile."""
         return sum(segment.requests for segment in self.segments)
 
     @property
     def mean_per_s(self) -> float:
-        """The mean rate over all of it."""
+        """The mean rate over the profile, in requests per second."""
         return self.requests / sum(segment.seconds for segment in self.segments)
 
     def instants(self, requests: Instants) -> Instants:
-        """When, in seconds from the start, so many requests have come, on average; those that never do are left out.
+        """Return the times at which the mean number of arrivals reaches each of `requests`, in seconds from the start.
 
-        `requests` ascends. This turns arrivals at one a second into arrivals at this profile's rates.
+        `requests` ascends. The result omits numbers that the profile never reaches. This function converts arrivals at
+        one request per second to arrivals at this profile's rates.
         """
         ends = [0.0, *itertools.accumulate(segment.requests for segment in self.segments)]
         starts_s = [0.0, *itertools.accumulate(segment.seconds for segment in self.segments)]

@@ -1,4 +1,4 @@
-"""Recorded arrivals: a text file with one instant a line, in seconds; the first is the start."""
+"""Arrival traces: text files with one arrival time per line, in seconds. The first time is the start."""
 
 from pathlib import Path
 
@@ -6,11 +6,14 @@ import numpy as np
 
 
 class BadTrace(ValueError):
-    """A file that is no record of arrivals."""
+    """Error for a file that is not a valid arrival trace."""
 
 
 def read_trace(path: Path, speed: float = 1.0) -> tuple[float, ...]:
-    """Seconds from the first arrival on, ascending, `speed` times as fast as recorded. `#` starts a comment."""
+    """Read arrival times in seconds after the first arrival, ascending and `speed` times as fast as recorded.
+
+    `#` starts a comment. Raises BadTrace.
+    """
     try:
         lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
         instants = np.array([float(line) for line in lines if line])

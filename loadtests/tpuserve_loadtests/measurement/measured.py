@@ -1,4 +1,4 @@
-"""A run that is over, and the figures that are drawn from it."""
+"""A finished run and its figures."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,18 +10,19 @@ from tpuserve_loadtests.measurement.tally import Summary, Tally
 from tpuserve_loadtests.statistics.bootstrap import Block
 from tpuserve_loadtests.statistics.stability import is_stable
 
-# Whether a run has settled is asked of fifths of it: windows of a few requests differ by chance.
+# The stability check compares fifths of a run, because windows of a few requests differ by chance.
 _PARTS = 5
-# What a run is that a person ended.
+# Value of `stopped` for a run that an interrupt or a gate ended.
 STOPPED_EARLY: Final = "stopped early"
 
 
 @dataclass(frozen=True)  # no slots: cached properties live in the instance
 class Measured:
-    """`span_s`: seconds that were measured, fewer than planned if `stopped` says why. `cores`: of each process.
+    """The measurements of a finished run.
 
-    `started_at`: Unix time at which the load began, its warm-up first. `lost`: workers that went before they reported,
-    whose share is not in the figures.
+    `span_s` is the measured time in seconds. It is shorter than planned if `stopped` gives a reason. `cores` are the
+    CPU cores used by each process. `started_at` is the Unix time at the start of the warm-up. `lost` names workers that
+    left before they reported, whose share is missing from the figures.
     """
 
     load: Load
@@ -34,29 +35,29 @@ class Measured:
 
     @cached_property
     def total(self) -> Tally:
-        """All lines together."""
+        """The merged tallies of all lines."""
         return self.recorder.tally()
 
     @property
     def rate_per_s(self) -> float:
-        """Answers that came in the measured time, a second."""
+        """Successful responses in the measured time, per second."""
         return self._rate(*self.recorder.lines)
 
     @property
     def error_rate(self) -> float:
-        """The share of requests that failed; 0 of none."""
+        """The share of requests that failed, 0 without requests."""
         return self.total.failures / self.total.requests if self.total.requests else 0.0
 
     @property
     def wrong_rate(self) -> float | None:
-        """The share of answers that were wrong, of those that were compared with golden ones; None of none."""
+        """The share of checked responses that were wrong, or None if no response was checked."""
         return self.total.wrong / self.total.checked if self.total.checked else None
 
     @property
     def stable(self) -> bool | None:
-        """Whether median latency and (closed) throughput of the last three fifths are within 10 %; None if unknown.
+        """Whether the run's last three fifths agree within 10 % in median latency and, if closed, throughput.
 
-        An open load's throughput is what was offered, and random.
+        None if unknown. An open load's throughput is set by its schedule, and random.
         """
         size = max(len(self.recorder.windows) // _PARTS, 1)
         if self.stopped or len(self.recorder.windows) < _PARTS:
@@ -74,16 +75,16 @@ class Measured:
         return None if None in found else all(found)
 
     def condensed(self) -> "Measured":
-        """The run without its course over time: totals stay, windows go, and their memory."""
+        """Return the run with its totals but without its windows, to save memory."""
         return replace(self, recorder=self.recorder.condensed())
 
     def lines(self) -> list[Summary]:
-        """One for each line of the table, in the order they were named."""
+        """Return a summary of each line, in the lines' order."""
         names = self.recorder.lines
         return [self.recorder.tally(name).summary(name, self._rate(name)) for name in names]
 
     def blocks(self) -> tuple[Block, ...]:
-        """The windows that were measured as a whole, to be resampled."""
+        """Return the windows with complete measurements, for resampling."""
         window_s = self.recorder.window_s
         whole = self.recorder.windows[: max(int(self.span_s / window_s + 1e-6), 1)]
         found = []

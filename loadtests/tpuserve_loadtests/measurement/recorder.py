@@ -1,7 +1,7 @@
-"""What one process observes of a run, in windows of time: tallies by line, and how late it was itself.
+"""Observations of one process during a run, in time windows: tallies by line, and the generator's own delays.
 
-Locust's own statistics round response times to two digits (and anything under a millisecond to zero), too coarse for
-serving objectives of a few milliseconds; these keep three digits from a microsecond to an hour.
+Locust's statistics round response times to two digits, and times under a millisecond to zero. Serving objectives of a
+few milliseconds need more. These histograms keep three digits from a microsecond to an hour.
 """
 
 from collections import Counter
@@ -15,17 +15,17 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.tally import Tally
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-# As many windows as a run has, whatever its length: each holds a histogram for each line (180 KB).
+# Number of windows for a run of any length. Each window holds a histogram per line (180 KB).
 WINDOWS: Final = 40
 LEAST_WINDOW_S: Final = 0.1
-# A message that differs every time (an address, a request number) must not grow memory for as long as the run lasts.
+# Distinct messages are limited, because messages with an address or request number would grow memory without bound.
 MAX_DISTINCT_ERRORS: Final = 100
 OTHER_ERRORS: Final = "other errors"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """How often requests of one line failed with one message."""
+    """The number of requests of a line that failed with a message."""
 
     line: str
     message: str
@@ -34,7 +34,7 @@ class ErrorCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Requests and failures, how many answers came later than each of the load's limits, and how many were wrong."""
+    """Counts of requests, failures, wrong responses, and responses later than each of the load's limits."""
 
     requests: int = 0
     failures: int = 0
@@ -49,24 +49,27 @@ class Counts:
 
 @dataclass(slots=True)
 class Window:
-    """Requests that were due in a stretch of the run, by line; and answers that came in it, whenever due."""
+    """Tallies by line of requests that were due in the window, and counts of responses that arrived in it."""
 
     tallies: dict[str, Tally]
     answered: Counter[str]
 
 
 class Recorder:
-    """Belongs to one thread, on which all greenlets of a load test run. Times are seconds from the run's start."""
+    """Recorder of a run. Belongs to one thread, which runs all greenlets of a load test.
+
+    Times are seconds from the run's start.
+    """
 
     def __init__(self, lines: Sequence[str], load: Load) -> None:
-        """Record a run of this load. `lines`: the names that requests are counted under, in the table's order."""
+        """Record a run of `load`. `lines` are the names of lines, in the table's order."""
         self.lines = tuple(lines)
         windows = min(max(int(load.seconds / LEAST_WINDOW_S), 1), WINDOWS)
         self.window_s = load.seconds / windows
         self.warm_up_s = load.warm_up_s
         self.warm_up_requests = 0
         self.dropped = 0
-        self.unanswered = 0  # sent, and given up before there was an answer or a failure
+        self.unanswered = 0  # sent, and abandoned before a response or failure
         self.lag = LatencyHistogram()
         self.windows = [Window({}, Counter()) for _ in range(windows)]
         self._errors: Counter[tuple[str, str]] = Counter()
@@ -78,7 +81,10 @@ class Recorder:
         self._late = [0] * len(load.limits_us)
 
     def record(self, line: str, due_s: float, finished_s: float, error: str | None) -> None:
-        """Count one finished request; `error` is None for a success. One that was due in the warm-up has no latency."""
+        """Count a finished request. `error` is None for a success.
+
+        Requests due in the warm-up have no recorded latency.
+        """
         at = int((finished_s - self.warm_up_s) / self.window_s)
         if error is None and finished_s >= self.warm_up_s and at < len(self.windows):
             self.windows[at].answered[line] += 1
@@ -98,22 +104,22 @@ class Recorder:
             self._count_error((line, error), 1)
 
     def record_check(self, line: str, due_s: float, wrong: bool) -> None:
-        """Count one answer that was compared with its golden one, beside what `record` counts; not in the warm-up."""
+        """Count a response that was compared with its golden answer, in addition to `record`. Ignore the warm-up."""
         if due_s >= self.warm_up_s:
             self._tally_at(line, due_s).record_check(wrong)
             self._wrong += wrong
 
     def record_lag(self, due_s: float, lag_s: float) -> None:
-        """Note how long after it was due a request was sent."""
+        """Record the delay between the time a request was due and the time it was sent."""
         if due_s >= self.warm_up_s:
             self.lag.record(lag_s * 1e6)
 
     def counts(self) -> Counts:
-        """So far, the warm-up's not among them; cheap."""
+        """Return the counts so far, without the warm-up. Cheap."""
         return Counts(self._requests, self._failures, tuple(self._late), self._wrong)
 
     def tally(self, line: str | None = None) -> Tally:
-        """All windows merged, of one line or of all."""
+        """Merge the tallies of all windows, for one line or for all."""
         merged = Tally()
         for window in self.windows:
             for name, tally in window.tallies.items():
@@ -122,7 +128,7 @@ class Recorder:
         return merged
 
     def condensed(self) -> "Recorder":
-        """The same in one window, of a fortieth of the memory: for those who keep many runs. Records no more."""
+        """Return a copy with a single window, which uses a fortieth of the memory and records no further requests."""
         one = copy(self)
         one.window_s = self._load.seconds
         tallies = {name: tally for name in self.lines if (tally := self.tally(name)).requests}
@@ -130,11 +136,11 @@ class Recorder:
         return one
 
     def errors(self) -> list[ErrorCount]:
-        """Distinct failures, the commonest first."""
+        """Return the distinct failures, most frequent first."""
         return [ErrorCount(line, message, count) for (line, message), count in self._errors.most_common()]
 
     def add(self, other: "Recorder") -> None:
-        """Merge what another process recorded of the same run."""
+        """Merge the records of another process for the same run."""
         self.warm_up_requests += other.warm_up_requests
         self.dropped += other.dropped
         self.unanswered += other.unanswered
@@ -163,7 +169,7 @@ class Recorder:
         self._errors[key] += count
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types
-        """What `add_wire` reads, for msgpack."""
+        """Return a document for `add_wire`, which msgpack can encode."""
         return {
             "warm_up_requests": self.warm_up_requests,
             "dropped": self.dropped,
@@ -178,7 +184,7 @@ class Recorder:
         }
 
     def add_wire(self, document: dict[str, Any]) -> None:
-        """Merge what `to_wire` of another process made of the same run."""
+        """Merge the document that `to_wire` returned in another process for the same run."""
         other = Recorder(self.lines, self._load)
         other.warm_up_requests, other.dropped = document["warm_up_requests"], document["dropped"]
         other.unanswered = document["unanswered"]

@@ -1,4 +1,4 @@
-"""A load of hours in segments: figures of each, all of them merged, nothing else kept."""
+"""Segments of a long load. Only the figures of each segment and their merged total stay in memory."""
 
 from dataclasses import dataclass, replace
 
@@ -7,9 +7,10 @@ from tpuserve_loadtests.measurement.measured import Measured
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one segment came to. `at_s`: its middle, from the first one's start. None where nothing was answered.
+    """The figures of one segment.
 
-    `memory_bytes`: the server's, at the segment's end; None where it was not told.
+    `at_s` is its middle, in seconds from the start of the first segment. Latencies are None without a successful
+    response. `memory_bytes` is the server's memory at the segment's end, or None if the server does not report it.
     """
 
     at_s: float
@@ -24,12 +25,12 @@ class Segment:
 
     @property
     def error_rate(self) -> float:
-        """The share of requests that failed; 0 of none."""
+        """The share of requests that failed, 0 without requests."""
         return self.failures / self.requests if self.requests else 0.0
 
 
 class Segments:
-    """Takes segments as they end. Its memory does not grow but for a few figures of each."""
+    """Collector of finished segments, which keeps only a few figures of each."""
 
     def __init__(self) -> None:
         self.done: list[Segment] = []
@@ -37,7 +38,10 @@ class Segments:
         self._cores_s: tuple[float, ...] = ()
 
     def add(self, measured: Measured, memory_bytes: float | None) -> Segment:
-        """The next segment. One that was stopped counts in the total only: its figures are of fewer requests."""
+        """Add the next segment.
+
+        A stopped segment counts only in the total, because its figures cover fewer requests.
+        """
         start_s = self.total.span_s if self.total else 0.0
         line = measured.total.summary("total", measured.rate_per_s)
         segment = Segment(
@@ -63,7 +67,7 @@ class Segments:
             self.total = measured
             return
         self._cores_s = tuple(map(sum, zip(self._cores_s, used_s, strict=True)))
-        # Windows of the same number within their segments come together: the total is right, its timeline is none.
+        # This merges windows by their number within a segment. The total is right, but it has no timeline.
         self.total.recorder.add(measured.recorder)
         span_s = self.total.span_s + measured.span_s
         cores = tuple(each / span_s for each in self._cores_s) if span_s else measured.cores

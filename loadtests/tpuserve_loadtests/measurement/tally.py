@@ -1,4 +1,4 @@
-"""What requests of one line came to: how many, how many failed, and latencies of the others."""
+"""Results of the requests of one line: counts, failures and latencies of successful requests."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +9,10 @@ from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One line of the table. Latencies are milliseconds over successful requests, None when there were none.
+    """One line of the table. Latencies are milliseconds of successful requests, or None without any.
 
-    `p99_bound_ms`: what p99 does not exceed with 99 % confidence; None if there were too few requests to say. `checked`
-    answers were compared with golden ones; those that were `wrong` are among the failures.
+    `p99_bound_ms` is the upper limit of p99 with 99 % confidence, or None for too few requests. `checked` counts
+    responses that were compared with golden answers. `wrong` responses are included in the failures.
     """
 
     name: str
@@ -29,7 +29,10 @@ class Summary:
 
 
 class Tally:
-    """Failures are counted apart: a fast refusal must not flatter the latency of answers. Belongs to one thread."""
+    """Counts and latencies of one line. Belongs to one thread.
+
+    Failures are counted separately, because fast error responses would lower the latencies.
+    """
 
     def __init__(self) -> None:
         self.requests = 0
@@ -39,22 +42,22 @@ class Tally:
         self.histogram = LatencyHistogram()
 
     def record_success(self, latency_us: float) -> None:
-        """Count one answered request."""
+        """Count a successful request."""
         self.requests += 1
         self.histogram.record(latency_us)
 
     def record_failure(self) -> None:
-        """Count one request that failed."""
+        """Count a failed request."""
         self.requests += 1
         self.failures += 1
 
     def record_check(self, wrong: bool) -> None:
-        """Count one answer that was compared with a golden one; a wrong one is a failure, which is recorded apart."""
+        """Count a checked response. The caller records a wrong one as a failure separately."""
         self.checked += 1
         self.wrong += wrong
 
     def add(self, other: "Tally") -> None:
-        """Merge another tally into this one; percentiles come out as if all requests had been recorded here."""
+        """Merge another tally into this one. The percentiles equal those of a single tally of all requests."""
         self.requests += other.requests
         self.failures += other.failures
         self.checked += other.checked
@@ -62,11 +65,11 @@ class Tally:
         self.histogram.add(other.histogram)
 
     def percentile_ms(self, percent: float) -> float | None:
-        """Latency at a percentile (0 to 100) in milliseconds; None before the first success."""
+        """Return the latency at a percentile (0 to 100) in milliseconds, or None before the first success."""
         return _ms(self.histogram.percentile_us(percent))
 
     def summary(self, name: str, rate_per_s: float) -> Summary:
-        """The tally as one line of the table."""
+        """Return the tally as a line of the table."""
         return Summary(
             name=name,
             requests=self.requests,
@@ -82,7 +85,7 @@ class Tally:
         )
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types
-        """What `from_wire` reads."""
+        """Return a document for `from_wire`."""
         return {
             "requests": self.requests,
             "failures": self.failures,
@@ -93,7 +96,7 @@ class Tally:
 
     @classmethod
     def from_wire(cls, document: dict[str, Any]) -> "Tally":
-        """The tally of `to_wire`."""
+        """Return the tally that `to_wire` encoded."""
         tally = cls()
         tally.requests, tally.failures = document["requests"], document["failures"]
         tally.checked, tally.wrong = document["checks"]

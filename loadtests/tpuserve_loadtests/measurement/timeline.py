@@ -1,4 +1,4 @@
-"""How a run went over time: its windows, one after the other, as far as it was measured."""
+"""Timeline of a run: its measured windows in order."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from tpuserve_loadtests.measurement.tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some seconds of a run. `start_s` counts from where measuring began.
+    """A window of a run. `start_s` counts from the start of the measured time.
 
-    Latencies are milliseconds of requests that were due in it, None where none was answered; the rate is of answers
-    that came in it, whenever due.
+    Latencies are milliseconds of requests that were due in the window, or None without a successful response. The rate
+    counts the responses that arrived in the window, regardless of when they were due.
     """
 
     start_s: float
@@ -26,7 +26,7 @@ class Stretch:
 
 
 def timeline(measured: Measured, line: str | None = None) -> list[Stretch]:
-    """The windows of one line of the table, or of all together; the last is shorter where the run was stopped."""
+    """Return the windows of one line of the table, or of all lines. The last one is shorter if the run was stopped."""
     recorder = measured.recorder
     found = []
     for number, window in enumerate(recorder.windows):
