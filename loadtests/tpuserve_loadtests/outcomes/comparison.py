@@ -24,10 +24,10 @@ VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOutcome:
-    """`comparison` is None after fewer rounds than tell anything.
+    """The outcome of a comparison. `comparison` is None after too few rounds.
 
-    `strict`: the generator's limit fails; `must_tell`: so does a figure that is unclear. `sides`: all runs of A
-    together, and of B, with what the server told; none without a whole round.
+    With `strict`, a generator at its limit fails the comparison. With `must_tell`, an unclear figure does. `sides` are
+    the merged runs of A and of B with the server's metrics. They are empty without a complete round.
     """
 
     names: tuple[str, str]
@@ -40,19 +40,19 @@ class ComparisonOutcome:
 
     @property
     def difference(self) -> str:
-        """In which parts B's latency differs from A's; empty if B is the same, or where that is not known."""
+        """The parts in which B's latency differs from A's; empty if B is the same, or if the parts are unknown."""
         if self.comparison is None or self.comparison.verdict is Verdict.SAME or not self.sides:
             return ""
         return changes(*self.sides)
 
     @property
     def where(self) -> str:
-        """The difference, as a sentence of its own."""
+        """The difference as a complete sentence."""
         return f"B beside A: {self.difference}" if self.difference else ""
 
     @property
     def server_notes(self) -> tuple[str, ...]:
-        """Why something of the server is not known; what is true of both sides once."""
+        """Reasons for missing server metrics. A reason that applies to both sides appears once."""
         found = [watched.note for watched in self.sides]
         if len(set(found)) <= 1:
             return tuple(note for note in found[:1] if note)
@@ -60,24 +60,24 @@ class ComparisonOutcome:
 
     @property
     def failures(self) -> int:
-        """Requests that failed, of both."""
+        """The number of failed requests of both sides."""
         return sum(measured.total.failures for each in self.rounds for measured in each)
 
     @property
     def limit_note(self) -> str:
-        """What the first run says in which the generator was the limit, for all of them; empty if it never was."""
+        """The first reason why the generator was the limit, with the number of others; empty if it never was."""
         others = f", and {len(self.limits) - 1} more of the kind" if len(self.limits) > 1 else ""
         return f"{NOT_TRUSTED}: {self.limits[0]}{others}" if self.limits else ""
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """What of the unclear figures can be told, a sentence each."""
+        """Explanations of the unclear figures, a sentence each."""
         figures = self.comparison.figures if self.comparison else ()
         return tuple(_explain(each) for each in figures if each.verdict is Verdict.UNCLEAR)
 
     @property
     def exit_code(self) -> int:
-        """The first of: generator at its limit, too few rounds, B worse, requests failed, unclear, all well."""
+        """The exit code of the first match: generator limit, too few rounds, worse, failed requests, unclear, success."""
         if self.strict and self.limits:
             return EXIT_GENERATOR
         if self.comparison is None:
@@ -90,7 +90,7 @@ class ComparisonOutcome:
 
     @property
     def statement(self) -> str:
-        """What it came to, in words."""
+        """The result in words."""
         if self.comparison is None:
             return f"Stopped after {len(self.rounds)} whole rounds: too few to tell anything."
         effect = 100 * self.comparison.least_effect
@@ -98,7 +98,7 @@ class ComparisonOutcome:
 
     @property
     def cases(self) -> list[Case]:
-        """Whether there were enough rounds, the requests, the generator, and one for each figure."""
+        """The report's test cases: number of rounds, requests, generator, and one for each figure."""
         failed = f"{self.failures:,} requests failed" if self.failures else ""
         return [
             Case("there are enough rounds", "" if self.comparison else self.statement),

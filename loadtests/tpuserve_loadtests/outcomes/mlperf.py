@@ -11,9 +11,9 @@ from tpuserve_loadtests.server_side.watched import Watched
 
 @dataclass(frozen=True, slots=True)
 class MlperfOutcome:
-    """`watched` is one run with the server's metrics. `quick`: the verdict ignores the duration.
+    """The outcome of a run. With `quick`, the verdict ignores the duration.
 
-    `searched`: the search before it, if there was one.
+    `watched` is the run with the server's metrics. `searched` is the preceding search, if any.
     """
 
     result: Result
@@ -34,7 +34,7 @@ class MlperfOutcome:
 
     @property
     def exit_code(self) -> int:
-        """The first of: interrupted, generator at its limit, INVALID, all well."""
+        """The exit code of the first match: interrupted, generator limit, INVALID, success."""
         if self.measured.stopped and not self.measured.lost:
             return EXIT_FAILED
         if not self.result.generator_kept_up:

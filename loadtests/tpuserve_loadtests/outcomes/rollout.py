@@ -12,7 +12,7 @@ from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, Step
 
 @dataclass(slots=True)
 class Findings:
-    """What each gate found; None for one that was not asked, or could not ask. Gates fill it in as they are asked."""
+    """The results of the gates, which fill them in; None for a gate that did not run or could not finish."""
 
     parity: Parity | None = None
     comparison: ComparisonOutcome | None = None
@@ -21,9 +21,10 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """`live` and `new` are versions. `before`: a label and the version that it stood for, None for none.
+    """The outcome of a rollout.
 
-    `started_at`: seconds since 1970. `dry_run`: nothing was to be changed. `standings`: where labels are at the end.
+    `live` and `new` are versions. `before` maps labels to their versions before the rollout, or to None. `started_at`
+    is in Unix seconds. `dry_run` means that the rollout only made a plan. `standings` are the labels at the end.
     """
 
     model: str
@@ -40,7 +41,7 @@ class RolloutOutcome:
 
     @property
     def statement(self) -> str:
-        """The end in words."""
+        """The result in words."""
         match self.outcome:
             case Outcome.PLANNED:
                 return "Nothing was changed: this was a dry run. --execute does it."
@@ -57,10 +58,10 @@ class RolloutOutcome:
 
     @property
     def interrupted(self) -> bool:
-        """Whether by a signal."""
+        """Whether a signal interrupted the rollout."""
         return any(step.name == INTERRUPTED for step in self.steps)
 
     @property
     def labels(self) -> str:
-        """Where they are, in words."""
+        """The labels' final versions, in words."""
         return "; ".join(map(str, self.standings))

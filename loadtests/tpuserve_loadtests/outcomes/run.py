@@ -20,10 +20,10 @@ FROM_DUE = "latencies count from when a request was due, not from when it was se
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """One finished run and what is to be thought of it. `strict`: a generator at its limit is a failure.
+    """One finished run with its verdicts. With `strict`, a generator at its limit fails the run.
 
-    `rows`: of a request, on average. `watched`: the run with what the server said of itself meanwhile. `told`: notes on
-    what was known before it.
+    `rows` is the mean number of rows per request. `watched` is the run with the server's metrics. `told` holds notes
+    from before the run.
     """
 
     model: str
@@ -37,31 +37,31 @@ class RunOutcome:
 
     @property
     def total(self) -> Summary:
-        """All lines together."""
+        """The summary of all lines."""
         return self.measured.total.summary("total", self.measured.rate_per_s)
 
     @property
     def line_kind(self) -> str:
-        """What tells the lines of the table apart: the protocol alone, or more than that."""
+        """The table's heading for lines: `protocol`, or `line` if lines differ in more than the protocol."""
         return "protocol" if set(self.measured.recorder.lines) <= PROTOCOL_TITLES.keys() else "line"
 
     @property
     def answered(self) -> bool:
-        """Whether there were requests and all were answered, or as few failed as a gate on `error_rate` allows.
+        """Whether the server answered all requests, or a gate on `error_rate` decides.
 
-        Wrong answers are answers.
+        A wrong response counts as answered. The value is False without requests.
         """
         judged = any(result.gate.metric == "error_rate" for result in self.gates)
         return self.total.requests > 0 and (judged or self.total.failures == self.total.wrong)
 
     @property
     def right(self) -> bool:
-        """Whether no answer was wrong, or as few as a gate on them allows."""
+        """Whether no response was wrong, or a gate on wrong responses decides."""
         return self.total.wrong == 0 or any(result.gate.is_of_checks for result in self.gates)
 
     @property
     def exit_code(self) -> int:
-        """The first of: generator at its limit, a gate failed, requests failed, all well."""
+        """The exit code of the first match: generator limit, failed gate, failed requests, success."""
         if self.generator.fails(strict=self.strict):
             return EXIT_GENERATOR
         if any(result.failed for result in self.gates):
@@ -70,7 +70,7 @@ class RunOutcome:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know to read the figures."""
+        """Notes that a reader needs to interpret the figures."""
         measured = self.measured
         notes = [measured.stopped] if measured.stopped else []
         if measured.recorder.unanswered:
@@ -85,7 +85,7 @@ class RunOutcome:
 
     @property
     def cases(self) -> list[Case]:
-        """For the answers, for the generator and for each gate."""
+        """The report's test cases: responses, generator, and one for each gate."""
         errors = "\n".join(f"{error.count} x {error.message}" for error in self.measured.recorder.errors())
         limits = "\n".join(self.generator.limits) if self.generator.fails(strict=self.strict) else ""
         return [
@@ -106,7 +106,7 @@ def judge_run(
     seen: Seen | None = None,
     told: tuple[str, ...] = (),
 ) -> RunOutcome:
-    """Judge a run; `seen` is what the server said of itself, if it was watched."""
+    """Judge a run. `seen` holds the server's metrics, if a page was watched."""
     generator, results = judge_generator(measured, gates), gate_results(gates, measured)
     watched = Watched.of(measured, seen or Seen())
     return RunOutcome(model, rows, measured, generator, results, watched, strict, told)

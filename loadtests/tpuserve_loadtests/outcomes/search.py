@@ -1,4 +1,4 @@
-"""The outcome of a search for the highest rate: the result, each try, and the server's metrics."""
+"""The outcome of a search for the highest rate: the result, each trial and the server's metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ _Try: TypeAlias = tuple[Probe, Watched]
 
 @dataclass
 class SearchServers:
-    """What the server told during a search: of one user `alone`, and of each rate that was tried, in turn."""
+    """The server's metrics during a search: for one user `alone`, and for each trial in order."""
 
     alone: Watched | None = None
     probes: list[_Try] = field(default_factory=list)
 
     def rows(self, found: Found | None) -> list[tuple[str, Watched]]:
-        """What shows what gave in: one user alone, the rate that was found, and the first one that failed."""
+        """Return rows that show the bottleneck: one user alone, the highest rate that holds, the lowest that fails."""
         held, failed = self._around(found)
         return [
             *([(str(self.alone.runs[0].load), self.alone)] if self.alone else []),
@@ -29,7 +29,7 @@ class SearchServers:
         ]
 
     def gave_in(self, found: Found | None) -> str:
-        """What the first rate that failed has more of than a user alone; empty where that is not known."""
+        """Return the changes from one user alone to the lowest failing rate, or an empty string if they are unknown."""
         _, failed = self._around(found)
         if self.alone is None or failed is None:
             return ""
@@ -38,12 +38,15 @@ class SearchServers:
         return f"{probe.rate_per_s:,.1f}/s beside {self.alone.runs[0].load}: {told}" if told else ""
 
     def notes(self, found: Found | None, told: str = "") -> list[str]:
-        """What to know of the rows, each once, but for what was `told` already."""
+        """Return the distinct notes on the rows, except `told`."""
         found_notes = dict.fromkeys(watched.note for _, watched in self.rows(found))
         return [note for note in found_notes if note not in ("", told)]
 
     def _around(self, found: Found | None) -> tuple[_Try | None, _Try | None]:
-        """Of a search that did not end, the highest rate that held and the lowest beyond it that failed."""
+        """Return the trials of the highest rate that holds and the lowest higher rate that fails.
+
+        An unfinished search has no result, so its trials determine both.
+        """
         tries = {probe.rate_per_s: (probe, watched) for probe, watched in self.probes}
         if found is not None:
             best, ceiling = found.best, found.ceiling
@@ -57,9 +60,10 @@ class SearchServers:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """`found` is None where the search did not end; `problem` says why, `exit_code` how bad that is.
+    """The outcome of a search. `found` is None if the search did not end, for the reason in `problem`.
 
-    `servers`: what the server told, of one user alone and of each of the `probes`.
+    `exit_code` is the code for that reason. `servers` holds the server's metrics for one user alone and for each of the
+    `probes`.
     """
 
     found: Found | None
@@ -70,13 +74,13 @@ class Searched:
 
     @property
     def runs(self) -> list[Measured]:
-        """All loads: one user alone, and then the tries."""
+        """All loads: one user alone, then the trials."""
         alone = self.servers.alone.runs if self.servers.alone is not None else ()
         return [*alone, *(measured for _, measured in self.probes)]
 
     @property
     def statement(self) -> str:
-        """What may be said, and how sure it is."""
+        """The result in words, with its confidence."""
         found, problem, probes = self.found, self.problem, [probe for probe, _ in self.probes]
         if found is None:
             held = max((probe.rate_per_s for probe in probes if probe.holds), default=None)

@@ -1,4 +1,4 @@
-"""What a server said of itself in several runs, beside each other: where the time of a request went, and batches."""
+"""Columns for the server's metrics in several runs: time breakdown, batches and CPU."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,16 @@ from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, L
 from tpuserve_loadtests.server_side.server_side import ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
-# A part that changed by less than this of what latency changed by is not worth a word.
+# A summary of changes omits parts below this share of the total latency change.
 _LEAST_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ServerColumn:
-    """A figure of each run; None where the server does not tell. `spare`: left out where there is little room."""
+    """A column with a figure for each run, or None if the server does not report it.
+
+    Narrow tables omit a `spare` column.
+    """
 
     heading: str
     figure: Callable[[Watched], float | None]
@@ -22,13 +25,13 @@ class ServerColumn:
     spare: bool = False
 
     def cell(self, watched: Watched) -> str:
-        """For people."""
+        """Return the figure as text."""
         value = self.figure(watched)
         return "-" if value is None else self.written(value)
 
 
 def part_ms(watched: Watched, *names: str) -> float | None:
-    """Milliseconds of a request's mean latency in these parts; None where the parts are not known."""
+    """Return the mean milliseconds of a request's latency in these parts, or None if the parts are unknown."""
     return sum(part.mean_ms for part in watched.parts if part.name in names) if watched.parts else None
 
 
@@ -66,12 +69,12 @@ _COLUMNS: Final = (
 
 
 def server_columns(runs: Sequence[Watched]) -> list[ServerColumn]:
-    """Those of which the server says something in any run."""
+    """Return the columns with a figure in any run."""
     return [column for column in _COLUMNS if any(column.figure(watched) is not None for watched in runs)]
 
 
 def changes(before: Watched, after: Watched) -> str:
-    """What latency gained or lost, and in which parts, the most in the first; empty where that is not known."""
+    """Return the change of latency and of its parts, largest first, or an empty string if they are unknown."""
     if before.latency_ms is None or after.latency_ms is None:
         return ""
     change = after.latency_ms - before.latency_ms
@@ -82,7 +85,7 @@ def changes(before: Watched, after: Watched) -> str:
 
 
 def _batches(before: Watched, after: Watched) -> str:
-    """How many rows are in them now, where that is not nearly as many."""
+    """Return the change of the mean batch size, or an empty string if it is small."""
     rows, others = BATCH_ROWS.figure(after), BATCH_ROWS.figure(before)
     if rows is None or others is None or abs(rows - others) < _LEAST_SHARE * others:
         return ""

@@ -22,15 +22,15 @@ _TITLES = {
 }
 
 
-# Over less of it, what changes in an hour would be a guess.
+# Over a shorter soak, a change per hour would be an extrapolation.
 _LEAST_SHOWN_HOURS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SoakOutcome:
-    """`run` is all segments as one run; `planned` how many segments there were to be.
+    """The outcome of a soak. `run` merges all segments, and `planned` is the intended number of segments.
 
-    `unwatched`: why the server's memory is not known.
+    `unwatched` is the reason why the server's memory is unknown.
     """
 
     run: RunOutcome
@@ -49,7 +49,7 @@ class SoakOutcome:
 
     @property
     def exit_code(self) -> int:
-        """As a run's; a server that drifts is a gate that failed, and one of which nothing can be told no success."""
+        """The run's exit code, or the code of a failed gate if the server drifts. An unknown verdict is a failure."""
         of_run = self.run.exit_code
         if of_run == EXIT_GENERATOR or self.verdict == "steady":
             return of_run
@@ -57,13 +57,13 @@ class SoakOutcome:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The run's, but whether it settled: windows of all segments lie one over the other in it."""
+        """The run's notes without the one on stability, because the merged run overlays the windows of all segments."""
         notes = tuple(note for note in self.run.notes if note != UNSETTLED)
         return (*notes, self.unwatched) if self.unwatched else notes
 
     @property
     def cases(self) -> list[Case]:
-        """The run's, whether it was long enough, and one for each figure that was watched."""
+        """The report's test cases: the run's, the length of the soak, and one for each figure."""
         told = verdict_line(self) if self.verdict == "unknown" else ""
         hours = shown_hours(self)
         return [
@@ -82,7 +82,7 @@ def judge_soak(
 
 
 def verdict_line(report: SoakOutcome) -> str:
-    """The verdict in words."""
+    """Return the verdict in words."""
     if report.verdict == "unknown":
         return f"Too short to tell: {len(report.segments)} segments of the {LEAST_VALUES} that a trend needs"
     worse = [_TITLES[drift.figure.name] for drift in report.drifts if drift.course is Course.DRIFTING]
@@ -90,7 +90,7 @@ def verdict_line(report: SoakOutcome) -> str:
 
 
 def shown_hours(report: SoakOutcome) -> float:
-    """What changes are told of: an hour, or the soak if it is shorter than half of one."""
+    """Return the hours that a shown change refers to: 1, or the soak's length if it is under half an hour."""
     hours = sum(segment.seconds for segment in report.segments) / 3600
     return hours if hours < _LEAST_SHOWN_HOURS else 1.0
 
