@@ -1,6 +1,6 @@
-"""Golden answers of a version directory: requests of its warm-up file that have their answers beside them.
+"""Golden answers in a version directory: the requests in its warm-up file that include responses.
 
-`tpuserve export` records both, and so does a request log that was made a warm-up file.
+`tpuserve export` records both. So does a request log that an operator installs as a warm-up file.
 """
 
 from dataclasses import replace
@@ -9,14 +9,14 @@ from typing import Final
 
 from tpuserve_loadtests.recording.recording import BadRecording, Recording
 
-# Where SavedModels have it (saved_model_warmup_util.h of TensorFlow Serving).
+# Path within a SavedModel (saved_model_warmup_util.h of TensorFlow Serving).
 WARMUP_FILE: Final = Path("assets.extra/tf_serving_warmup_requests")
 
 
 def read_golden_version(version: Path) -> Recording:
-    """Requests that have answers, whichever model they name: the directory says whose they are.
+    """Return the requests with responses. The directory determines their model, whatever name they contain.
 
-    Raises BadRecording, which says what to do.
+    Raises BadRecording with a remedy.
     """
     path = version / WARMUP_FILE
     if not path.is_file():

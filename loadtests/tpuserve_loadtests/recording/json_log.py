@@ -1,4 +1,4 @@
-"""One PredictionLog as a line of JSON, as the server's request log writes it: protobuf's own form of the message."""
+"""PredictionLogs as lines of JSON from the server's request log, in protobuf's JSON format."""
 
 import base64
 import json
@@ -12,14 +12,15 @@ from tpuserve_client.dtypes import STRING, Array, DType
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.recording.prediction_log import Logged
 
-_Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
+_Json: TypeAlias = Any  # the result of json.loads, which the code below validates
 
-# TensorProto's fields whose values are the bits of what they stand for.
+# Fields of TensorProto whose values are bit patterns.
 _BITS: Final = {"half_val": np.uint16}
 
 
 def read_json_log(line: bytes) -> Logged | None:
-    """The request of a line; None for one that is no predict request. ValueError for another kind of line."""
+    """Return the request of a line, or None for a line without a Predict request. Raises ValueError for an invalid
+    line."""
     try:
         document = json.loads(line)
         metadata = document.get("log_metadata", {})
@@ -69,12 +70,12 @@ def _values(field: str, values: _Json, dtype: DType) -> Array:
     if dtype.kind == "c":
         numbers = np.array([float(value) for value in values], np.float64)
         return (numbers[0::2] + 1j * numbers[1::2]).astype(dtype)
-    # 64-bit integers are text in JSON, and so are NaN and the infinities.
+    # JSON represents 64-bit integers, NaN and infinities as strings.
     return np.array([float(value) if dtype.kind == "f" else int(value) for value in values]).astype(dtype)
 
 
 def _filled(values: Array, shape: list[int]) -> Array:
-    """The last value stands for those that are left out (tensor.proto)."""
+    """Return the array in its shape. The last value replaces omitted ones (tensor.proto)."""
     size = int(np.prod(shape, dtype=np.int64))
     if len(values) < size:
         padding = np.zeros(1, values.dtype) if not len(values) else values[-1:]

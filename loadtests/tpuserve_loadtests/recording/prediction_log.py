@@ -1,6 +1,6 @@
-"""One PredictionLog (tensorflow_serving/apis/prediction_log.proto), in its binary form: request and answer in it.
+"""PredictionLogs (tensorflow_serving/apis/prediction_log.proto) in binary form, with request and response.
 
-The message is walked through, field by field: only the request's inputs are wanted, as they are, and no class of it.
+The parser reads the message field by field, because it needs only the encoded inputs and no message class.
 """
 
 import struct
@@ -20,7 +20,7 @@ _SAMPLING, _TIME = 2, 4
 _RATE: Final = 1
 _REQUEST, _RESPONSE = 1, 2
 _MODEL_SPEC: Final = 1
-# protobuf.dev/programming-guides/encoding
+# Wire types: protobuf.dev/programming-guides/encoding.
 _VARINT: Final = 0
 _BYTES: Final = 2
 _FIXED_BYTES: Final = {1: 8, 5: 4}
@@ -29,11 +29,11 @@ _DOUBLE: Final = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A predict request of a log. `time_s` is whole seconds since 1970, and `sampled` the share of requests that were
-    logged: 0 where the log does not say.
+    """A Predict request of a log.
 
-    `inputs` is a PredictRequest without its model_spec: the inputs as they were encoded, and the filter of outputs.
-    `answer` is a PredictResponse; empty where there is none, or nobody wants it.
+    `time_s` is in whole Unix seconds. `sampled` is the logged share of requests, or 0 if the log does not state it.
+    `inputs` is an encoded PredictRequest without its model_spec, so it holds the inputs and the output filter. `answer`
+    is an encoded PredictResponse, and empty if it is missing or not requested.
     """
 
     model: str
@@ -45,7 +45,8 @@ class Logged:
 
 
 def read_prediction_log(record: bytes, *, with_answer: bool = False) -> Logged | None:
-    """The request of a PredictionLog; None for one that is no predict request. ValueError for other bytes."""
+    """Return the request of a PredictionLog, or None for a log without a Predict request. Raises ValueError for other
+    bytes."""
     try:
         return _logged(record, with_answer)
     except (DecodeError, FormatError, struct.error) as error:
@@ -85,7 +86,7 @@ def _metadata(message: bytes) -> tuple[int, float]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """Number, value (bytes unless it is a varint) and the whole field as it stands, one after the other."""
+    """Yield each field's number, value (bytes unless a varint) and encoded form, in order."""
     position = 0
     while position < len(message):
         start = position

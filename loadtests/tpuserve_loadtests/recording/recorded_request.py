@@ -1,4 +1,4 @@
-"""A recorded request, to be sent to whichever model and version a load is for."""
+"""Recorded requests, for any model and version."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from tpuserve_loadtests.workload import Protocol
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """`inputs` as Logged has them; `golden` is the answer there, if there is one."""
+    """A recorded request with `inputs` as in Logged. `golden` is the recorded response, if any."""
 
     inputs: bytes
     signature_name: str
@@ -27,10 +27,13 @@ class RecordedRequest:
     golden: bytes = b""
 
     def exchange(self, spec: ModelSpec, protocol: Protocol) -> Exchange:
-        """gRPC as it was recorded, but for the model and version; REST as the client would write it."""
+        """Return the request for a protocol.
+
+        gRPC keeps the recorded bytes except the model and version. REST uses the client's encoding.
+        """
         if protocol == "grpc":
             head = GrpcWire().predict(PredictCall(spec, {}, self.signature_name))
-            # Messages that follow each other are one message.
+            # Concatenated protobuf messages parse as one message.
             return Exchange(head.path, head.body + self.inputs)
         message = official.PredictRequest.FromString(self.inputs)
         arrays = {name: tensor.from_proto(proto) for name, proto in message.inputs.items()}
@@ -38,7 +41,7 @@ class RecordedRequest:
 
 
 def recorded_requests(recording: Recording, signature: Signature) -> Iterator[RecordedRequest]:
-    """Those of the signature, made sure that they fit it. Raises BadInput."""
+    """Yield the requests of the signature after validation. Raises BadInput."""
     with_rows = has_rows(signature)
     for number, logged in enumerate(recording.logged, start=1):
         try:

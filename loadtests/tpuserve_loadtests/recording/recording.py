@@ -1,4 +1,4 @@
-"""Recorded requests: the server's request log, as TFRecord or JSON lines, and warm-up files (TFRecord, too)."""
+"""Recorded requests from the server's request log, as TFRecord or JSON lines, and from warm-up files (TFRecord)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,17 +11,17 @@ from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
 from tpuserve_loadtests.recording.json_log import read_json_log
 from tpuserve_loadtests.recording.prediction_log import Logged, read_prediction_log
 
-# All of it is held in memory.
+# Recordings are held in memory.
 MAX_BYTES: Final = 2 * 2**30
 
 
 class BadRecording(ValueError):
-    """A file that is no recording, or one without what is asked for."""
+    """Error for a file that is not a recording, or that lacks the requested content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Requests in the order of their times. `notes` are what a reader must know of them."""
+    """Requests ordered by time. `notes` describe limitations for the reader."""
 
     title: str
     logged: tuple[Logged, ...]
@@ -29,9 +29,9 @@ class Recording:
 
     @classmethod
     def read(cls, paths: Sequence[Path], *, with_answers: bool = False) -> Self:
-        """The files together, by time. A file that ends within a record is read to its last whole one.
+        """Read the files together, ordered by time. Ignore an incomplete record at the end of a file.
 
-        Answers are those of TFRecords. Raises BadRecording.
+        Only TFRecords contain responses. Raises BadRecording.
         """
         notes: list[str] = []
         title = ", ".join(path.name for path in paths)
@@ -48,7 +48,10 @@ class Recording:
         return cls(title, tuple(sorted(found, key=lambda logged: logged.time_s)), tuple(notes))
 
     def of_model(self, model: str) -> Self:
-        """Those of one model; those that name none are anyone's, as in warm-up files. Raises BadRecording for none."""
+        """Return the requests for a model, and those without a model name, as in warm-up files.
+
+        Raises BadRecording if there are none.
+        """
         kept = [logged for logged in self.logged if logged.model in ("", model)]
         models = Counter(logged.model for logged in self.logged)
         if not kept:
@@ -59,7 +62,7 @@ class Recording:
         return self._kept(kept, f"requests for other models than {model} are not sent")
 
     def of_signature(self, signature: str, default: str) -> Self:
-        """Those of one signature. Raises BadRecording for none."""
+        """Return the requests for a signature. Raises BadRecording if there are none."""
         kept = [logged for logged in self.logged if (logged.signature_name or default) == signature]
         if not kept:
             others = sorted({logged.signature_name or default for logged in self.logged})
@@ -67,9 +70,9 @@ class Recording:
         return self._kept(kept, f"requests of other signatures than {signature} are not sent")
 
     def instants(self) -> tuple[float, ...] | None:
-        """When each came, in seconds since 1970; None if the recording does not say of all, as a warm-up file does not.
+        """Return the arrival times in Unix seconds, or None if any request has no time, as in a warm-up file.
 
-        Times are whole seconds: requests of a second are spread over it evenly.
+        Recorded times are whole seconds. The requests of a second are spread evenly over it.
         """
         if not all(logged.time_s for logged in self.logged):
             return None
@@ -83,7 +86,7 @@ class Recording:
 
     @property
     def sampled(self) -> float:
-        """The share of the real requests that is in the recording; 1 where it does not say."""
+        """The recorded share of the real requests, or 1 if the recording does not state it."""
         return len(self.logged) / sum(1 / (logged.sampled or 1.0) for logged in self.logged)
 
     def _kept(self, kept: list[Logged], reason: str) -> Self:
@@ -96,7 +99,7 @@ def _records(path: Path, notes: list[str], with_answers: bool) -> list[Logged | 
     records: list[Logged | None] = []
     try:
         with path.open("rb") as file:
-            # Of a record's length, the first eight bytes of a TFRecord, the last is zero; JSON has none that is.
+            # The first eight bytes of a TFRecord are a length, whose last byte is zero. JSON contains no zero byte.
             start = file.peek(8)[:8]
             is_json = start.startswith(b"{") and b"\0" not in start
             read = read_json_log if is_json else partial(read_prediction_log, with_answer=with_answers)

@@ -1,4 +1,4 @@
-"""When recorded requests came, of several recordings together, and which line of a workload each of them belongs to."""
+"""Arrival times of recorded requests, merged from several recordings, with the line of each request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from tpuserve_loadtests.recording.recording import BadRecording, Recording
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`instants` in seconds from the first; `order` has the line of each; `notes` say what it stands for."""
+    """A merged timeline. `instants` count seconds from the first request, and `order` holds the line of each request.
+
+    `notes` describe samples.
+    """
 
     instants: tuple[float, ...]
     order: tuple[int, ...]
@@ -16,9 +19,9 @@ class Timeline:
 
 
 def merged_timeline(recordings: Sequence[tuple[Recording, int]], speed: float = 1.0) -> Timeline:
-    """`speed` times as fast as recorded. With each recording comes how many lines take its requests in turn.
+    """Merge recordings, `speed` times as fast as recorded. Each comes with the number of lines that share its requests.
 
-    Raises BadRecording where times are missing, or there is but one.
+    Raises BadRecording if times are missing, or for a single request.
     """
     arrivals: list[tuple[float, int]] = []
     first_line = 0
