@@ -1,4 +1,4 @@
-"""Rows as CSV."""
+"""Report rows as CSV."""
 
 import csv
 import io

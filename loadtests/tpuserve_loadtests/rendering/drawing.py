@@ -1,6 +1,6 @@
-"""A chart as inline SVG, and its numbers.
+"""Charts as inline SVG, with their numbers.
 
-It reads without scripts: each column tells its text by itself, and the numbers stand in a table under the chart.
+A chart needs no scripts: each column has a tooltip, and a table under the chart lists the numbers.
 """
 
 import math
@@ -11,19 +11,19 @@ from typing import Final
 from tpuserve_formats.markup import Markup, element
 from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Dot, Key, Label, Rule
 
-# Of the drawing, in its own units: about a phone's pixels.
+# Size of the drawing, in units close to a phone's pixels.
 WIDTH: Final = 420.0
 HEIGHT: Final = 250.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 24.0, 42.0
-# Labels that are closer than this hide each other.
+# Labels closer than this would overlap.
 _LABEL_WIDTH: Final = 56.0
 _LABEL_HEIGHT: Final = 14.0
-# So many styles of series there are: colour and dashes.
+# Number of styles for series, each with a colour and a dash pattern.
 STYLES: Final = 8
 
 
 def draw_chart(chart: Chart) -> Markup:
-    """Draw a figure: title, legend (of several curves, or of other keys), drawing, numbers."""
+    """Draw a figure: title, legend for several curves or for keys, drawing and numbers."""
     frame = _Frame(chart.x, chart.y)
     parts = [
         *frame.axes(),
@@ -67,13 +67,13 @@ def _show_numbers(chart: Chart) -> Markup:
         for row in numbers.rows
     ]
     table = element("table", element("thead", head), element("tbody", *rows), class_="plain")
-    # What may be scrolled can be reached by keyboard, and says what it is.
+    # A scrollable region needs keyboard access and a label.
     told = element("div", table, class_="scrolls", tabindex="0", role="region", aria_label=f"Numbers of {chart.title}")
     return element("details", element("summary", "Numbers"), told)
 
 
 class _Frame:
-    """Two axes, and everything between them in the drawing's units."""
+    """Two axes and the chart's content, in the drawing's units."""
 
     def __init__(self, x: Axis, y: Axis) -> None:
         self._x_axis = x
@@ -125,7 +125,7 @@ class _Frame:
         )
 
     def labels(self, labels: Sequence[Label]) -> list[Markup]:
-        """To the left of their points, the side that latency curves leave free."""
+        """Place labels to the left of their points, where latency curves leave space."""
         places: list[tuple[float, float]] = []
         parts = []
         for label in labels:
@@ -136,7 +136,7 @@ class _Frame:
         return parts
 
     def rule(self, rule: Rule, number: int) -> list[Markup]:
-        """Names of upright ones stand below each other: the lines may be close."""
+        """Draw a rule. The names of vertical rules are staggered, because the rules can be close."""
         if rule.y is not None:
             y = self._y(rule.y)
             line = element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="rule")
@@ -153,7 +153,7 @@ class _Frame:
         return [line, text]
 
     def columns(self, columns: Sequence[Column]) -> list[Markup]:
-        """Each reaches half the way to its neighbours."""
+        """Draw the tooltip columns. Each extends halfway to its neighbours."""
         ordered = sorted(columns, key=lambda column: column.x)
         places = [self._x(column.x) for column in ordered]
         edges = [LEFT, *((left + right) / 2 for left, right in pairwise(places)), WIDTH - RIGHT]
@@ -175,7 +175,7 @@ class _Frame:
         return HEIGHT - BOTTOM - _within(self._y_axis.scale.place(value)) * (HEIGHT - BOTTOM - TOP)
 
     def _anchor(self, x: float) -> str:
-        """Ticks at the right end must not stick out."""
+        """Return the text anchor of a tick, so that a tick at the right end stays inside the drawing."""
         return "end" if x > WIDTH - RIGHT - 12 else "middle"
 
 

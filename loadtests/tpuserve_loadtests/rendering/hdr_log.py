@@ -1,7 +1,8 @@
-"""Latencies as HdrHistogram's own tools read them: its log of interval histograms, and its percentile distribution.
+"""Latencies for HdrHistogram's tools: its log of interval histograms, and its percentile distribution.
 
-Histograms are encoded by the package. The lines around them are written here: the package's writer of logs knows no
-tags and fails at start times, and its distribution has the standard deviation in another unit than the mean.
+The HdrHistogram package encodes the histograms. This module writes the lines around them, because the package's log
+writer supports no tags and fails at start times. Its distribution gives the standard deviation and the mean in
+different units.
 """
 
 import re
@@ -21,10 +22,11 @@ _HEAD = """\
 
 
 def hdr_log(runs: Mapping[str, Measured], *, in_windows: bool = True) -> str:
-    """A histogram of each window and each line of the table, with the line as its tag, after the run's name if any.
+    """Return a log with a histogram for each window and each line of the table.
 
-    Time stamps count from the first run's start, and ascend. The log omits windows without an answer.
-    Without `in_windows`, each line has one histogram for the whole run, because its windows mean nothing.
+    The tag of a histogram is its line, after the run's name if any. Timestamps ascend and count from the first run's
+    start. The log omits windows without a successful response. Without `in_windows`, each line has one histogram for
+    the whole run, for runs without meaningful windows.
     """
     start = min((measured.started_at for measured in runs.values()), default=0.0)
     written = datetime.fromtimestamp(start, UTC).isoformat(" ", "milliseconds")
@@ -35,7 +37,7 @@ def hdr_log(runs: Mapping[str, Measured], *, in_windows: bool = True) -> str:
 
 
 def percentile_distribution(measured: Measured) -> str:
-    """All requests of a run as `.hgrm`, which the plotter at HdrHistogram's site takes; in milliseconds."""
+    """Return a run's distribution as `.hgrm` in milliseconds, for HdrHistogram's plotter page."""
     histogram = measured.total.histogram
     lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}\n"]
     for level in percentile_curve(histogram):
@@ -64,5 +66,5 @@ def _intervals(name: str, measured: Measured, start: float, in_windows: bool) ->
 
 
 def _tag(name: str) -> str:
-    """Tags of the format have no commas, spaces or line breaks."""
+    """Replace commas, spaces and line breaks, which the format's tags cannot contain."""
     return re.sub(r"[,\s]+", "_", name)

@@ -1,4 +1,4 @@
-"""Ratios with their intervals as inline SVG. An interval that excludes 1 shows a difference."""
+"""Charts of ratios with their intervals, as inline SVG. An interval that excludes 1 shows a difference."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from tpuserve_loadtests.report_model.scales import Linear
 _ROW: Final = 46.0
 _TOP: Final = 22.0
 _BOTTOM: Final = 40.0
-# Intervals that reach beyond end in an arrow: one wild figure must not squeeze the others.
+# Longer intervals end in an arrow, so that an outlier does not compress the other intervals.
 _MOST: Final = 3.0
 _ARROW: Final = 9.0
 # Half the width of "12.345 unclear".
@@ -60,7 +60,7 @@ def _row(row: Interval, scale: Linear, number: int) -> list[Markup]:
         element("line", x1=left, x2=right, y1=y, y2=y, class_=f"interval {row.kind}"),
         *([_arrow(left, y, -_ARROW, row.kind)] if scale.place(row.low) < 0 else []),
         *([_arrow(right, y, _ARROW, row.kind)] if scale.place(row.high) > 1 else []),
-        # A dot at the edge would claim a ratio there.
+        # A dot at the edge would show a wrong ratio.
         *([dot] if _is_inside(scale, row.ratio) else []),
         element("text", f"{row.ratio:.3f} {row.kind}", x=middle, y=y - 11, class_=f"tick middle rule {row.kind}"),
     ]
@@ -71,7 +71,7 @@ def _is_inside(scale: Linear, value: float) -> bool:
 
 
 def _arrow(x: float, y: float, length: float, kind: str) -> Markup:
-    """An arrowhead whose point is at the chart's edge."""
+    """Draw an arrowhead with its tip at the chart's edge."""
     back = x - length
     points = f"{x:.1f},{y:.1f} {back:.1f},{y - 6:.1f} {back:.1f},{y + 6:.1f}"
     return element("polygon", points=points, class_=f"interval-dot {kind}")

@@ -1,4 +1,4 @@
-"""JUnit's XML, as CI systems read it: what was judged, case by case."""
+"""JUnit XML for CI systems: a test case for each verdict."""
 
 import re
 from typing import Final
@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from tpuserve_loadtests.report_model.report import Case, Report
 
-# What XML 1.0 cannot hold, escaped or not; a server's messages may have it.
+# Characters that XML 1.0 cannot represent, even escaped. A server's messages may contain them.
 _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -1,4 +1,4 @@
-"""The progress of a run: a line that a capable terminal rewrites; otherwise one line at the start."""
+"""Progress of a run: a line that a capable terminal updates, or a single line at the start."""
 
 from types import TracebackType
 from typing import Self
@@ -12,13 +12,13 @@ from tpuserve_loadtests.measurement.recorder import Counts
 
 
 class Progress:
-    """Use it in a `with` statement around the run; the line is gone when the run is over."""
+    """Progress line for use in a `with` statement around the run. It disappears when the run ends."""
 
     def __init__(self, load: Load, console: Console, title: str = "Running for") -> None:
         self._load = load
         self._title = title
         self._console = console
-        # Refreshed by `tick` alone: a refreshing thread of its own would only be one more greenlet in the way.
+        # Only `tick` refreshes: a refresh thread would be another greenlet that delays requests.
         can_rewrite = console.is_terminal and not console.is_dumb_terminal
         self._live = Live(console=console, auto_refresh=False, transient=True) if can_rewrite else None
 
@@ -37,7 +37,7 @@ class Progress:
             self._live.stop()
 
     def tick(self, elapsed_s: float, counts: Counts) -> None:
-        """Show how far the run is. Cheap; does nothing where there is no terminal."""
+        """Show the progress. Cheap, and without effect if there is no terminal."""
         if self._live is None:
             return
         measured_s = elapsed_s - self._load.warm_up_s
@@ -47,5 +47,5 @@ class Progress:
             line += f"  {counts.requests:,} requests  {rate}  {counts.failures:,} failures"
         else:
             line += "  warming up"
-        # One line however narrow the terminal is: the load, which was asked for, is cut off first.
+        # Keep to one line on narrow terminals. The load is last, because the user knows it.
         self._live.update(Text(f"{line}  {self._load}", no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -23,19 +23,19 @@ from tpuserve_loadtests.report_model.units import percent
 
 
 def show_notice(notice: Notice) -> Markup:
-    """Above everything: a figure must not be taken from the page for what it is not."""
+    """Render a notice above the page's content, so that readers do not misinterpret a figure."""
     told = element("p", notice.meaning, class_="quiet")
     return element("section", element("strong", notice.words), told, class_="disclaimer")
 
 
 def show_headline(headline: Headline) -> Markup:
-    """The first thing that is seen."""
+    """Render the verdict at the top of the page."""
     words = element("strong", headline.words)
     return element("section", words, *_reasons(headline), class_=f"verdict {headline.kind}")
 
 
 def show_tiles(tiles: Sequence[Tile]) -> Markup:
-    """Side by side."""
+    """Render the tiles next to each other."""
     shown = [
         element(
             "div",
@@ -66,7 +66,7 @@ def show_section(section: Section) -> Markup:
 
 
 def show_settings(settings: Mapping[str, str]) -> Markup:
-    """Names and values; empty values are left out."""
+    """Render names and values, without empty values."""
     pairs = [part for name, value in settings.items() if value for part in (element("dt", name), element("dd", value))]
     return element("section", element("h2", "Settings"), element("dl", *pairs))
 

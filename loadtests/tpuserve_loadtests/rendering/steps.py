@@ -1,4 +1,4 @@
-"""Steps of a rollout on a terminal, as they end."""
+"""Progress of a rollout on a terminal, a line for each finished step."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ _NAME_WIDTH: Final = 16
 
 
 def print_step(step: Step, console: Console) -> None:
-    """One line."""
+    """Print a step as one line."""
     style = _STYLES.get(step.state, "default")
     state = f"[{style}]{step.state:{_STATE_WIDTH}}[/{style}]"
     console.print(f"  {state}  {step.name:{_NAME_WIDTH}}  {escape(step.detail)}", highlight=False, soft_wrap=True)

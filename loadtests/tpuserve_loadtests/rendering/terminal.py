@@ -11,14 +11,14 @@ from rich.table import Table as RichTable
 from tpuserve_loadtests.report_model.parts import Printed, Table, Text
 from tpuserve_loadtests.report_model.report import Report
 
-# Rich would fold columns at 80 characters when output goes to a file; tables need no more than this.
+# Width for output to a file, where Rich would wrap columns at 80 characters.
 PLAIN_WIDTH: Final = 120
 ROOMY: Final = 95
 _ANY_WIDTH: Final = 10_000
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print the report's tables and lines in order, PLAIN_WIDTH columns wide if the console is no terminal."""
+    """Print the report's tables and lines in order, PLAIN_WIDTH columns wide if the console is not a terminal."""
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     print_parts(report.printed(), console)

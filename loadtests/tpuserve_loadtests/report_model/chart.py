@@ -8,7 +8,7 @@ from tpuserve_loadtests.report_model.scales import Scale
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`title` says what and in which unit."""
+    """An axis. `title` names the quantity and its unit."""
 
     title: str
     scale: Scale
@@ -16,7 +16,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points from left to right; one whose y is None is a gap. `dots`: each point is a mark of its own."""
+    """A curve of points from left to right. A y of None is a gap. With `dots`, each point has a mark."""
 
     name: str
     points: Sequence[tuple[float, float | None]]
@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A mark by itself: filled if `good`, hollow and red otherwise."""
+    """A single mark: filled if `good`, hollow and red otherwise."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """From `start` to `end` on the x axis, and from `floor` to `y`."""
+    """A bar from `start` to `end` on the x axis, and from `floor` to `y`."""
 
     start: float
     end: float
@@ -46,7 +46,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a point is, written beside it unless that would hide another label."""
+    """A text next to a point, omitted if it would overlap another label."""
 
     x: float
     y: float
@@ -55,7 +55,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A dashed line across the chart, named at its end: at `y`, or upright at `x`."""
+    """A dashed line across the chart with a name at its end, horizontal at `y` or vertical at `x`."""
 
     text: str
     y: float | None = None
@@ -64,7 +64,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What is told of the neighbourhood of x where it is pointed at; lines are parted by line breaks."""
+    """A tooltip for the area around `x`. Line breaks separate its lines."""
 
     x: float
     text: str
@@ -89,7 +89,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`label` describes the chart in a sentence, for screen readers. `keys`: further entries of its legend."""
+    """A chart. `label` describes it in a sentence for screen readers. `keys` are further legend entries."""
 
     title: str
     label: str

@@ -6,13 +6,13 @@ from typing import Literal, TypeAlias
 
 from tpuserve_loadtests.report_model.chart import Chart, Intervals
 
-# "plan": neither, as nothing was done.
+# "plan" stands for a dry run.
 Kind: TypeAlias = Literal["good", "bad", "warn", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What a report comes to, in a few words, and why."""
+    """The result of a report in a few words, with its reasons."""
 
     kind: Kind
     words: str
@@ -21,7 +21,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice that a reader must know before any figure."""
+    """A notice that readers need before any figure."""
 
     words: str
     meaning: str
@@ -29,7 +29,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure, large."""
+    """A figure in large type."""
 
     name: str
     figure: str
@@ -38,9 +38,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table. `whole`: it sums up the other rows. `good` colours its last cell. `note`: text below the name.
+    """A row of a table. `whole` marks the total of the other rows.
 
-    `anchor`: the section that its name links to.
+    `good` colours the last cell. `note` is text below the name. `anchor` is the section that the name links to.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers in columns, or `words`, which a page may stack. Renderers omit a table without rows.
+    """A table of numbers, or of `words`, which a page may stack. Renderers omit a table without rows.
 
-    For terminals: `names` aligns the first column or lets it fold. Narrow terminals omit the columns in `spare`.
-    `margins`: always, on wide terminals only ("roomy"), or if the table fits with them ("fitting").
+    On terminals, `names` aligns the first column or lets it fold. Narrow terminals omit the columns in `spare`. Margins
+    appear always, on wide terminals only ("roomy"), or if the table fits with them ("fitting").
     """
 
     title: str
@@ -71,7 +71,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side. Renderers omit the section without charts."""
+    """A section of charts next to each other. Renderers omit it without charts."""
 
     title: str
     charts: Sequence[Chart | Intervals | None]
@@ -89,7 +89,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Parts of a whole as bars, and facts in words below them."""
+    """Parts of a whole as bars, with facts as a list below them."""
 
     title: str
     shares: Sequence[Share]
@@ -98,7 +98,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Lines that are no part of a verdict. Renderers omit a remark without lines."""
+    """Lines outside of the verdict. Renderers omit a remark without lines."""
 
     lines: Sequence[str]
     title: str = ""
@@ -106,7 +106,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sections that belong together, below their headline; `anchor`: the target of links to the group."""
+    """Related sections below a common headline. `anchor` is the target of links to the group."""
 
     title: str
     headline: Headline
@@ -116,7 +116,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One or more lines on a terminal; `folds`: long lines break at the terminal's width."""
+    """One or more lines on a terminal. With `folds`, long lines break at the terminal's width."""
 
     text: str
     folds: bool = False

@@ -1,4 +1,4 @@
-"""A command's report: the input of every renderer, the same type for all commands."""
+"""The report of a command, with one type for all commands and renderers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,20 +7,20 @@ from typing import Any, Final, TypeAlias
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.report_model.parts import Headline, Notice, Printed, Section, Tile
 
-# Cells of a table for programs, by heading.
+# A row of machine-readable cells, by heading.
 Cells: TypeAlias = Mapping[str, Any]
-Document: TypeAlias = Any  # any value that JSON can hold
+Document: TypeAlias = Any  # any JSON value
 
-# Cases that several reports have. CI systems follow a case by its name: it has no figures in it, and stays.
+# Names of cases in several reports. CI systems track a case by its name, so names are stable and contain no figures.
 ANSWERED: Final = "requests are answered"
 GENERATOR: Final = "the load generator is not the limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Failed where there is a `problem`, else not judged where it is `skipped`, which says why, else passed.
+    """A test case: failed with a `problem`, else skipped with a reason in `skipped`, else passed.
 
-    `seconds`: how long it took, where that is known.
+    `seconds` is the duration, if known.
     """
 
     name: str
@@ -31,9 +31,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page with charts. `origin`: one line on the runs, their time and the version of the load tests.
+    """A page with charts.
 
-    `settings`: the settings to show, by name. `notice` comes first. If `tiles` is None, the page omits their section.
+    `origin` is a line with the runs, their time and the version of the load tests. `settings` are shown by name.
+    `notice` comes first. If `tiles` is None, the page omits their section.
     """
 
     title: str
@@ -47,11 +48,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a command. Each form is a function, because a command needs few of the forms.
+    """The findings of a command. Each format is a function, because a command needs few formats.
 
-    `kind`: the command; `subject`: the model or scenario; `statement`: the result in words, without a table.
-    `printed` is for a terminal, `document` for JSON, `rows` for CSV. `runs`: the runs of the histogram log, by name;
-    `in_windows`: the log has a histogram of each window.
+    `kind` is the command, `subject` the model or scenario, and `statement` the result in words. `printed` is for a
+    terminal, `document` for JSON, and `rows` for CSV. `runs` are the histogram log's runs by name. With `in_windows`,
+    the log has a histogram for each window.
     """
 
     kind: str

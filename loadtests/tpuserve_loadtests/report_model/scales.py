@@ -1,36 +1,36 @@
-"""Where values lie along an axis, and which of them are named there."""
+"""Scales of axes, which map values to positions and choose the ticks."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, Self, TypeAlias
 
-# Values and what is written beside them.
+# Values with their labels.
 Ticks: TypeAlias = Sequence[tuple[float, str]]
 
 _MOST_TICKS: Final = 6
 _MOST_NAMES: Final = 8
-# Values that are further apart than so many times are told apart on a logarithmic axis alone.
+# Beyond this ratio between the largest and smallest value, only a logarithmic axis shows differences.
 _WIDE: Final = 20.0
 
 
 class Scale(Protocol):
     def place(self, value: float) -> float:
-        """From 0, the axis' start, to 1, its end; beyond for values that it does not reach."""
+        """Return the position from 0, the start of the axis, to 1, its end. Values outside the axis lie beyond."""
 
     def ticks(self) -> Ticks: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """From `low` to `high`."""
+    """A linear scale from `low` to `high`."""
 
     low: float
     high: float
 
     @classmethod
     def around(cls, values: Iterable[float], *, zero: bool = True) -> Self:
-        """All of them, and 0 unless told otherwise, to the next tick."""
+        """Return a scale for all values, extended to the next tick. It includes 0 unless `zero` is False."""
         found = list(values)
         low, high = min(found, default=0.0), max(found, default=1.0)
         low = 0.0 if zero else low
@@ -50,14 +50,14 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Logarithmic:
-    """From `low` to `high`, both above 0."""
+    """A logarithmic scale from `low` to `high`, both above 0."""
 
     low: float
     high: float
 
     @classmethod
     def around(cls, values: Iterable[float]) -> Self:
-        """All of them, with a little room."""
+        """Return a scale for all positive values, with a margin."""
         found = [value for value in values if value > 0] or [1.0]
         low, high = min(found), max(found)
         return cls(low / 1.1, max(high * 1.1, low * 2))
@@ -78,7 +78,7 @@ class Logarithmic:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Places by name, the first at 1, each as wide as the others."""
+    """A scale of names at equal distances, with the first at 1."""
 
     names: Sequence[str]
 
@@ -108,13 +108,13 @@ class Nines:
 
 
 def latency_scale(values: Iterable[float]) -> Linear | Logarithmic:
-    """Logarithmic where values are far apart."""
+    """Return a logarithmic scale if the values differ widely, else a linear one."""
     found = [value for value in values if value > 0]
     return Logarithmic.around(found) if found and max(found) > _WIDE * min(found) else Linear.around(found)
 
 
 def _step(span: float) -> float:
-    """1, 2 or 5 times a power of ten, a few of which make the span."""
+    """Return the tick distance: 1, 2 or 5 times a power of ten."""
     rough = span / (_MOST_TICKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= rough * (1 - 1e-9))

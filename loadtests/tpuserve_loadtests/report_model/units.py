@@ -1,4 +1,4 @@
-"""Numbers as people read them: three digits that matter, and thousands apart."""
+"""Numbers as readable text, with three significant digits and thousands separators."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ MIB: Final = 2**20
 
 
 def three_digits(value: float) -> str:
-    """`0.412`, `3.50`, `47.1`, `1,234`."""
+    """Format a number, as `0.412`, `3.50`, `47.1` or `1,234`."""
     if value == 0:
         return "0"
     decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
@@ -14,22 +14,22 @@ def three_digits(value: float) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """A latency; None where nothing was answered."""
+    """Format a latency. None means that there was no successful response."""
     return "no answers" if value is None else f"{three_digits(value)} ms"
 
 
 def per_second(value: float) -> str:
-    """A rate."""
+    """Format a rate."""
     return f"{three_digits(value)}/s"
 
 
 def percent(part: float) -> str:
-    """A share from 0 to 1: `0 %`, `0.1 %`, `99.9 %`."""
+    """Format a share from 0 to 1, as `0 %`, `0.1 %` or `99.9 %`."""
     return f"{100 * part:.3g} %"
 
 
 def seconds(value: float) -> str:
-    """`10 s`, `2 min`, `1.5 h`."""
+    """Format a duration, as `10 s`, `2 min` or `1.5 h`."""
     for size, unit in ((3600, "h"), (60, "min")):
         if value >= 2 * size:
             return f"{value / size:.3g} {unit}"
