@@ -1,4 +1,4 @@
-"""The report of a comparison: B beside A."""
+"""The report of a comparison of A and B."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +25,7 @@ _HEADINGS: Final = ("figure", *_SIDES, "B/A", "99 % interval", "B is")
 
 
 def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Report:
-    """`settings`: what was asked for, by name."""
+    """Build the report. `settings`: the settings to show, by name."""
     return Report(
         kind="loadtest compare",
         subject=model,
@@ -72,7 +72,7 @@ def _figure_document(figure: Figure) -> Document:
 
 
 def _printed(outcome: ComparisonOutcome) -> list[Printed]:
-    """Table, verdict and notes."""
+    """List the table, the verdict and the notes."""
     comparison = outcome.comparison
     if comparison is None:
         return [Text(outcome.statement, folds=True)]
@@ -105,7 +105,7 @@ def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -
 
 
 def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
-    """The difference, the figures, and both distributions."""
+    """List the difference, the figures and both distributions."""
     histograms = _merged(outcome)
     intervals = interval_chart(outcome.comparison) if outcome.comparison else None
     return [
@@ -136,7 +136,7 @@ def interval_chart(comparison: Comparison) -> Intervals:
 
 
 def _names(outcome: ComparisonOutcome) -> list[str]:
-    """A and B with their names."""
+    """Return A and B with their names."""
     return [f"{side} ({name})" for side, name in zip(_SIDES, outcome.names, strict=True)]
 
 
@@ -192,7 +192,7 @@ def _figure(name: str, value: float) -> str:
 
 
 def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
-    """p99 of both in each round: whether the difference is there every time."""
+    """Draw p99 of both sides in each round, to show whether the difference is consistent."""
     p99s = [[pair[side].total.percentile_ms(99) for pair in outcome.rounds] for side in range(2)]
     found = [value for side in p99s for value in side if value is not None]
     if not found:
@@ -219,7 +219,7 @@ def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
 
 
 def _merged(outcome: ComparisonOutcome) -> dict[str, LatencyHistogram]:
-    """Of all rounds, by side."""
+    """Merge the latencies of all rounds, by side."""
     found: dict[str, LatencyHistogram] = {}
     for side, heading in enumerate(_names(outcome)):
         found[heading] = _sum([pair[side] for pair in outcome.rounds])

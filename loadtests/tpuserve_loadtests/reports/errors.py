@@ -1,4 +1,4 @@
-"""The commonest failures, in the server's own words."""
+"""Tables of the most frequent failures, with the server's messages."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -36,5 +36,5 @@ def printed_errors(measured: Measured) -> list[Text]:
 
 
 def line_title(name: str) -> str:
-    """What a line is called in tables: a protocol by its proper name, any other as it is named."""
+    """Return the title of a line in tables: a protocol's proper name, or the line's own name."""
     return PROTOCOL_TITLES.get(name, name)

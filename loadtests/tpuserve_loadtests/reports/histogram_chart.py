@@ -1,4 +1,4 @@
-"""How many requests took how long: bars of one run, outlines of several."""
+"""Latency distributions: bars for one run, outlines for several."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _BINS: Final = 36
 
 
 def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
-    """Shares of each one's own requests; nothing where none was answered."""
+    """Draw the distributions as shares of each histogram's requests. Return None without successful requests."""
     found = {name: histogram for name, histogram in histograms.items() if histogram.count}
     if not found:
         return None
@@ -55,7 +55,7 @@ def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
 
 
 def _edges_ms(histograms: Iterable[LatencyHistogram]) -> list[float]:
-    """Bins of equal width on a logarithmic axis, the first and the last with something in them."""
+    """Return bins of equal width on a logarithmic axis, from the smallest to the largest latency."""
     recorded = [one.recorded()[0] for one in histograms]
     low = min(float(values[0]) for values in recorded) * 0.999
     high = max(float(values[-1]) for values in recorded) * 1.001

@@ -1,4 +1,4 @@
-"""The report of a run by MLPerf Inference's rules, laid out as LoadGen's summary: VALID or INVALID, and each rule."""
+"""The report of a run by MLPerf Inference's rules, in the layout of LoadGen's summary: the verdict and each rule."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -45,7 +45,7 @@ _MEANING = (
     "A submission needs MLPerf's own load generator, the benchmark's data and model, an accuracy run and a review. "
     "MLPerf is a trademark of MLCommons Association."
 )
-# Stands above everything: readers must not take a figure for a verified result.
+# The notice comes first, so that readers do not take a figure for a verified result.
 _NOTICE: Final = Notice(DISCLAIMER, _MEANING)
 
 
@@ -89,7 +89,7 @@ def mlperf_search_report(
 
 
 def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
-    """The summary."""
+    """Return the summary."""
     result, measured = outcome.result, outcome.measured
     lines = [_RULE, DISCLAIMER, _RULE, f"Model    : {model}", f"Scenario : {result.rules.scenario}"]
     lines += [_metric_line(result), f"Result is : {'VALID' if result.valid else 'INVALID'}"]
@@ -152,7 +152,7 @@ def mlperf_cases(outcome: MlperfOutcome) -> list[Case]:
 
 
 def mlperf_search_cases(searched: Searched) -> list[Case]:
-    """The same of a search that found no rate that could be run."""
+    """List the cases of a search that found no rate to run."""
     problem, statement = searched.problem, searched.statement
     limited, ended = searched.exit_code == EXIT_GENERATOR, searched.found is not None
     return [
@@ -270,7 +270,7 @@ def _tiles(result: Result, measured: Measured) -> list[Tile]:
 
 
 def _metric(result: Result) -> Tile:
-    """What MLPerf calls the result."""
+    """Return the tile of the scenario's metric."""
     percentile, value = result.rules.percentile, result.metric
     match result.rules.scenario:
         case Scenario.SERVER:
@@ -283,7 +283,7 @@ def _metric(result: Result) -> Tile:
 
 
 def _plain(result: Result, measured: Measured) -> list[Tile]:
-    """The percentile as it was measured, and what was completed."""
+    """Return tiles with the measured percentile and the rate of completed queries."""
     tiles = []
     if result.rules.scenario is Scenario.SERVER:
         tiles.append(Tile("completed queries", per_second(measured.rate_per_s)))

@@ -20,7 +20,7 @@ def describe_origin(runs: Sequence[Measured]) -> str:
 
 
 def describe_load(measured: Measured) -> dict[str, str]:
-    """What kind of load it was."""
+    """Describe the load."""
     load = measured.load
     warm_up = f", after {seconds(load.warm_up_s)} of warm-up" if load.warm_up_s else ""
     kind = "open" if load.is_open else "closed"

@@ -1,4 +1,4 @@
-"""Latency at every percentile: each further nine of the axis is as wide as the last one, as HdrHistogram plots it."""
+"""Latency by percentile, with HdrHistogram's axis: each further nine has the same width."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _TOLD: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999)
 
 
 def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence[Rule] = ()) -> Chart | None:
-    """A curve for each name; nothing where no request was answered. `rules`: limits in milliseconds."""
+    """Draw a curve for each name. Return None without successful requests. `rules`: limits in milliseconds."""
     found = {name: histogram for name, histogram in histograms.items() if histogram.count}
     if not found:
         return None
@@ -59,5 +59,5 @@ def _told(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
 
 
 def _confidence(percent: float, count: int) -> str:
-    """Where the tail rests on fewer requests than a percentile takes to be shown."""
+    """Return a warning if the histogram has too few requests for the percentile."""
     return "too few requests to be sure" if count < queries_needed(percent) else ""

@@ -1,4 +1,4 @@
-"""The report of a rollout, to keep with the change: the live version, each step with its reason, the measurements."""
+"""The report of a rollout for the change record: the live version, the steps with their reasons, the measurements."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -48,7 +48,7 @@ def rollout_report(outcome: RolloutOutcome, planned: Sequence[str], settings: Ma
 
 
 def rollout_cases(planned: Sequence[str], steps: Sequence[Step]) -> list[Case]:
-    """`planned`: names of steps, in order. Behind them stands what nobody plans: moves back, and a signal."""
+    """List a case for each step. `planned`: names of steps, in order. Unplanned steps follow: reverts and signals."""
     became = {step.name: step for step in steps}
     others = [step for name, step in became.items() if name not in planned]
     return [*(_case(name, became.get(name)) for name in planned), *(_case(step.name, step) for step in others)]
@@ -98,7 +98,7 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
 def _headline(outcome: RolloutOutcome) -> Headline:
     dry_run = [_DRY_RUN] if outcome.dry_run else []
     failed = [f"{step.name}: {step.detail}" for step in outcome.steps if step.state is StepState.FAILED]
-    # What was interrupted or could not be told is not the new version's fault.
+    # An interrupted or inconclusive rollout does not reflect on the new version.
     kind: Kind = "warn" if outcome.exit_code in (EXIT_FAILED, EXIT_GENERATOR) else "bad"
     refused = "Interrupted" if outcome.interrupted else f"Version {outcome.new} was refused"
     back = "Interrupted, and the labels were moved back" if outcome.interrupted else "The labels were moved back"
@@ -118,7 +118,7 @@ def _headline(outcome: RolloutOutcome) -> Headline:
 
 
 def _let_pass(outcome: RolloutOutcome) -> list[str]:
-    """What passed because --unclear and --generator-limit said that it may."""
+    """List the problems that --unclear and --generator-limit accepted."""
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     found = []
     if comparison is not None and comparison.limits:
@@ -155,7 +155,7 @@ def _live(outcome: RolloutOutcome) -> str:
 
 
 def _steps(outcome: RolloutOutcome, anchors: Collection[str]) -> list[Row]:
-    """The name of one that has a part of its own leads there."""
+    """List the steps. The name of a step with its own section links there."""
     return [
         Row(
             step.name,
@@ -224,7 +224,7 @@ def _soak(outcome: SoakOutcome) -> Group:
 
 
 def _runs(outcome: RolloutOutcome) -> list[Measured]:
-    """All loads that there were."""
+    """List the measurements of all loads."""
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     runs = [measured for pair in comparison.rounds for measured in pair] if comparison else []
     return [*runs, *([soak.run.measured] if soak else [])]

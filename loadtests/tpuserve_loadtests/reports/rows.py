@@ -1,4 +1,4 @@
-"""Runs as rows of CSV: a run's windows, or a row for each of several runs. Units are in the headings."""
+"""CSV rows: the windows of a run, or a row for each of several runs. The headings contain the units."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,9 +9,9 @@ from tpuserve_loadtests.report_model.report import Cells
 
 
 def window_rows(measured: Measured) -> list[Cells]:
-    """Windows of the run, each for every line of the table and for all of them together.
+    """Return the windows of the run for each line of the table and for all lines together.
 
-    `start_s` counts from where measuring began, `time` is in seconds since 1970 (UTC).
+    `start_s` counts from the start of the measured time. `time` is in Unix seconds.
     """
     began_at = measured.started_at + measured.load.warm_up_s
     rows: list[dict[str, Any]] = [  # values of several types

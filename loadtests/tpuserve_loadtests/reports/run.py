@@ -24,7 +24,7 @@ from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
 
 def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
-    """`settings`: what was asked for, by name."""
+    """Build the report. `settings`: the settings to show, by name."""
     return Report(
         kind="loadtest",
         subject=outcome.model,
@@ -110,7 +110,7 @@ def _table(outcome: RunOutcome) -> Table:
             )
             for line in (*measured.lines(), total)
         ],
-        # With a column more, a terminal of 80 has no room for margins.
+        # With one more column, a terminal of 80 columns has no space for margins.
         margins="roomy" if wrong else "always",
     )
 
@@ -193,7 +193,7 @@ def _counted(load: Load) -> str:
 
 
 def _offered(load: Load) -> list[tuple[float, float]]:
-    """The corners of the rate that was asked for; nothing of closed loads and recorded arrivals."""
+    """Return the corner points of the offered rate, or none for closed loads and recorded arrivals."""
     corners, at_s = [], 0.0
     for segment in load.profile.segments if load.profile else ():
         corners += [(at_s, segment.start_per_s), (at_s + segment.seconds, segment.end_per_s)]

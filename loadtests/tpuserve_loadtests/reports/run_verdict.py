@@ -1,4 +1,4 @@
-"""What a run comes to, in words, and what that rests on."""
+"""The verdict on a run in words, with its checks."""
 
 from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.outcomes.run import UNSETTLED, RunOutcome
@@ -9,7 +9,7 @@ NOT_TO_BE_TRUSTED = "Not to be trusted: the load generator was the limit"
 
 
 def run_headline(outcome: RunOutcome) -> Headline:
-    """Passed, failed, or not to be trusted."""
+    """Return the verdict: passed, failed, or untrusted."""
     measured = outcome.measured
     notes = [note for note in (measured.stopped, *outcome.generator.limits) if note]
     notes += [note for note in (*outcome.told, outcome.watched.note if outcome.watched.server else "") if note]
@@ -40,7 +40,7 @@ def _failed(outcome: RunOutcome) -> str:
 
 
 def checks_table(outcome: RunOutcome) -> Table:
-    """Each gate, and what every run is asked."""
+    """Return a table of each gate and of the checks of every run."""
     generator, measured = outcome.generator, outcome.measured
     cores = ", ".join(f"{used:.2f}" for used in generator.cores)
     lag = "" if generator.lag_p99_ms is None else f", p99 of lateness {milliseconds(generator.lag_p99_ms)}"
@@ -68,7 +68,7 @@ def _check(name: str, figure: str, passed: bool) -> Row:
 
 
 def _right(outcome: RunOutcome) -> list[Row]:
-    """Nothing where no answer was compared with a golden one."""
+    """Return the row for golden answers, if any response was checked."""
     total = outcome.total
     if not total.checked:
         return []

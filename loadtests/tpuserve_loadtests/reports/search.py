@@ -26,7 +26,7 @@ _REASONS = "Figures are of each try's last run. A try that is neither shown to h
 def search_report(
     model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]
 ) -> Report:
-    """`settings`: what was asked for, by name."""
+    """Build the report. `settings`: the settings to show, by name."""
     found = searched.found
     return Report(
         kind="loadtest search",
@@ -48,7 +48,7 @@ def search_report(
 
 
 def search_cases(searched: Searched, objectives: Sequence[Threshold]) -> list[Case]:
-    """Whether the generator kept up, the search ended, and a rate was found."""
+    """List the cases: the generator, the end of the search, and the rate."""
     found, problem, statement = searched.found, searched.problem, searched.statement
     limited, ended = searched.exit_code == EXIT_GENERATOR, found is not None
     kept = f"a rate keeps {' and '.join(map(str, objectives))}"
@@ -79,7 +79,7 @@ def search_document(searched: Searched) -> dict[str, Document]:
 
 
 def printed_search(searched: Searched, told: str = "") -> list[Printed]:
-    """Where the time went, what gave in, and notes, but for one that was `told` already."""
+    """List the time breakdown, the bottleneck and the notes, except the note `told`."""
     found, servers = searched.found, searched.servers
     lines = (servers.gave_in(found), *(f"note: {note}" for note in servers.notes(found, told)))
     return [printed_servers("load", servers.rows(found)), *(Text(f"  {line}") for line in lines if line)]
@@ -105,7 +105,7 @@ def _page(model: str, searched: Searched, objectives: Sequence[Threshold], setti
 
 
 def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[Section]:
-    """Charts and a table of them; nothing of none."""
+    """Return charts and a table of the tries."""
     charts = [_tries_chart(objective, searched) for objective in objectives]
     around = percentile_chart(_around(searched), limits(objectives))
     headings = ["rate", "failures", "answers/s", *LATENCIES, "outcome"]
@@ -138,7 +138,7 @@ def _tiles(searched: Searched, wanted: str) -> list[Tile]:
 
 
 def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Tile]:
-    """Make tiles for the figures of one user alone, if the search ended with them."""
+    """Return tiles with the figures of one user alone, if the search ended with them."""
     alone = searched.servers.alone
     if searched.probes or alone is None:
         return []
@@ -152,7 +152,7 @@ def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Ti
 
 
 def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
-    """The objective's figure at each rate; nothing where none was answered."""
+    """Draw the objective's figure at each rate. Return None without a figure."""
     scale = 100.0 if objective.metric == "error_rate" else 1.0
     points = [
         (probe, figure * scale)
@@ -189,7 +189,7 @@ def _told(probe: Probe, objective: Threshold, figure: float) -> str:
 
 
 def _rate(value: float) -> str:
-    """As the statement writes it."""
+    """Format a rate as in the search's statement."""
     return f"{value:,.1f}/s"
 
 
@@ -203,7 +203,7 @@ def limits(objectives: Sequence[Threshold]) -> list[Rule]:
 
 
 def _around(searched: Searched) -> dict[str, LatencyHistogram]:
-    """What was found and the rate above it, each as it was tried last."""
+    """Return the histograms of the rate that was found and of the one above it, from their last runs."""
     found = searched.found
     wanted = [probe for probe in (found.best, found.ceiling) if probe] if found else []
     last = {probe.rate_per_s: measured for probe, measured in searched.probes}

@@ -14,16 +14,16 @@ from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
 _WHERE: Final = "Where the time of a request went"
-# Which of the server's histograms tells more of a part than its mean.
+# The server's histogram for parts whose percentiles the table shows, too.
 _PHASES: Final = {QUEUE: "queue wait", EXECUTION: "execution"}
-# A curve of fewer moments than this is none.
+# Fewer moments do not make a curve.
 _LEAST_MOMENTS: Final = 3
 
 _Figure = Callable[[Moment], float | None]
 
 
 def server_section(watched: Watched) -> Shares | Remark:
-    """Of a server that does not tell, the note that says why; nothing of one that was not asked."""
+    """Return the time breakdown, or a remark with the reason if the server reports no metrics."""
     server, note = watched.server, watched.note
     if server is None:
         return Remark([note[:1].upper() + note[1:]] if note else [], "The server")
@@ -40,7 +40,7 @@ def printed_server(watched: Watched) -> list[Printed]:
 
 
 def server_lines(server: ServerSide) -> list[str]:
-    """What the server did besides answering, in words; only what it tells."""
+    """List the server's activity in words, as far as it reports it."""
     lines = []
     if server.batch_rows is not None:
         padding = "" if server.padding_share is None else f", {100 * server.padding_share:.3g} % padding"
@@ -58,7 +58,7 @@ def server_lines(server: ServerSide) -> list[str]:
 
 
 def server_timeline(server: ServerSide | None, planned_s: float) -> Charts | None:
-    """The server over time, on the clients' axis; nothing of a few moments."""
+    """Chart the server's metrics on the clients' time axis. Return None for fewer than three moments."""
     moments = server.timeline if server is not None else ()
     if len(moments) < _LEAST_MOMENTS:
         return None
@@ -74,7 +74,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """A chart of the server's figures, and how one of them is written."""
+    """A chart of the server's figures, with their text format."""
 
     title: str
     unit: str
@@ -101,7 +101,7 @@ _PICTURES: Final = (
 
 
 def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Chart | None:
-    """Nothing where the server does not tell."""
+    """Draw a chart, or return None if the server does not report its figures."""
     known = [line for line in picture.lines if any(line.figure(one) is not None for one in moments)]
     curves = [
         Curve(line.name, [(time.middle(one.at_s, one.seconds), line.figure(one)) for one in moments], style)

@@ -1,4 +1,4 @@
-"""What the server said of itself in several runs, beside each other: where the time of a request went, and batches."""
+"""The server's metrics in several runs: time breakdown and batches."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -10,7 +10,7 @@ from tpuserve_loadtests.report_model.scales import Linear, Named, latency_scale
 from tpuserve_loadtests.report_model.units import milliseconds, percent
 from tpuserve_loadtests.server_side.watched import Watched
 
-# Runs by name, in turn.
+# Runs by name, in order.
 Rows: TypeAlias = Sequence[tuple[str, Watched]]
 
 _TITLE: Final = "Where the time of a request went, ms on average; and its batches"
@@ -18,12 +18,12 @@ _WHAT: Final = (
     "Parts are ms of a request, on average. Network: connections, and the client. Other: elsewhere in the server. "
     "Rows and padding are of a batch, on average."
 )
-# Of the place that a bar has on its axis.
+# Share of the distance between two bars.
 _BAR_WIDTH: Final = 0.7
 
 
 def servers_table(kind: str, rows: Rows) -> Table:
-    """A table; `kind` says what the names are. Nothing where no server told anything."""
+    """Return a table with a row for each run. `kind` is the heading of the names. Without metrics, it has no rows."""
     columns = server_columns([watched for _, watched in rows])
     headings = [kind, *(column.heading for column in columns)]
     cells = [Row(name, [column.cell(watched) for column in columns]) for name, watched in rows]
@@ -31,7 +31,10 @@ def servers_table(kind: str, rows: Rows) -> Table:
 
 
 def printed_servers(kind: str, runs: Rows) -> Table:
-    """A row for each run, by name; `kind` says what the names are. Nothing where no server told anything."""
+    """Return a terminal table with a row for each run. `kind` is the heading of the names.
+
+    Without metrics, the table has no rows.
+    """
     columns = server_columns([watched for _, watched in runs])
     return Table(
         _TITLE,
@@ -44,7 +47,7 @@ def printed_servers(kind: str, runs: Rows) -> Table:
 
 
 def servers_charts(kind: str, rows: Rows) -> Charts | None:
-    """What more load does in the server: a place on the axis for each load. Nothing where no server told of two."""
+    """Chart the server's metrics for each load. Return None if fewer than two loads have metrics."""
     told = [(name, watched) for name, watched in rows if watched.parts]
     if len(told) < 2:
         return None
@@ -59,7 +62,7 @@ def servers_charts(kind: str, rows: Rows) -> Charts | None:
 
 
 def _draw_shares(rows: Rows, x: Axis) -> Chart:
-    """Bars of parts upon each other, 100 % high."""
+    """Draw a stacked bar of each load's parts, 100 % high."""
     bars = []
     for place, (_, watched) in enumerate(rows, start=1):
         floor = 0.0
@@ -84,7 +87,7 @@ def _draw_shares(rows: Rows, x: Axis) -> Chart:
 
 
 def _draw_parts(rows: Rows, x: Axis) -> Chart:
-    """A curve for each part."""
+    """Draw a curve for each part."""
     curves = [
         Curve(
             part.heading,
@@ -113,7 +116,7 @@ def _draw_parts(rows: Rows, x: Axis) -> Chart:
 
 
 def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart | None:
-    """Over the loads; nothing where the server does not tell."""
+    """Draw a figure over the loads, or return None if the server does not report it."""
     points = [(place, figure.figure(watched)) for place, (_, watched) in enumerate(rows, start=1)]
     found = [y for _, y in points if y is not None]
     if not found:
@@ -137,7 +140,7 @@ def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart
 
 
 def _shares(watched: Watched) -> list[float]:
-    """Of the mean latency, in the order of PARTS."""
+    """Return the parts' shares of the mean latency, in the order of PARTS."""
     all_ms = watched.latency_ms or 1.0
     return [(part.figure(watched) or 0.0) / all_ms for part in PARTS]
 

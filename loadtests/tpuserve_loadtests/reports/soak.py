@@ -1,4 +1,4 @@
-"""The report of a soak: whether anything drifts, and each figure over the hours."""
+"""The report of a soak: the trend of each figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -26,12 +26,12 @@ from tpuserve_loadtests.reports.run import run_document
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.timeline_section import timeline_section
 
-# What a drift's last cell says, where it is good or bad news.
+# Courses that the report marks as good or bad.
 _NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: True, Course.BETTER: True}
 
 
 def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
-    """`settings`: what was asked for, by name."""
+    """Build the report. `settings`: the settings to show, by name."""
     return Report(
         kind="loadtest soak",
         subject=outcome.run.model,
@@ -66,12 +66,12 @@ def _document(outcome: SoakOutcome) -> Document:
 
 
 def segment_document(segment: Segment) -> dict[str, Document]:
-    """One segment, as a line of the log."""
+    """Return a segment for a line of the log."""
     return {**asdict(segment), "error_rate": segment.error_rate}
 
 
 def segment_line(segment: Segment, number: int, planned: int) -> str:
-    """One segment for who watches."""
+    """Describe a segment for progress output."""
     latencies = ("-" if value is None else f"{value:.2f}" for value in (segment.p50_ms, segment.p99_ms))
     p50, p99 = latencies
     line = f"  {number:4} of {planned}  {segment.rate_per_s:,.1f}/s  p50 {p50} ms  p99 {p99} ms"
@@ -101,7 +101,7 @@ def _segment_rows(outcome: SoakOutcome) -> list[Cells]:
 
 
 def _printed(outcome: SoakOutcome) -> list[Printed]:
-    """Table of figures, verdict and notes."""
+    """List the table of figures, the verdict and the notes."""
     run, hours = outcome.run, shown_hours(outcome)
     span = f"{len(outcome.segments)} of {outcome.planned} segments, {run.total.requests:,} requests"
     lines = (*map(str, run.gates), *(f"note: {note}" for note in outcome.notes))
@@ -142,7 +142,7 @@ def _page(outcome: SoakOutcome, settings: Mapping[str, str]) -> Page:
 
 
 def soak_sections(outcome: SoakOutcome) -> list[Section]:
-    """Trends, each figure over the segments, and the latencies of all of them."""
+    """List the trends, each figure over the segments, and the latencies of all segments."""
     measured = outcome.run.measured
     planned_s = outcome.planned * measured.load.seconds
     total = measured.total.histogram
@@ -214,7 +214,7 @@ def _stretch(segment: Segment) -> Stretch:
 
 
 def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None:
-    """Nothing where the server does not tell."""
+    """Chart the server's memory. Return None if the server does not report it."""
     known = [(one, one.memory_bytes / MIB) for one in segments if one.memory_bytes is not None]
     if not known:
         return None
@@ -224,7 +224,7 @@ def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None
         title="Memory",
         label=f"The server's resident memory, from {min(sizes):,.1f} to {max(sizes):,.1f} MiB",
         x=time.axis,
-        # A leak of a few MiB an hour would not show above a server's hundreds.
+        # The axis excludes zero, because a leak of a few MiB per hour would not show next to hundreds of MiB.
         y=Axis("MiB", Linear.around(sizes, zero=False)),
         curves=[Curve("resident", [(time.of(one.at_s), size) for one, size in known])],
         columns=[Column(time.of(one.at_s), f"{_says(time, one)}\n{size:,.1f} MiB") for one, size in known],

@@ -23,7 +23,7 @@ from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, L
 from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-# More curves than this in one chart cannot be told apart.
+# Limit for curves in a chart, beyond which readers cannot distinguish them.
 _MOST_CURVES = 6
 
 
@@ -45,12 +45,12 @@ def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Re
 
 
 def sweep_cases(steps: Sequence[RunOutcome]) -> list[Case]:
-    """Each step's, after the name of the load."""
+    """List the cases of each step, with the load as prefix."""
     return [replace(case, name=f"{_name(step)}: {case.name}") for step in steps for case in step.cases]
 
 
 def _server(watched: Watched) -> dict[str, Any]:  # values of several types
-    """Means of a request and of a batch; empty where the server does not tell."""
+    """Return means of a request and of a batch, or None values if the server does not report them."""
     server = watched.server
     return {
         "network_ms": part_ms(watched, LATE, NETWORK),
@@ -65,7 +65,7 @@ def _server(watched: Watched) -> dict[str, Any]:  # values of several types
 
 
 def _printed(steps: Sequence[RunOutcome]) -> list[Printed]:
-    """A line for each load, then the notes: those of all loads once, then the others of each that has any."""
+    """List a row for each load, the notes common to all loads, and then the other notes of each load."""
     first, shared = steps[0], _shared_notes(steps)
     rows = [
         Row(str(step.measured.load), [*_counts(step), f"{step.total.rate_per_s:,.1f}", *exact_cells(step.total)])
@@ -89,19 +89,19 @@ def _counts(step: RunOutcome) -> list[str]:
 
 
 def _name(step: RunOutcome) -> str:
-    """A load in few letters."""
+    """Return a short name of the load."""
     offered_per_s = step.measured.load.offered_per_s
     return str(step.measured.load) if offered_per_s is None else f"{offered_per_s:g}/s"
 
 
 def _shared_notes(steps: Sequence[RunOutcome]) -> list[str]:
-    """Notes that all of several steps have."""
+    """List the notes that all of several steps share."""
     first, *others = map(_notes_of, steps)
     return [note for note in first if all(note in notes for notes in others)] if others else []
 
 
 def _notes_of(step: RunOutcome) -> list[str]:
-    """A step's notes, but how latencies of all steps are counted."""
+    """List a step's notes, except the note on how latencies are counted."""
     return [note for note in step.notes if note != FROM_DUE]
 
 
@@ -144,7 +144,7 @@ def _headline(steps: Sequence[RunOutcome]) -> Headline:
 
 
 def _notes(steps: Sequence[RunOutcome]) -> list[str]:
-    """Each once, with the loads that it is about."""
+    """List the distinct notes with their loads."""
     loads: dict[str, list[str]] = {}
     for step in steps:
         for note in _notes_of(step):
@@ -184,7 +184,7 @@ def _rows(steps: Sequence[RunOutcome]) -> list[Row]:
 
 
 def _histograms(steps: Sequence[RunOutcome]) -> dict[str, LatencyHistogram]:
-    """Of steps spread evenly over all of them, the first and the last among them."""
+    """Return the histograms of evenly spaced steps, including the first and the last."""
     last = len(steps) - 1
     chosen = {round(number * last / (_MOST_CURVES - 1)) for number in range(_MOST_CURVES)} if last else {0}
     return {str(steps[number].measured.load): steps[number].measured.total.histogram for number in sorted(chosen)}

@@ -1,4 +1,4 @@
-"""Latency against throughput: how much a server does, and what it costs those who wait."""
+"""Latency against throughput."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,10 @@ _NAMES = ("p50", "p90", "p99")
 
 
 def throughput_chart(steps: Sequence[tuple[str, Summary]], *, named: bool) -> Chart | None:
-    """A point for each load, which the text names, beside it if `named`; nothing where none was answered."""
+    """Draw a point for each load, with its name in the tooltip and, if `named`, next to the point.
+
+    Returns None without successful requests.
+    """
     answered = [(load, line) for load, line in steps if line.p50_ms is not None]
     if not answered:
         return None

@@ -1,4 +1,4 @@
-"""How a load went over time: rates, failures, latencies."""
+"""Rates, failures and latencies over time."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.time_axis import TimeAxis
 from tpuserve_loadtests.report_model.units import milliseconds, per_second, three_digits
 
-# The slowest of each stretch is told and not drawn: of few requests it is p99 itself.
+# The maximum of each window appears only in the tooltip. For few requests, it equals p99.
 _DRAWN = ("p50", "p90", "p99")
 _TOLD = (*_DRAWN, "max")
 
@@ -17,9 +17,9 @@ _TOLD = (*_DRAWN, "max")
 def timeline_section(
     stretches: Sequence[Stretch], planned_s: float, offered: Sequence[tuple[float, float]] = (), stopped: str = ""
 ) -> Charts | None:
-    """`planned_s`: how long it should have lasted. `offered`: instants in seconds and the rate that was asked for.
+    """Chart rates and latencies over time. Return None without measurements.
 
-    Of nothing measured, nothing.
+    `planned_s` is the planned duration. `offered` holds times in seconds with the offered rate.
     """
     if not stretches:
         return None
