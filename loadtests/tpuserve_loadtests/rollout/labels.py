@@ -1,7 +1,7 @@
-"""The labels of one model: what the configuration file says, what the server answers, and moving both together.
+"""The labels of a model in the configuration file and on the server, and their joint update.
 
-A reload replaces the whole configuration of a server. So the file must be what the server runs, which is made sure of
-first, and is what a reload sends; whoever starts the server again then finds the labels where they were left.
+A reload replaces the whole configuration of a server, and sends the file. Therefore, the file must match the server's
+configuration before an update. After a restart, the server then has the same labels.
 """
 
 import os
@@ -17,7 +17,7 @@ from tpuserve_client.errors import TpuserveError
 from tpuserve_loadtests.rollout.model_config_text import BadConfig, ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
 
-# How the server learns of it: it is told, or it reads the file again and again by itself.
+# The way to the server: a reload request, or the server's own polling of the file.
 Apply: TypeAlias = Literal["reload", "poll"]
 
 _LOOK_S: Final = 0.2
@@ -25,7 +25,7 @@ _LOOK_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a label is: the version that the file gives it, None for none, and what the server does, in words."""
+    """The state of a label: its version in the file, or None, and the server's behaviour in words."""
 
     label: str
     in_file: int | None
@@ -37,15 +37,18 @@ class Standing:
 
 
 class NotMoved(Exception):
-    """The labels could not be moved; the message says why and what stands where."""
+    """Error for labels that could not be moved. The message states the reason and the labels' state."""
 
 
 class Labels:
-    """Moves labels of `model`. A label is a version, or None where there is none. Belongs to one thread."""
+    """Mover of a model's labels. A label has a version, or None if it does not exist. Belongs to one thread."""
 
     def __init__(self, file: Path, model: str, service: ModelService, apply: Apply, patience_s: float) -> None:
-        """`patience_s`: how long the server may take until it answers as the file says. BadConfig for a bad file."""
-        self._file = file.resolve()  # a link stays one
+        """Read the file. The server may take `patience_s` seconds to apply a change.
+
+        Raises BadConfig for an invalid file.
+        """
+        self._file = file.resolve()  # resolved, so that a symbolic link remains a link
         self._model = model
         self._service = service
         self._apply = apply
@@ -53,7 +56,10 @@ class Labels:
         self.config = self._read()
 
     def check(self) -> None:
-        """BadConfig if the file cannot be written, or is not what the server runs: nothing else of it may change."""
+        """Raise BadConfig if the file cannot be written, or differs from the server's configuration.
+
+        A reload would otherwise change more than the labels.
+        """
         if not (os.access(self._file, os.W_OK) and os.access(self._file.parent, os.W_OK)):
             raise BadConfig("it cannot be written (a new file takes its place, so its folder must be writable, too)")
         for model in self.config.models:
@@ -63,7 +69,7 @@ class Labels:
                 raise BadConfig(f"it is not what the server runs: model {model}: {error.message}") from None
             for label, version in self.config.labels(model).items():
                 answers = self._service.labelled(model, label)
-                # A label may stand for a version that is not available; for another one it may not.
+                # A label may have an unavailable version in the file, but not a different one.
                 if answers != version and (answers is not None or model == self._model):
                     raise BadConfig(
                         f"it is not what the server runs: it gives label {label} of {model} to version {version}, "
@@ -71,7 +77,10 @@ class Labels:
                     )
 
     def move(self, changes: Mapping[str, int | None]) -> None:
-        """Block until the server answers to the labels so. NotMoved, with the file as it was, where it does not."""
+        """Move labels, and block until the server applies them.
+
+        Raises NotMoved if it does not, with the file restored.
+        """
         if self._read().text != self.config.text:
             raise NotMoved(f"{self._file} was changed by somebody else meanwhile, and is left as it is")
         before = self.config
@@ -83,7 +92,7 @@ class Labels:
             return
         self._write()
         refusal = self._tell()
-        # What is refused changes nothing; of anything else that goes wrong the server's answers tell what came of it.
+        # A failed reload may still have changed the server, so its current labels decide.
         if self._answers_so(changes) if refusal else self._stands(changes):
             return
         self.config = before
@@ -94,7 +103,7 @@ class Labels:
         raise NotMoved(f"{refusal or 'the server did not take it'}{again}. {stand}")
 
     def standings(self, labels: Iterable[str]) -> tuple[Standing, ...]:
-        """What file and server say of labels now."""
+        """Return the labels' current state in the file and on the server."""
         in_file = self.config.labels(self._model)
         return tuple(Standing(label, in_file.get(label), self._server_says(label)) for label in labels)
 
@@ -105,7 +114,7 @@ class Labels:
             return f"cannot be asked ({error.message})"
 
     def _stands(self, changes: Mapping[str, int | None]) -> bool:
-        """Wait until the server answers so; False if it does not in time."""
+        """Wait until the server applies the changes. Return False after a timeout."""
         deadline_s = time.monotonic() + self._patience_s
         while not self._answers_so(changes):
             if time.monotonic() > deadline_s:
@@ -114,14 +123,14 @@ class Labels:
         return True
 
     def _answers_so(self, changes: Mapping[str, int | None]) -> bool:
-        """Whether it does now; one that cannot be asked does not."""
+        """Return whether the server has the changes now; False if it does not respond."""
         try:
             return all(self._service.labelled(self._model, label) == version for label, version in changes.items())
         except TpuserveError:
             return False
 
     def _tell(self) -> str:
-        """Have the server take the file; why it does not, if it says so."""
+        """Send the file to the server unless it polls. Return the server's error, or an empty string."""
         if self._apply == "poll":
             return ""
         try:
@@ -137,7 +146,7 @@ class Labels:
             raise BadConfig(getattr(error, "strerror", None) or "is no text") from None
 
     def _write(self) -> None:
-        """In one step: a server that polls must never read half of it."""
+        """Replace the file atomically, because a polling server must never read a partial file."""
         with tempfile.NamedTemporaryFile(
             "w", dir=self._file.parent, prefix=f".{self._file.name}.", delete=False
         ) as new:

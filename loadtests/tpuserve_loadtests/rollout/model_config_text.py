@@ -1,4 +1,4 @@
-"""A model_config_file as text whose version labels can be changed, and nothing else of it."""
+"""Text of a model_config_file, with changes to version labels that preserve all other text."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -10,11 +10,11 @@ from tpuserve_loadtests.rollout.proto_text import Field, read_fields
 
 
 class BadConfig(ValueError):
-    """No ModelServerConfig, or one in which the labels cannot be changed; the message says why."""
+    """Error for an invalid ModelServerConfig, or one whose labels cannot be changed. The message states the reason."""
 
 
 class ModelConfigText:
-    """A ModelServerConfig. `message` is what the text means."""
+    """A ModelServerConfig as text, with `message` as its parsed form."""
 
     def __init__(self, text: str) -> None:
         """Parse the text. Raises BadConfig, with line and column, for invalid text and for unknown fields."""
@@ -33,20 +33,20 @@ class ModelConfigText:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of all models, in their order."""
+        """The names of all models, in file order."""
         return tuple(model.name for model in self.message.model_config_list.config)
 
     def labels(self, model: str) -> dict[str, int]:
-        """The versions of a model's labels. BadConfig for a model that is not in it."""
+        """Return the versions of a model's labels. Raises BadConfig for an unknown model."""
         for config in self.message.model_config_list.config:
             if config.name == model:
                 return dict(config.version_labels)
         raise BadConfig(f"model {model} is not in it; there are {', '.join(self.models)}")
 
     def with_labels(self, model: str, changes: Mapping[str, int | None]) -> Self:
-        """With labels of one model given to other versions, added, or (None) taken away; all else stays as it is.
+        """Return the text with labels of one model moved to other versions, added, or removed (None).
 
-        BadConfig where the text is written in a way in which that cannot be done.
+        All other text is unchanged. Raises BadConfig if the text's format does not permit the change.
         """
         self.labels(model)
         text = self.text
@@ -57,7 +57,7 @@ class ModelConfigText:
         return changed
 
     def _check(self, changed: Self, model: str, changes: Mapping[str, int | None]) -> None:
-        """Nothing else may have become different: protobuf reads the new text, too, and says."""
+        """Check with protobuf that only the labels changed. Raises BadConfig."""
         wanted = ModelServerConfig.FromString(self.message.SerializeToString())
         for config in wanted.model_config_list.config:
             if config.name == model:
@@ -77,7 +77,7 @@ def _changed(text: str, model: str, label: str, version: int | None) -> str:
         if version is None:
             return text
         return _inserted(text, config, f"version_labels {{ key: {_quoted(label)} value: {version} }}")
-    last = found[-1]  # as protobuf has it, the last one holds
+    last = found[-1]  # in protobuf, the last value of a field applies
     if version is None:
         if last.in_list:
             raise BadConfig(f"the label {label} of {model} is one of a list: it cannot be taken away alone")
@@ -102,7 +102,7 @@ def _key(field: Field) -> str:
 
 
 def _inserted(text: str, message: Field, field: str) -> str:
-    """A field at the end of a message: on a line of its own where its neighbours have one."""
+    """Insert a field at the end of a message, on a separate line if the last field has one."""
     closing = message.end - 1
     line_start = text.rfind("\n", 0, closing) + 1
     if text[line_start:closing].strip() or not message.fields:
@@ -113,7 +113,7 @@ def _inserted(text: str, message: Field, field: str) -> str:
 
 
 def _without(text: str, field: Field) -> str:
-    """Less the field, and less its line if it has one of its own."""
+    """Remove a field, with its line if the line is otherwise empty."""
     line_start = text.rfind("\n", 0, field.start) + 1
     line_end = text.find("\n", field.end) + 1
     if line_end and not (text[line_start : field.start] + text[field.end : line_end]).strip():

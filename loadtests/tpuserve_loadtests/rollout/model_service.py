@@ -1,4 +1,4 @@
-"""What a rollout asks a server over gRPC: versions, what labels stand for, and to take another configuration."""
+"""Requests of a rollout to a server over gRPC: versions, labels, and reloads of the configuration."""
 
 from types import TracebackType
 from typing import Final, Self
@@ -14,15 +14,18 @@ from tpuserve_loadtests.golden.manifest_precision import ask_precision
 from tpuserve_loadtests.golden.tolerance import Precision
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
-# A label that nobody has, and a model: TensorFlow Serving has one code for each, and so has tpuserve.
+# Errors for an unknown label and for an unknown model, from TensorFlow Serving and tpuserve.
 _NO_LABEL: Final = (InvalidArgument, NotFound)
 
 
 class ModelService:
-    """Use it in a `with` statement. Every call blocks and raises TpuserveError for what the server refuses."""
+    """gRPC client for use in a `with` statement. Every call blocks, and raises TpuserveError for an error response."""
 
     def __init__(self, address: str, access: Access, timeout_s: float, reload_timeout_s: float) -> None:
-        """A reload has a timeout of its own: it waits until models that are new serve. Raises InvalidArgument."""
+        """Connect to the server. A reload waits until new models serve, so it has a separate timeout.
+
+        Raises InvalidArgument.
+        """
         self._reload_timeout_s = reload_timeout_s
         self._client = access.client(address, timeout_s)
         self._timeout_s = timeout_s
@@ -38,30 +41,30 @@ class ModelService:
         self._client.close()
 
     def available(self, model: str) -> tuple[int, ...]:
-        """Versions that answer, ascending."""
+        """Return the available versions, ascending."""
         return tuple(sorted(status.version for status in self._client.status(model) if status.state is State.AVAILABLE))
 
     def labelled(self, model: str, label: str) -> int | None:
-        """The version that answers to a label; None where no version does."""
+        """Return the version of a label, or None if the label has no version."""
         try:
             return self._client.metadata(model, label=label).version
         except _NO_LABEL:
             return None
 
     def signature(self, spec: ModelSpec, name: str | None) -> Signature:
-        """A signature of a version; InvalidArgument where there is none of that name."""
+        """Return a signature of a version. Raises InvalidArgument for an unknown name."""
         return self._client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
 
     def precision(self, spec: ModelSpec) -> Precision | None:
-        """Ask for the tolerance in a version's manifest; None if the server does not know it."""
+        """Fetch the tolerance from a version's manifest. Return None if the server does not report it."""
         return ask_precision(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec)
 
     def send(self, exchange: Exchange, timeout_s: float) -> Reply:
-        """Any request that was encoded."""
+        """Send an encoded request."""
         return self._transport.send(exchange, timeout_s)
 
     def reload(self, config: Message) -> None:
-        """Replace the whole configuration, a ModelServerConfig."""
+        """Replace the whole configuration. `config` is a ModelServerConfig."""
         request = official.ReloadConfigRequest()
         request.config.ParseFromString(config.SerializeToString())  # keeps tpuserve's own fields as unknown fields
         reply = self._transport.send(Exchange(_RELOAD, request.SerializeToString()), self._reload_timeout_s)

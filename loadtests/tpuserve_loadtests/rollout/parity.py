@@ -1,4 +1,4 @@
-"""Golden parity: the same requests to two versions of a model, and how far apart their answers are."""
+"""Golden parity: the differences between two versions' responses to the same requests."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests of one version, encoded. Those of both versions go in the same order."""
+    """Encoded requests of one version. Both versions have the same order of requests."""
 
     spec: ModelSpec
     exchanges: tuple[Exchange, ...]
@@ -22,19 +22,19 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """The comparison of both versions, by request. `signature` is the difference of signatures; then none was sent."""
+    """The comparison of both versions, by request. If `signature` has a difference, no request was sent."""
 
     answers: "tuple[Compared, ...]"
     signature: str = ""
 
     @property
     def different(self) -> tuple[str, ...]:
-        """Return the problems of the answers that differ."""
+        """The problems of the responses that differ."""
         return tuple(answer.problem for answer in self.answers if answer.problem)
 
     @property
     def largest(self) -> str:
-        """Describe the largest difference among answers that agree, and its limit; empty without floats."""
+        """Description of the largest difference among matching responses, with its limit; empty without floats."""
         found = max((answer for answer in self.answers if answer.output), key=lambda each: each.gap, default=None)
         if found is None:
             return ""
@@ -43,7 +43,7 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The comparison of one request's answers: the problem, or the float `output` that differs most, and its limit."""
+    """The result for one request: a problem, or the float `output` with the largest difference, and its limit."""
 
     problem: str = ""
     output: str = ""
@@ -52,7 +52,7 @@ class Compared:
 
 
 def signature_difference(a: Signature, b: Signature) -> str:
-    """How the second differs from the first in what clients see of it; nothing if it does not."""
+    """Describe the difference between the signatures that clients see. Return an empty string if there is none."""
     for what, mine, theirs in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
         if mine.keys() != theirs.keys():
             return f"{what}s are {sorted(theirs)}, were {sorted(mine)}"

@@ -1,6 +1,6 @@
-"""A rollout from gate to gate: what is done in which order, and what is taken back where it fails.
+"""The procedure of a rollout: the order of gates and moves, and their reversal after a failure.
 
-What a gate measures and how a label moves comes in from outside.
+The caller supplies the measurements of gates and the moves of labels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +11,12 @@ from typing import Final, Protocol
 from tpuserve_loadtests.exit_codes import EXIT_FAILED
 from tpuserve_loadtests.rollout.labels import NotMoved
 
-# The name of a step that is none.
+# Name of the entry for a signal, which is not a step.
 INTERRUPTED: Final = "interrupted"
 
 
 class StepState(StrEnum):
-    """What became of a step."""
+    """The result of a step."""
 
     PLANNED = "planned"
     PASSED = "passed"
@@ -27,7 +27,7 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step for people: what it is, what came of it, and when: seconds after the rollout began, and how many."""
+    """A step with its result. `start_s` counts from the start of the rollout."""
 
     name: str
     state: StepState
@@ -37,18 +37,18 @@ class Step:
 
 
 class Outcome(StrEnum):
-    """What the whole came to."""
+    """The result of a rollout."""
 
     PLANNED = "planned"
     PROMOTED = "promoted"
-    REFUSED = "refused"  # the labels were not touched
+    REFUSED = "refused"  # the labels did not change
     MOVED_BACK = "moved back"
-    STUCK = "stuck"  # the labels are not where they should be
+    STUCK = "stuck"  # the labels could not be restored
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a gate says. `exit_code` is 0 for one that is passed."""
+    """The verdict of a gate. An `exit_code` of 0 means that it passed."""
 
     exit_code: int
     detail: str
@@ -56,7 +56,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Something to be passed. `plan` says what it will do. `cheap`: it may be asked without being told to execute."""
+    """A requirement for the rollout. `plan` describes its action. A `cheap` gate also runs in a dry run."""
 
     name: str
     plan: str
@@ -65,16 +65,17 @@ class Gate:
 
 
 class Mover(Protocol):
-    """Moves labels of one model. `move` raises NotMoved, and then has left them as they were, as far as it could."""
+    """Mover of one model's labels. If `move` raises NotMoved, it has restored the labels as far as possible."""
 
     def move(self, changes: Mapping[str, int | None]) -> None: ...
 
 
 @dataclass
 class Rollout:
-    """`moves`: a label, its version now (None for none) and then, in this order. `tell` is told of each step.
+    """A rollout with its steps so far.
 
-    `clock`: seconds that never go back.
+    Each of `moves` is a label, its current version (or None) and its new version, in order of execution. `tell`
+    receives each finished step. `clock` returns monotonic seconds.
     """
 
     gates: Sequence[Gate]
@@ -92,12 +93,12 @@ class Rollout:
 
     @property
     def planned(self) -> list[str]:
-        """Names of its steps, if all goes well."""
+        """The names of the steps of a successful rollout."""
         soak = [self.soak.name] if self.soak is not None else []
         return [*(gate.name for gate in self.gates), *map(_name, self.moves), *soak]
 
     def plan(self) -> Outcome:
-        """Pass the cheap gates and say what else would be done."""
+        """Run the cheap gates, and list the remaining steps as planned."""
         for gate in self.gates:
             if gate.cheap and not self._passes(gate):
                 return Outcome.REFUSED
@@ -110,7 +111,7 @@ class Rollout:
         return Outcome.PLANNED
 
     def execute(self) -> Outcome:
-        """Do it. After the first move, whatever goes wrong moves all labels back."""
+        """Run the rollout. After the first move, any failure moves all labels back."""
         for gate in self.gates:
             if not self._passes(gate):
                 return Outcome.REFUSED
@@ -133,7 +134,7 @@ class Rollout:
         try:
             if self.soak is None or self._passes(self.soak):
                 return Outcome.PROMOTED
-        except BaseException:  # whatever it is, users must not be left with a version that nobody vouches for
+        except BaseException:  # after any error, users must not keep an unverified version
             self._back(moved)
             raise
         return self._back(moved)
@@ -143,7 +144,9 @@ class Rollout:
             return False
         try:
             judged = gate.judge()
-        except SystemExit as ended:  # as where the server is gone: why was told, and the labels must be seen to
+        except (
+            SystemExit
+        ) as ended:  # such as an unreachable server, which was reported; the labels still need a decision
             judged = Judged(int(ended.code or EXIT_FAILED), f"it could not be asked (exit code {ended.code})")
         if judged.exit_code:
             self.exit_code = judged.exit_code
@@ -158,7 +161,7 @@ class Rollout:
         return False
 
     def _back(self, moved: Mapping[str, int | None]) -> Outcome:
-        """Labels to where they were, the last one that was moved first."""
+        """Move the labels back, in reverse order."""
         if not moved:
             return Outcome.REFUSED
         stuck = False
@@ -176,7 +179,7 @@ class Rollout:
         return Outcome.MOVED_BACK
 
     def _step(self, name: str, state: StepState, detail: str) -> None:
-        """One begins where the last one ended."""
+        """Record a step, which starts at the end of the previous one."""
         start_s = sum(step.seconds for step in self.steps)
         step = Step(name, state, detail, start_s, self.clock() - self._began_s - start_s)
         self.steps.append(step)

@@ -1,6 +1,6 @@
-"""Where things stand in a text proto, so that one value can be changed and all else left as it is, comments included.
+"""Positions in a text proto, for changes to single values that keep all other text and comments.
 
-What it means is protobuf's to say: this reads only what protobuf has parsed already.
+The reader accepts only text that protobuf has already parsed, and does not interpret it.
 """
 
 import re
@@ -18,9 +18,10 @@ _CLOSING: Final = {"{": "}", "<": ">"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field from `start` to `end` of the text, its value from `value_start`: a scalar's text, or a message's fields.
+    """A field from `start` to `end` of the text, with its value from `value_start`.
 
-    `in_list`: it is one of several in brackets, and cannot be cut out alone.
+    The value is `scalar` or the `fields` of a message. A field with `in_list` is an element of a list in brackets, and
+    cannot be removed alone.
     """
 
     name: str
@@ -32,12 +33,12 @@ class Field:
     in_list: bool = False
 
     def find(self, name: str) -> "list[Field]":
-        """Its fields of a name."""
+        """Return the subfields with a name."""
         return [field for field in self.fields if field.name == name]
 
 
 def read_fields(text: str) -> tuple[Field, ...]:
-    """The fields of a whole message. ValueError for text that protobuf would not have parsed."""
+    """Return the fields of a message. Raises ValueError for text that protobuf would reject."""
     reader = _Reader(text)
     fields = reader.fields("")
     return tuple(fields)
@@ -86,14 +87,14 @@ class _Reader:
             _, _, end = self._take()
             return Field(name, start, value_start, end, fields=fields, in_list=in_list)
         scalar = _unquoted(token)
-        while token[0] in "\"'" and self._peek()[:1] in ('"', "'"):  # strings that follow each other are one
+        while token[0] in "\"'" and self._peek()[:1] in ('"', "'"):  # adjacent strings are concatenated
             more, _, end = self._take()
             scalar += _unquoted(more)
         return Field(name, start, value_start, end, scalar=scalar, in_list=in_list)
 
     def _peek(self) -> str:
         skipped = _SKIPPED.match(self._text, self._at)
-        assert skipped is not None  # it matches nothing, too
+        assert skipped is not None  # the pattern also matches an empty string
         token = _TOKEN.match(self._text, skipped.end())
         if token is None and skipped.end() < len(self._text):
             raise ValueError(f"no text proto: {self._text[skipped.end() : skipped.end() + 20]!r}")
@@ -110,7 +111,7 @@ class _Reader:
 
 def _end_of_skipped(text: str, at: int) -> int:
     skipped = _SKIPPED.match(text, at)
-    assert skipped is not None  # it matches nothing, too
+    assert skipped is not None  # the pattern also matches an empty string
     return skipped.end()
 
 
