@@ -1,4 +1,4 @@
-"""What a run under plain Locust comes to, line by line: Locust's own statistics have two digits."""
+"""Results of a run under plain Locust, by line. Locust's own statistics have only two digits."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from tpuserve_loadtests.measurement.tally import Tally
 
 
 class LineTallies:
-    """Of one process, or of all whose reports were merged. Belongs to one thread. Cores are of each process."""
+    """Tallies of one process, or the merged tallies of several. Belongs to one thread."""
 
     def __init__(self) -> None:
         self.tallies: dict[str, Tally] = {}
@@ -20,7 +20,7 @@ class LineTallies:
         self._cpu_s_of_workers: dict[str, float] = {}
 
     def record(self, line: str, latency_s: float, failed: bool) -> None:
-        """Count one request."""
+        """Count a request."""
         tally = self.tallies.get(line)
         if tally is None:
             tally = self.tallies[line] = Tally()
@@ -30,12 +30,12 @@ class LineTallies:
             tally.record_success(latency_s * 1e6)
 
     def end(self) -> None:
-        """The run is over; what comes later is no part of its time."""
+        """Mark the end of the run. Later requests do not extend its time."""
         if not self._end_s:
             self._end_s, self._cpu_end_s = time.perf_counter(), time.process_time()
 
     def take_wire(self) -> dict[str, Any]:
-        """What `add_wire` of the coordinator reads: everything since the last time."""
+        """Return a document for the coordinator's `add_wire` with all records since the previous call."""
         tallies, self.tallies = self.tallies, {}
         cpu_s = (self._cpu_end_s or time.process_time()) - self._cpu_start_s
         return {"tallies": {name: tally.to_wire() for name, tally in tallies.items()}, "cpu_s": cpu_s}
@@ -47,7 +47,7 @@ class LineTallies:
             self.tallies.setdefault(name, Tally()).add(Tally.from_wire(sent))
 
     def measured(self, lines: tuple[str, ...], users: int) -> Measured:
-        """The run as one window, which is all that is known of it."""
+        """Return the run as a single window, because only its totals are known."""
         self.end()
         span_s = max(self._end_s - self._start_s, 1e-3)
         load = Load(span_s, users=max(users, 1))

@@ -1,4 +1,4 @@
-"""What a locustfile needs: a class of users that send predict requests, in a process that was handed to gevent."""
+"""Factory for locustfiles: a class of users that send Predict requests, in a process that gevent has patched."""
 
 from typing import Any
 
@@ -7,9 +7,12 @@ from tpuserve_loadtests.workload import Protocol
 
 
 def predict_users(*protocols: Protocol) -> type[Any]:  # Locust ships no annotations
-    """Users of these protocols; Locust's events are listened to from now on. Call it once, in the locustfile itself."""
+    """Return a user class for these protocols, and register listeners for Locust's events.
+
+    Call it once, in the locustfile itself.
+    """
     give_process_to_gevent()
-    # Only now: these import gRPC.
+    # These import gRPC, which must follow the gevent setup.
     from locust import events
 
     from tpuserve_loadtests.plain_locust.suite import Suite

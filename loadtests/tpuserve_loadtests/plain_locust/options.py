@@ -1,4 +1,4 @@
-"""Locust's command line with ours: what is sent, and where to. Its web page has them as fields, too."""
+"""Options for requests and addresses on Locust's command line. Locust's web page shows them as fields, too."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _ADDRESSES: Final[Mapping[Protocol, tuple[str, str, str]]] = {
     "grpc": ("--grpc", "grpc_address", DEFAULT_GRPC),
     "rest": ("--rest", "rest_url", DEFAULT_REST),
 }
-# Flag, its name among the values that `tpuserve loadtest` has, and what it says. --version is Locust's own.
+# Flag, name of the value in `tpuserve loadtest`, and help. Locust itself uses --version.
 _TEXTS: Final = (
     ("--model", "model", "Model that is asked."),
     ("--model-version", "version", "Version of the model; the latest unless told."),
@@ -45,7 +45,7 @@ _TEXTS: Final = (
 
 
 def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: ANN401  Locust ships no annotations
-    """Add them to Locust's parser."""
+    """Add the options to Locust's parser."""
     for protocol in protocols:
         flag, name, default = _ADDRESSES[protocol]
         parser.add_argument(flag, dest=name, default=None, help=f"Address; {ADDRESS_VARIABLE}'s, else {default}.")
@@ -78,7 +78,7 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """The options of `tpuserve loadtest run` that a suite takes, too."""
+    """The options of `tpuserve loadtest run` that also apply under Locust."""
 
     models: ModelOptions
     server: MeasuredServerOptions
@@ -123,13 +123,13 @@ def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOpti
 
 
 def said_names(values: Namespace, options: SuiteOptions) -> set[str]:
-    """Return the names of given values that a scenario may set, too."""
+    """Return the names of given values that a scenario can also set."""
     said = {"grpc_address": options.server.grpc_address, "rest_url": options.server.rest_url, "gates": options.gates}
     return {name for name, value in {**said, "timeout": values.request_timeout}.items() if value}
 
 
 def _address(values: Namespace, name: str) -> str | None:
-    """Return the address; None if the suite does not have the protocol."""
+    """Return the address, or None if the suite does not have the protocol."""
     address: str | None = getattr(values, name, None)
     return address
 

@@ -1,7 +1,7 @@
-"""A suite for plain Locust: users that send predict requests, and what is said of them when Locust ends.
+"""A suite for plain Locust: users that send Predict requests, and a report when Locust ends.
 
-Locust starts and stops the users, on this machine or others, and shows its web page. Importing this needs a process
-that was handed to gevent: see gevent_setup.
+Locust starts and stops the users, on this machine or others, and serves its web page. The process must run gevent
+before it imports this module: see gevent_setup.
 """
 
 import logging
@@ -31,14 +31,14 @@ from tpuserve_loadtests.traffic.senders import Connections, Sender
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT
 from tpuserve_loadtests.workload import Protocol, Turns
 
-# Of a worker's first request from the next one's: each begins elsewhere in the requests.
+# Distance between the first requests of two workers, so that each starts elsewhere in the sequence.
 _WORKERS_APART: Final = 104_729
 _REPORT: Final = "tpuserve"
 _log = logging.getLogger(__name__)
 
 
 class Suite:
-    """Belongs to one thread, Locust's greenlets'. `listen` and `user_class` are for a locustfile."""
+    """Suite of a locustfile, which calls `listen` and `user_class`. Belongs to the thread of Locust's greenlets."""
 
     def __init__(self, protocols: Sequence[Protocol]) -> None:
         self._protocols = tuple(protocols)
@@ -49,7 +49,7 @@ class Suite:
         self._tallies: LineTallies | None = None
 
     def listen(self, events: Any) -> None:  # noqa: ANN401  Locust ships no annotations
-        """Take part in what Locust does."""
+        """Register listeners for Locust's events."""
         events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser, self._protocols))
         events.init.add_listener(lambda environment, **_: self._prepare(environment))
         events.test_start.add_listener(lambda environment, **_: self._start(environment))
@@ -60,27 +60,27 @@ class Suite:
         events.quitting.add_listener(lambda environment, **_: self._report(environment))
 
     def user_class(self) -> type[Any]:
-        """Users that send one request after the other."""
+        """Return a user class that sends one request after another."""
         suite = self
 
         class PredictUser(User):  # type: ignore[misc]  # Locust ships no annotations
             wait_time: ClassVar = constant(0)
 
             def on_start(self) -> None:
-                """Find what this user sends. Ends it where nothing can be sent."""
+                """Select this user's requests. Stop the user if the suite cannot send any."""
                 if suite._sending is None:
                     raise StopUser
                 self._ask = suite._sending.new_user(self.environment)
 
             @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
             def predict(self) -> None:
-                """One request."""
+                """Send one request."""
                 self._ask()
 
         return PredictUser
 
     def _prepare(self, environment: Any) -> None:  # noqa: ANN401
-        """What is wrong ends Locust before any load, unless its page may still put it right."""
+        """Exit on an error before any load, unless the user can still correct it on Locust's web page."""
         options = environment.parsed_options
         try:
             if isinstance(environment.runner, WorkerRunner) or not (
@@ -112,7 +112,7 @@ class Suite:
                 self._sending = Sending(self._target, getattr(environment.runner, "worker_index", 0), self._record)
 
     def _refuse(self, environment: Any, problem: str) -> None:  # noqa: ANN401
-        """The page shows failures: this is the only one."""
+        """Report the problem as a failed request, because Locust's web page shows only those."""
         self._target = None
         _log.error("Nothing is sent: %s", problem)
         environment.events.request.fire(
@@ -147,11 +147,11 @@ class Suite:
             self._tallies.add_wire(worker, data[_REPORT])
 
     def _report(self, environment: Any) -> None:  # noqa: ANN401
-        """Print the table and set the exit code, once a run was tried."""
+        """Print the table and set the exit code, if a run started."""
         if self._tallies is None or isinstance(environment.runner, WorkerRunner):
             return
         if isinstance(environment.runner, LocalRunner):
-            # Ended by a signal, Locust would stop them after this: they would send what is counted nowhere.
+            # After a signal, Locust stops the users only later. Their requests until then would be counted nowhere.
             environment.runner.stop()
         options = environment.parsed_options
         lines = () if self._target is None else tuple(line.name for line in self._target.workload.lines)
@@ -167,10 +167,10 @@ class Suite:
 
 
 class Sending:
-    """Connections to the server, and which request is next. Belongs to one thread, and to one run."""
+    """Connections to the server, and the sequence of requests. Belongs to one thread and one run."""
 
     def __init__(self, target: Target, worker: int, record: Callable[[str, float, bool], None]) -> None:
-        """`record` is told of each request: its line, its latency in seconds, and whether it failed."""
+        """Connect to the target. For each request, call `record` with its line, latency in seconds, and failure."""
         lines = target.workload.lines
         self._connections = Connections(target.addresses, target.access, MAX_IN_FLIGHT, target.timeout_s)
         self._senders = tuple(self._connections.sender(line) for line in lines)
@@ -185,7 +185,7 @@ class Sending:
         self._connections.close()
 
     def new_user(self, environment: Any) -> Callable[[], None]:  # noqa: ANN401
-        """What sends this user's next request. Without an order each user has a line of its own, as in our runs."""
+        """Return a function that sends the user's next request. Without an order, the user stays on one line."""
         if self._turns is not None:
             turns = self._turns
             return lambda: self._send_next(environment, turns)
@@ -205,7 +205,7 @@ class Sending:
             length = len(answer)
             if self._checks.is_due():
                 self._checks.check(sender.line, turn, answer)
-        except Exception as error:  # whatever went wrong is this request's outcome, not the user's end
+        except Exception as error:  # any error is the outcome of this request and must not end the user
             latency_s, failure = time.perf_counter() - start_s, error
         self._record(sender.line.name, latency_s, failure is not None)
         environment.events.request.fire(
