@@ -32,8 +32,8 @@ def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
     """Read arrays by input name from a file, in the model's dtypes.
 
     The file is `.npz` with input names, `.npy` for a single input, or `.json`. JSON is a TensorFlow Serving request
-    (`{"instances": …}` or `{"inputs": …}`), an object of arrays by input name, or a bare array for a single input.
-    Raises BadInput.
+    (`{"instances": …}` or `{"inputs": …}`) or an object of arrays by input name. A single input can also be a bare
+    array. Raises BadInput.
     """
     if path.suffix not in _SUFFIXES:
         raise BadInput(f"{path}: {', '.join(_SUFFIXES)} files are understood")

@@ -1,4 +1,4 @@
-"""Requests before they are encoded: arrays from a file, cut into requests, or random ones that fit the model."""
+"""Requests before they are encoded: arrays from a file, divided into requests, or random arrays for the model."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ from tpuserve_loadtests.distribution import Distribution
 from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_loadtests.inputs import BadInput, free_axes, has_rows, random_inputs
 
-# Different requests that are sent in turn; few enough to be encoded at once.
+# Limit for different requests, which are sent in turn. They must be few enough to encode in advance.
 MAX_REQUESTS: Final = 1024
 RANDOM_REQUESTS: Final = 32
-# As many as show a distribution's shares, if not those of rare values.
+# Enough requests to represent a distribution, except its rare values.
 DRAWN_REQUESTS: Final = 256
 RANDOM_SEED: Final = 20
-# Of Lengths: every input.
+# Key for lengths that apply to every input.
 EVERY_INPUT: Final = ""
 ONE: Final = Distribution.choice({1: 1.0})
 
@@ -32,22 +32,22 @@ _WIRES: Final[dict[workload.Protocol, Wire]] = {"grpc": GrpcWire(), "rest": Rest
 
 
 class Request(Protocol):
-    """What is asked, of whichever model and over whichever protocol."""
+    """A request, independent of model and protocol."""
 
     @property
     def rows(self) -> int: ...
 
     @property
     def golden(self) -> bytes:
-        """The right answer as a PredictResponse; empty if it is not known."""
+        """The expected response as a PredictResponse, or empty if it is unknown."""
 
     def exchange(self, spec: ModelSpec, protocol: workload.Protocol) -> Exchange:
-        """The request as bytes. Raises InvalidArgument for arrays that cannot be sent."""
+        """Return the encoded request. Raises InvalidArgument for arrays that cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
 class ArrayRequest:
-    """Arrays by input name, to be encoded as the client does; `outputs` are the right answer, if it is known."""
+    """Arrays by input name, in the client's encoding. `outputs` are the expected response, if known."""
 
     inputs: Mapping[str, Array]
     signature_name: str
@@ -56,11 +56,11 @@ class ArrayRequest:
 
     @property
     def golden(self) -> bytes:
-        """As Request's."""
+        """The expected response, as in Request."""
         return encode_golden(self.outputs) if self.outputs else b""
 
     def exchange(self, spec: ModelSpec, protocol: workload.Protocol) -> Exchange:
-        """gRPC with `tensor_content`, REST in the columnar form."""
+        """Return the encoded request: gRPC with `tensor_content`, REST in the columnar format."""
         return _WIRES[protocol].predict(PredictCall(spec, self.inputs, self.signature_name))
 
 
@@ -72,12 +72,12 @@ def array_requests(
     inputs: Mapping[str, Array] | None = None,
     outputs: Mapping[str, Array] | None = None,
 ) -> Iterator[ArrayRequest]:
-    """Requests of so many `rows` (1 unless told) from `inputs`, or random ones: at most MAX_REQUESTS.
+    """Return at most MAX_REQUESTS requests of `rows` rows (default 1), from `inputs` or with random arrays.
 
-    More rows in `inputs` than in a request make several requests; fewer are repeated. A model without a batch dimension
-    is sent the inputs as they are. `lengths` are of random inputs' free dimensions beside the first (1 unless told), by
-    input, or of EVERY_INPUT, which then all have the same in a request. `outputs` are the right answers to `inputs`,
-    row by row. Raises BadInput where that cannot be done.
+    If `inputs` has more rows than a request, the function divides them into several requests. If it has fewer, rows
+    repeat. A model without a batch dimension receives the inputs unchanged. `lengths` gives random inputs' free
+    dimensions except the first (default 1), by input or for EVERY_INPUT, which uses equal lengths within a request.
+    `outputs` are the expected responses for `inputs`, row by row. Raises BadInput for unsuitable arguments.
     """
     if not has_rows(signature) and rows is not None and rows.values != (1,):
         raise BadInput("the model has no batch dimension: a request cannot carry several rows")

@@ -1,6 +1,6 @@
-"""A scenario file: several models with their weights, and the load that they get together, in YAML.
+"""Scenario files in YAML: several models with weights, and their common load.
 
-Keys are named as the options of the command line are. Nothing here asks a server.
+The keys are the names of command-line options. This module sends no requests to a server.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
 from tpuserve_loadtests.requests import EVERY_INPUT
 from tpuserve_loadtests.workload import Protocol
 
-_Yaml: TypeAlias = Any  # whatever is in the file; read defensively below
+_Yaml: TypeAlias = Any  # any YAML value, which the code below validates
 
-# Keys whose field of Settings has another name.
+# Keys that differ from their field's name in Settings.
 _FIELDS: Final = {
     "grpc": "grpc_address",
     "rest": "rest_url",
@@ -32,12 +32,12 @@ _FIELDS: Final = {
 
 
 class BadScenario(ValueError):
-    """A file that is no scenario; the message names the key, what was expected and what came."""
+    """Error for an invalid scenario. The message names the key, the expected value and the received value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is sent of one model, as it was asked for. Without `protocols`: all that are measured."""
+    """The requests for one model, as the file specifies them. Without `protocols`, all measured protocols apply."""
 
     model: str
     name: str | None = None
@@ -74,14 +74,14 @@ class Settings:
     objectives: tuple[str, ...] | None = None
 
     def said(self) -> dict[str, object]:
-        """Values that the file gives, by name."""
+        """Return the values that the file gives, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Several models, and the load that they get."""
+    """Several models and their common load."""
 
     title: str
     parts: tuple[Part, ...]
@@ -90,7 +90,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """`read` raises ValueError for what is not `expected`."""
+    """A key of the file. `read` raises ValueError for a value that is not `expected`."""
 
     expected: str
     read: Callable[[_Yaml], _Yaml]
@@ -98,7 +98,7 @@ class _Key:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read and check a file; paths in it are taken from its folder. Raises BadScenario."""
+    """Read and validate a file. Paths in it are relative to its directory. Raises BadScenario."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -115,10 +115,10 @@ def read_scenario(path: Path) -> Scenario:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A key that is there twice is an error: YAML's own reader takes the last one and says nothing."""
+    """YAML loader that rejects duplicate keys. SafeLoader would silently use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As SafeLoader's."""
+        """Construct a mapping as SafeLoader does. Raises ConstructorError for a duplicate key."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, key in enumerate(keys):
             if key in keys[:number]:
@@ -127,7 +127,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _read(document: _Yaml, keys: Mapping[str, _Key], where: str) -> dict[str, _Yaml]:
-    """The values of a mapping, read. Raises BadScenario."""
+    """Return the validated values of a mapping. Raises BadScenario."""
     if not isinstance(document, dict):
         raise BadScenario(f"{where or 'the file'}: expected keys and values, received {_shown(document)}")
     prefix = f"{where}." if where else ""

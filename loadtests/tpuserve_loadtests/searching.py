@@ -1,6 +1,6 @@
-"""The highest rate that holds: widen until one does not, then bisect, then make sure of what was found.
+"""Search for the highest rate that holds: widen the range until a rate fails, bisect it, then verify the result.
 
-What a rate is asked for comes in from outside; nothing here sends a request or knows the time.
+The caller supplies the function that tries a rate. This module sends no requests and reads no clock.
 """
 
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-# Where nothing holds at a rate, the next is half of it, down to this share of the first.
+# The search halves a failing rate, down to this share of the first rate.
 _LOWEST: Final = 1 / 64
 _WIDEN: Final = 2.0
-# How often what one try said is taken back by another before the search ends all the same.
+# Limit for results that a repeated trial reverses, after which the search ends.
 _CORRECTIONS: Final = 4
 
 
 class Outcome(StrEnum):
-    """Of a rate: it was shown to hold, or was not."""
+    """The result of a trial: the rate was shown to hold, or not."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One rate that was tried, and why it is judged so."""
+    """A trial of one rate, with the reason for its result."""
 
     rate_per_s: float
     outcome: Outcome
@@ -32,15 +32,15 @@ class Probe:
 
     @property
     def holds(self) -> bool:
-        """Whether it was shown to hold."""
+        """Whether the rate was shown to hold."""
         return self.outcome is Outcome.HOLDS
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`best` is the highest rate that held, `ceiling` the one above that did not.
+    """The result of a search: `best` is the highest rate that held, `ceiling` the next rate, which failed.
 
-    No best: not even the lowest rate holds. No ceiling: the highest allowed one does.
+    If `best` is None, even the lowest rate fails. If `ceiling` is None, the highest permitted rate holds.
     """
 
     best: Probe | None
@@ -51,9 +51,9 @@ Try = Callable[[float], Probe]
 
 
 def search(attempt: Try, start_per_s: float, highest_per_s: float, precision: float) -> Found:
-    """Try rates until what holds and what does not are within `precision` (0.02: 2 %) of each other, both tried twice.
+    """Search until a passing and a failing rate are within `precision` (0.02: 2 %), each confirmed by a second trial.
 
-    A rate near the limit holds with some arrivals and not with others: one try would end the search too soon.
+    A rate near the limit holds only with some arrivals, so a single trial could end the search too early.
     """
     best, ceiling = _widen(attempt, start_per_s, highest_per_s)
     if best is None or ceiling is None:
@@ -78,7 +78,7 @@ def search(attempt: Try, start_per_s: float, highest_per_s: float, precision: fl
 
 
 def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, precision: float) -> Probe | None:
-    """The next rate below that holds, in growing steps; None if there is none."""
+    """Return the next lower rate that holds, or None. The steps grow."""
     step = precision
     while ceiling.rate_per_s / (1 + step) >= lowest_per_s:
         probe = attempt(ceiling.rate_per_s / (1 + step))
@@ -89,7 +89,7 @@ def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, precision: float) 
 
 
 def _above(attempt: Try, best: Probe, highest_per_s: float, precision: float) -> tuple[Probe, Probe | None]:
-    """The highest rate that holds and the one above it that does not, in growing steps."""
+    """Return the highest rate that holds and the next one that fails. The steps grow."""
     step = precision
     while best.rate_per_s < highest_per_s:
         probe = attempt(min(best.rate_per_s * (1 + step), highest_per_s))
@@ -100,7 +100,7 @@ def _above(attempt: Try, best: Probe, highest_per_s: float, precision: float) ->
 
 
 def _widen(attempt: Try, start_per_s: float, highest_per_s: float) -> tuple[Probe | None, Probe | None]:
-    """A rate that holds and one that does not; either may be missing."""
+    """Return a rate that holds and one that fails, or None for either."""
     probe = attempt(min(start_per_s, highest_per_s))
     if probe.holds:
         while probe.rate_per_s < highest_per_s:

@@ -1,4 +1,4 @@
-"""What a run sends: lines of requests that are encoded already, and which of them each request of the run is."""
+"""Workloads: lines of encoded requests, and the order of requests in a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from tpuserve_client.model import ModelSpec
 
 Protocol: TypeAlias = Literal["grpc", "rest"]
 
-# Requests in which lines have exactly their shares; then the order begins anew.
+# Length of an order, in which the lines have their exact shares. The order then repeats.
 _CYCLE: Final = 4096
 _ORDER_SEED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Requests that are counted together, a line of the table: of one model and signature, over one protocol.
+    """Requests that are counted together as a line of the table: one model, signature and protocol.
 
-    `name` is the table's and unique among lines. `exchanges` are sent in turn for as long as a run lasts; `rows` says
-    how many rows each of them has, `golden` what the right answer is: a PredictResponse, whatever the protocol. It is
-    empty where that is not known.
+    `name` is the table's, and unique among lines. A run sends `exchanges` in turn, repeatedly. `rows` holds the number
+    of rows of each exchange. `golden` holds the golden answers as PredictResponse messages for any protocol, and is
+    empty if they are unknown.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is sent. `order` holds lines by number: that of each request in turn, again and again.
+    """The lines of a run. `order` holds the line of each request by number, and repeats.
 
-    Without an order the lines share users (closed) or arrivals (open) evenly: so two protocols are measured side by
-    side, each with users of its own.
+    Without an order, the lines share users (closed) or arrivals (open) evenly. Closed users then stay on their line, so
+    that a run can measure two protocols in parallel.
     """
 
     lines: tuple[Line, ...]
@@ -47,16 +47,16 @@ class Workload:
 
     @property
     def rows(self) -> float:
-        """Rows in a request, on average."""
+        """The mean number of rows per request."""
         means = [sum(line.rows) / len(line.rows) for line in self.lines]
         order = self.order or range(len(means))
         return sum(means[line] for line in order) / len(order)
 
 
 class Turns:
-    """Which line a request goes to, and which of the line's requests it is, by the number of the request in the run.
+    """Mapping from a request's number in the run to a line and to the request's number in the line.
 
-    Nothing is remembered from one call to the next: every process of a load generator finds the same.
+    It has no state, so every process of a load generator computes the same result.
     """
 
     def __init__(self, order: Sequence[int]) -> None:
@@ -69,17 +69,21 @@ class Turns:
         self._ranks, self._counts = tuple(ranks), tuple(counts)
 
     def at(self, number: int) -> tuple[int, int]:
-        """The line, and how many of its requests come before this one."""
+        """Return the line of a request, and the number of earlier requests of that line."""
         cycle, place = divmod(number, len(self._order))
         line = self._order[place]
         return line, cycle * self._counts[line] + self._ranks[place]
 
 
 def mixed_order(shares: Sequence[float]) -> tuple[int, ...]:
-    """An order that gives each line its share (of any sum) of the requests, at random, and the same every time."""
+    """Return a random order with each line's share of the requests.
+
+    The shares have any sum. Equal shares give the same order.
+    """
     exact = np.asarray(shares) / sum(shares) * _CYCLE
     counts = np.maximum(np.floor(exact).astype(int), 1)
-    # What rounding left over goes where most was lost; a line that was lifted to one request takes from the largest.
+    # Distribute the rounding remainder to the lines that lost most. Lines raised to one request take it from the
+    # largest.
     while (missing := _CYCLE - counts.sum()) != 0:
         place = np.argmax(exact - counts) if missing > 0 else np.argmax(counts)
         counts[place] += 1 if missing > 0 else -1

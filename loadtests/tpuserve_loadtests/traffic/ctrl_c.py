@@ -1,4 +1,4 @@
-"""Ctrl-C as events. KeyboardInterrupt would hit whichever greenlet runs, and its request would go uncounted."""
+"""Ctrl-C as events. A KeyboardInterrupt would hit an arbitrary greenlet, whose request would not be counted."""
 
 import signal
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from types import FrameType
 
 from gevent.event import Event
 
-# Events of the blocks that are being run, the innermost last. Signals are handled by the main thread alone.
+# Events of the active blocks, innermost last. Only the main thread handles signals.
 _OUTER: list[Event] = []
 
 
 @contextmanager
 def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
-    """Ctrl-C sets the event for as long as the block lasts, and `again` from the second time on.
+    """Set `pressed` on Ctrl-C during the block, and `again` on every further Ctrl-C.
 
-    Within another such block, that one's, too. Pressed in the outer block before the inner one began, it counts in the
-    inner one: it would be lost between them.
-    Pressed in the outermost block, it is ignored from its end on: who has ended all loads gets the report.
-    Who started this process may have it ignore SIGINT, as a shell does in the background: then it stays ignored.
+    In nested blocks, Ctrl-C also sets the outer block's events. If it arrives before the inner block starts, it also
+    counts there, so that it is not lost between the blocks. After Ctrl-C in the outermost block, the process ignores
+    SIGINT, so that the user gets the report. If the parent process made SIGINT ignored, as a shell does for background
+    jobs, it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
 
@@ -41,7 +41,7 @@ def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
         if _OUTER:
             signal.signal(signal.SIGINT, before)
         else:
-            # Ignored first: given back first, the next of many presses would raise KeyboardInterrupt in between.
+            # Ignore SIGINT first. Otherwise, another Ctrl-C could raise KeyboardInterrupt before the check.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             if not pressed.is_set():
                 signal.signal(signal.SIGINT, before)

@@ -1,6 +1,6 @@
-"""Loads, run one after the other by Locust in this process: its runner, its users, its events.
+"""Sequential loads with Locust in this process: its runner, users and events.
 
-Importing this imports Locust: see gevent_setup.
+This module imports Locust: see gevent_setup.
 """
 
 import logging
@@ -27,17 +27,17 @@ from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT, Traffic
 from tpuserve_loadtests.workload import Line, Workload
 
 TICK_S: Final = 0.5
-# A request that is being answered when time is up may still take its whole timeout.
+# A request in flight at the end of a load may take its whole timeout.
 STOP_MARGIN_S: Final = 5.0
 _SCHEDULE_GRACE_S: Final = 1.0
 
-# Called about twice a second with the seconds gone by and what was counted so far; why to stop, or nothing.
+# Called about twice a second with the elapsed seconds and the counts so far. Returns a reason to stop, or "".
 Watch = Callable[[float, Counts], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is sent, where to (by protocol) and how, how long to wait for an answer, and how answers are checked."""
+    """The target of a load: workload, addresses by protocol, timeout, response checks and access."""
 
     workload: Workload
     addresses: dict[str, str]
@@ -47,9 +47,9 @@ class Target:
 
 
 class Runs(Protocol):
-    """Runs loads, one at a time: in this process, or in several.
+    """Runner of loads, one at a time, in this process or in several.
 
-    Setting `interrupted` ends the one that runs, and `hurried` the wait for answers that are then still to come.
+    Setting `interrupted` ends the current load. Setting `hurried` ends the wait for its pending responses.
     """
 
     interrupted: Event
@@ -60,10 +60,10 @@ class Runs(Protocol):
 
 
 class Engine:
-    """Use it in a `with` statement; connections are kept from run to run. Belongs to the main greenlet."""
+    """Runner for use in a `with` statement, with persistent connections. Belongs to the main greenlet."""
 
     def __init__(self, target: Target, share: tuple[int, int] = (0, 1)) -> None:
-        """`share`: of loads, this process runs the first of so many parts, counted from 0."""
+        """Set up the process for part `share[0]`, counted from 0, of `share[1]` parts of each load."""
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         _allow_many_connections()
         self._share = share
@@ -88,7 +88,7 @@ class Engine:
         self._connections.close()
 
     def run(self, load: Load, watch: Watch) -> Measured:
-        """Block until the load is over and its last answers are here, or was stopped, by `watch` or Ctrl-C."""
+        """Run a load, and block until its last response arrives, or until `watch` or Ctrl-C stops it."""
         recorder = Recorder(self.lines, load)
         index, processes = self._share
         users = 1 if load.is_open else load.users // processes + (index < load.users % processes)
@@ -103,7 +103,7 @@ class Engine:
         elapsed_s = time.perf_counter() - traffic.start_s
         cores = (time.process_time() - cpu_start_s) / elapsed_s
         if load.is_open and not stopped:
-            # Give a dispatcher that is late a moment; what it has not sent then counts as dropped.
+            # Give a late dispatcher some time. Requests that it still has not sent count as dropped.
             traffic.dispatched.wait(_SCHEDULE_GRACE_S)
         traffic.stop()
         self._land(traffic)
@@ -114,7 +114,7 @@ class Engine:
         return Measured(load, recorder, max(span_s, 0.0), (cores,), stopped, started_at)
 
     def _wait(self, traffic: Traffic, load: Load, watch: Watch) -> str:
-        """Wait until the time is up, or return why it was not waited for."""
+        """Wait until the load's time is up. Return a reason if the wait ended early, or an empty string."""
         while (elapsed_s := time.perf_counter() - traffic.start_s) < load.total_s:
             if reason := watch(elapsed_s, traffic.recorder.counts()):
                 return reason
@@ -123,12 +123,12 @@ class Engine:
         return ""
 
     def _land(self, traffic: Traffic) -> None:
-        """Wait for the answers that are still to come, or give them up."""
+        """Wait for pending responses, or abandon them."""
         gevent.wait([traffic.landed, self.hurried], timeout=self._stop_s, count=1)
         self._environment.stop_timeout = self._stop_s
         if not traffic.landed.is_set():
             traffic.give_up()
-            self._environment.stop_timeout = 0  # users are killed where they wait
+            self._environment.stop_timeout = 0  # users are killed while they wait
 
     def _fire(self, line: Line, latency_ms: float, length: int, error: Exception | None) -> None:
         self._environment.events.request.fire(
@@ -154,7 +154,7 @@ class Engine:
 
 
 def _allow_many_connections() -> None:
-    """REST has a connection for each request in flight: as many files as this user may have."""
+    """Raise the limit of open files, because REST needs a connection for each request in flight."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,21 +1,21 @@
-"""Hands this process to gevent. Kept apart from everything else because it must happen before everything else."""
+"""Setup of gevent for this process. It is a separate module because it must run before all other imports."""
 
 import os
 
 
 def give_process_to_gevent() -> None:
-    """Make sockets, threads and gRPC cooperative. Call it before anything opens a socket or a channel; never undone.
+    """Make sockets, threads and gRPC cooperative. Call it before any socket or channel opens. It cannot be undone.
 
-    A process that went through this must not run a gRPC server: its threads are greenlets now.
+    The process must not run a gRPC server afterwards, because its threads are greenlets.
     """
     from gevent import get_hub, monkey
 
     monkey.patch_all()
-    # Ctrl-C before there is a load ends the program, as anywhere; gevent would print the exception first.
+    # Before any load, Ctrl-C ends the program as usual, but gevent would print the exception first.
     get_hub().NOT_ERROR += (KeyboardInterrupt,)
-    # What goes wrong is told as errors of calls; gRPC would write lines of its own beside, of each try.
+    # Calls report errors. Otherwise, gRPC would also log lines for each attempt.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Only now: gRPC makes locks while it is being imported.
+    # gRPC creates locks during its import, so import it only now.
     from grpc.experimental import gevent as grpc_gevent
 
     grpc_gevent.init_gevent()

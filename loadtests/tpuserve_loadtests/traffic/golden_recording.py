@@ -1,6 +1,6 @@
-"""Golden answers by asking: each request once, alone, before there is a load that could mix answers up.
+"""Recording of golden answers: each request once and alone, before a load could mix up responses.
 
-Importing this needs a process that was handed to gevent: see gevent_setup.
+The process must run gevent before it imports this module: see gevent_setup.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ from tpuserve_loadtests.workload import Line
 
 
 class NotRecorded(RuntimeError):
-    """A request that was not answered, or whose answer cannot be read, though nothing else was asked."""
+    """Error for a request that failed, or whose response could not be decoded, without any other load."""
 
 
 def record_golden(target: Target, signatures: Mapping[str, Signature], told: Callable[[], None]) -> Target:
-    """The target with the answers to its requests, of each of which `told` is called; `signatures` by name of the line.
+    """Return the target with golden answers for its requests. `signatures` are by line name.
 
-    Blocks. Raises NotRecorded.
+    Calls `told` after each request. Blocks. Raises NotRecorded.
     """
     with closing(Connections(target.addresses, target.access, 1, target.timeout_s)) as connections:
         lines = [
@@ -40,7 +40,7 @@ def _answers(sender: Sender, signature: Signature, told: Callable[[], None]) -> 
     for number in range(len(line.exchanges)):
         try:
             answers.append(_golden(line, signature, sender.send(number)))
-        except Exception as error:  # whatever went wrong with a request that was alone goes wrong under load, too
+        except Exception as error:  # a request that fails alone also fails under load
             raise NotRecorded(
                 f"{line.name}, request {number + 1} of {len(line.exchanges)}: {failure_message(error)}"
             ) from None
@@ -49,7 +49,7 @@ def _answers(sender: Sender, signature: Signature, told: Callable[[], None]) -> 
 
 
 def _golden(line: Line, signature: Signature, answer: bytes) -> bytes:
-    """gRPC's as it came: the same answer under load is then known without being read."""
+    """Return gRPC responses unchanged, so that checks recognize an identical response without decoding."""
     call = PredictCall(line.spec, {}, line.signature_name)
     if line.protocol == "grpc":
         GrpcWire().read_prediction(Reply(answer), call, None)

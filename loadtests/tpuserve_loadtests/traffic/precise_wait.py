@@ -1,4 +1,4 @@
-"""Waiting to the tenth of a millisecond. gevent's own timers go by epoll's milliseconds and wake up to one too late."""
+"""Waits with a precision of 0.1 ms. gevent's timers use epoll's milliseconds, and can wake up a millisecond late."""
 
 import ctypes
 import os
@@ -24,9 +24,9 @@ class _Itimerspec(ctypes.Structure):
 
 
 class PreciseWait:
-    """Lets one greenlet sleep while others run: with a timer file of Linux (timerfd), with gevent's timers elsewhere.
+    """Timer for a single greenlet, based on timerfd on Linux and on gevent's timers elsewhere.
 
-    `close` gives the file back.
+    `close` releases the timer's file descriptor.
     """
 
     def __init__(self) -> None:
@@ -39,19 +39,19 @@ class PreciseWait:
             self._when = _Itimerspec()
 
     def until(self, instant_s: float) -> None:
-        """Return when `time.perf_counter` has reached `instant_s`; lets others run once even if it has already."""
+        """Return when `time.perf_counter` reaches `instant_s`. Always let other greenlets run at least once."""
         left_s = instant_s - time.perf_counter()
         if left_s <= 0 or self._file < 0:
             gevent.sleep(max(left_s, 0))
             return
-        seconds, nanoseconds = divmod(int(left_s * _NANOSECONDS) + 1, _NANOSECONDS)  # 0 would switch the timer off
+        seconds, nanoseconds = divmod(int(left_s * _NANOSECONDS) + 1, _NANOSECONDS)  # 0 would disarm the timer
         self._when.value.seconds, self._when.value.nanoseconds = seconds, nanoseconds
         self._libc.timerfd_settime(self._file, 0, ctypes.byref(self._when), None)
         get_hub().wait(self._watcher)
         os.read(self._file, _EXPIRATIONS_BYTES)
 
     def close(self) -> None:
-        """Give the timer back."""
+        """Close the timer."""
         if self._file >= 0:
             self._watcher.close()
             os.close(self._file)

@@ -1,6 +1,6 @@
-"""What sends one predict request and waits for its answer, over gRPC or REST, from any number of greenlets at once.
+"""Senders of Predict requests over gRPC or REST, for any number of concurrent greenlets.
 
-Importing this needs a process that was handed to gevent: see gevent_setup.
+The process must run gevent before it imports this module: see gevent_setup.
 """
 
 import json
@@ -23,26 +23,27 @@ _REST_HEADERS: Final = {"content-type": "application/json", "accept-encoding": "
 
 
 class Sender(Protocol):
-    """Sends the requests of a line."""
+    """Sender for the requests of a line."""
 
     line: Line
 
     def send(self, number: int) -> bytes:
-        """Wait for the answer to one of the line's requests, counted from 0 and round again. Raises what went wrong.
+        """Send one of the line's requests and return the response. `number` counts from 0 and wraps around.
 
-        Nothing is done with the answer: whoever wants to know more reads it when its time has been taken.
+        The sender does not decode the response, so that decoding does not add to the latency. Raises the request's
+        error.
         """
 
 
 class HttpError(Exception):
-    """An answer with a status other than 200."""
+    """Error for a response with a status other than 200."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"HTTP {status}: {_reason(body)}")
 
 
 class GrpcSender:
-    """Any status but OK is an error."""
+    """Sender over gRPC. Every status except OK is an error."""
 
     def __init__(self, line: Line, channel: Channel) -> None:
         self.line = line
@@ -51,37 +52,37 @@ class GrpcSender:
         self._bodies = tuple(exchange.body for exchange in line.exchanges)
 
     def send(self, number: int) -> bytes:
-        """Raises GrpcError."""
+        """Send a request. Raises GrpcError."""
         return self._call(self._path, self._bodies[number % len(self._bodies)])
 
 
 class RestSender:
-    """Any status but 200 is an error."""
+    """Sender over REST. Every status except 200 is an error."""
 
     def __init__(self, line: Line, client: HTTPClient, base_path: str) -> None:
-        """`base_path`: what of the address stands before the API's own paths, as behind a gateway."""
+        """Set up the sender. `base_path` is the path of the address, for instance behind a gateway."""
         self.line = line
         self._client = client
         self._path = base_path + line.exchanges[0].path
         self._bodies = tuple(exchange.body for exchange in line.exchanges)
 
     def send(self, number: int) -> bytes:
-        """Raises HttpError, or what the connection raised."""
+        """Send a request. Raises HttpError, or the connection's error."""
         response = self._client.request("POST", self._path, self._bodies[number % len(self._bodies)], _REST_HEADERS)
-        body = bytes(response.read())  # to its end: only then does the connection go back
+        body = bytes(response.read())  # the connection is reusable only after the whole body is read
         if response.status_code != _OK:
             raise HttpError(response.status_code, body)
         return body
 
 
 class Connections:
-    """To one server, for all lines: one gRPC channel, and over REST one connection for each request in flight.
+    """Connections to one server for all lines: a gRPC channel, and a REST connection for each request in flight.
 
-    They are made when requests are sent, and kept until `close`.
+    They open with the first requests, and stay open until `close`.
     """
 
     def __init__(self, addresses: Mapping[str, str], access: Access, connections: int, timeout_s: float) -> None:
-        """`addresses` by protocol; `connections` bounds requests in flight over REST. Raises InvalidArgument."""
+        """Set up `addresses` by protocol. `connections` limits requests in flight over REST. Raises InvalidArgument."""
         if "grpc" in addresses:
             place = parse_address(addresses["grpc"])
             self._channel = Channel(place.target, timeout_s, access.tls_of(addresses["grpc"]), access.headers)
@@ -92,13 +93,13 @@ class Connections:
         self._protocols = tuple(addresses)
 
     def sender(self, line: Line) -> Sender:
-        """What sends this line's requests."""
+        """Return a sender for a line's requests."""
         if line.protocol == "grpc":
             return GrpcSender(line, self._channel)
         return RestSender(line, self._client, self._base_path)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all connections."""
         if "grpc" in self._protocols:
             self._channel.close()
         if "rest" in self._protocols:
@@ -106,7 +107,7 @@ class Connections:
 
 
 def failure_message(error: Exception) -> str:
-    """Why a request failed, as one short line."""
+    """Return the reason why a request failed, in one short line."""
     if isinstance(error, HttpError | GrpcError | WrongAnswer):
         return str(error)[:MAX_MESSAGE]
     return f"{type(error).__name__}: {error}"[:MAX_MESSAGE]

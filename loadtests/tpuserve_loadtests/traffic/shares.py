@@ -1,4 +1,4 @@
-"""A load that several workers share, while it runs: what each says of it, merged when it is over."""
+"""A running load that several workers share, and its merged measurements."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tpuserve_loadtests.measurement.recorder import Counts, Recorder
 
 
 class Shares:
-    """`workers`: their names, in the order of their shares."""
+    """The workers' shares of a load. `workers` holds their names in the order of shares."""
 
     def __init__(self, load: Load, lines: Sequence[str], workers: Sequence[str]) -> None:
         self._load = load
@@ -21,12 +21,12 @@ class Shares:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since workers were told."""
+        """Seconds since the coordinator sent the load."""
         return time.perf_counter() - self._start_s
 
     @property
     def counts(self) -> Counts:
-        """What all of them counted so far."""
+        """The counts of all workers so far."""
         return sum(self._counts.values(), Counts())
 
     @property
@@ -35,14 +35,14 @@ class Shares:
         return frozenset(self._counts.keys() - self._reports.keys())
 
     def take(self, worker: str, kind: str, data: Any) -> None:  # noqa: ANN401  what msgpack makes
-        """A message of a worker; one that is of something else changes nothing."""
+        """Process a worker's message. Ignore other kinds."""
         if kind == "measured":
             self._reports[worker] = data
         elif kind == "counts":
             self._counts[worker] = Counts(data[0], data[1], tuple(data[2]), data[3])
 
     def measured(self, stopped: str, started_at: float, lost: tuple[str, ...]) -> Measured:
-        """All reports together. Who did not report used no core, as far as is known."""
+        """Merge all reports. Workers without a report count with zero cores."""
         recorder = Recorder(self._lines, self._load)
         for report in self._reports.values():
             recorder.add_wire(report["recorder"])

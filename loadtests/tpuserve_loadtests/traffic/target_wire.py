@@ -1,4 +1,4 @@
-"""A target as plain values, to be sent to a worker on whatever machine."""
+"""Serialization of targets as plain values, for workers on other machines."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tpuserve_loadtests.workload import Line, Workload
 
 
 def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several types
-    """What `target_from_wire` reads, for msgpack."""
+    """Return a document for `target_from_wire`, which msgpack can encode."""
     return {
         "lines": [_line_to_wire(line) for line in target.workload.lines],
         "order": list(target.workload.order),
@@ -27,7 +27,7 @@ def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several
 
 
 def target_from_wire(document: dict[str, Any]) -> Target:
-    """The target of `target_to_wire`."""
+    """Return the target that `target_to_wire` encoded."""
     workload = Workload(tuple(_line_from_wire(line) for line in document["lines"]), tuple(document["order"]))
     share, tolerances = document["checks"]
     checks = CheckPlan(share, {name: _tolerance_from_wire(each) for name, each in tolerances.items()})

@@ -1,6 +1,6 @@
-"""One process's share of a load, while it runs: closed users that wait for answers, or a schedule that does not.
+"""One process's share of a running load: closed users that wait for responses, or a schedule that does not.
 
-Importing this needs a process that was handed to gevent: see gevent_setup.
+The process must run gevent before it imports this module: see gevent_setup.
 """
 
 import math
@@ -19,18 +19,21 @@ from tpuserve_loadtests.traffic.precise_wait import PreciseWait
 from tpuserve_loadtests.traffic.senders import Sender, failure_message
 from tpuserve_loadtests.workload import Line, Turns
 
-# What waits for an answer is memory: beyond so many, arrivals are counted as dropped, and the run says so.
+# Requests in flight use memory. Beyond this limit, arrivals are dropped and counted.
 MAX_IN_FLIGHT: Final = 10_000
-# A dispatcher that is behind lets answers be read after so many requests that are due at once.
+# A late dispatcher sends this many due requests, and then lets greenlets read responses.
 _BATCH: Final = 16
-# Between arrivals that are further apart, it looks whether the run was stopped.
+# Interval of checks for a stop during long gaps between arrivals.
 _LOOK_S: Final = 0.5
 
 Fire = Callable[[Line, float, int, Exception | None], None]
 
 
 class Traffic:
-    """`drive` is what Locust's users run: each its own requests (closed), or one the whole schedule (open)."""
+    """Traffic of a load, which Locust's users send with `drive`.
+
+    Each closed user sends its own requests. A single user sends the whole schedule of an open load.
+    """
 
     def __init__(
         self,
@@ -43,16 +46,16 @@ class Traffic:
         order: Sequence[int] = (),
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        """`share` is this process's number and how many there are. `fire` is told of each request, in milliseconds.
+        """Set up the traffic. `share` is this process's number, and the number of processes.
 
-        `order` is the workload's: senders by number.
+        `fire` receives each request, with its latency in milliseconds. `order` is the workload's: senders by number.
         """
         self.recorder = recorder
         self.start_s = time.perf_counter()
         self._stopped_s = math.inf
-        # Set when a schedule has nothing left to send.
+        # Set when the schedule is complete.
         self.dispatched = Event()
-        # Set when nothing more is sent and the last answer is here.
+        # Set when no more requests will be sent and the last response has arrived.
         self.landed = Event()
         self._in_flight = 0
         self._given_up = False
@@ -61,7 +64,7 @@ class Traffic:
         self._fire = fire
         self._index, self._processes = share
         self._turns = Turns(order or range(len(senders)))
-        # Numbers of closed users, and of requests, of which every process has every so-manieth.
+        # Each process takes every `share[1]`-th number of users and of requests.
         self._users = count(*share)
         self._requests = count(*share)
         self._requests_of = [count(*share) for _ in senders]
@@ -70,25 +73,25 @@ class Traffic:
 
     @property
     def stopped(self) -> bool:
-        """Whether no more requests are sent."""
+        """Whether the traffic has stopped sending."""
         return self._stopped_s < math.inf
 
     def stop(self) -> None:
-        """Send no more; `drive` returns when what is in flight was answered."""
+        """Stop sending. `drive` returns after the responses to requests in flight."""
         self._stopped_s = time.perf_counter()
         self._look_landed()
 
     def give_up(self) -> None:
-        """Wait for no answer that is still to come, and count the requests that were sent for it."""
+        """Abandon pending responses, and count their requests as unanswered."""
         self._given_up = True
         self.recorder.unanswered += self._in_flight
 
     def drive(self) -> None:
-        """Block until the traffic is stopped, or its schedule is over, and all answers are here."""
+        """Block until the traffic stops or its schedule ends, and all responses have arrived."""
         if self._load.is_open:
             self._dispatch()
             return
-        # Until it ends, a closed user has a request in flight, but for the moment between two.
+        # A closed user counts as in flight until it ends, including the short times between requests.
         self._in_flight += 1
         self._drive_closed()
         self._land()
@@ -98,7 +101,7 @@ class Traffic:
             while not self.stopped:
                 self._send(next(self._requests), time.perf_counter())
             return
-        # Each user has a line of its own: a slow one must not take users from a fast one.
+        # Each user stays on one line, so that a slow line does not take users from a fast one.
         line = next(self._users) % len(self._senders)
         sender, numbers = self._senders[line], self._requests_of[line]
         while not self.stopped:
@@ -122,7 +125,7 @@ class Traffic:
                 self.recorder.dropped += 1
                 continue
             self._in_flight += 1
-            # A raw greenlet costs half of what one costs that can be joined.
+            # A raw greenlet costs half as much as one that can be joined.
             gevent.spawn_raw(self._send_on_time, number, due_s)
         wait.close()
         self.dispatched.set()
@@ -153,12 +156,12 @@ class Traffic:
             self.landed.set()
 
     def _send(self, number: int, due_s: float) -> None:
-        """Send the so-manieth request of the run, counted over all processes."""
+        """Send request number `number` of the run, counted over all processes."""
         line, turn = self._turns.at(number)
         self._ask(self._senders[line], turn, due_s)
 
     def _ask(self, sender: Sender, turn: int, due_s: float) -> None:
-        """Send one request and record it, timed from when it was due."""
+        """Send one request and record it, with its latency from the time it was due."""
         length, error = 0, None
         try:
             answer = sender.send(turn)
@@ -166,7 +169,7 @@ class Traffic:
             length = len(answer)
             if self._checks.is_due():
                 self._check(sender.line, turn, due_s, answer)
-        except Exception as caught:  # whatever went wrong is this request's outcome, not the user's end
+        except Exception as caught:  # any error is the outcome of this request and must not end the user
             finished_s, error = time.perf_counter(), caught
         if self._given_up:
             return

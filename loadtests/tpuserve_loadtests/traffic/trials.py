@@ -1,4 +1,4 @@
-"""What `search` asks of a rate: run it, as often as it takes to tell, and say whether the objectives were kept."""
+"""Trials of a rate for `search`, repeated until the objectives are shown to be kept or missed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,27 +12,30 @@ from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
 from tpuserve_loadtests.searching import Outcome, Probe
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
 
-# A rate that is neither shown to hold nor to fail is run so often; then it does not hold.
+# Limit for runs of a rate without a clear result, after which the rate fails.
 _RUNS = 4
-# A run whose requests were sent late says nothing of the server, and is made again; so often in all.
+# Limit for attempts of a run whose requests were late, which reveals nothing about the server.
 _TAKES = 3
 
 
 class Interrupted(Exception):
-    """A person has ended the search."""
+    """Error for a search that the user interrupted."""
 
 
 class GeneratorLimit(Exception):
-    """The generator could not send a rate as it should; the message says why."""
+    """Error for a rate that the generator could not send as scheduled. The message states the reason."""
 
 
 class NothingAnswered(Exception):
-    """Not one request of a run was answered; the message says with what they failed."""
+    """Error for a run in which every request failed. The message names an error."""
 
 
 @dataclass
 class Trials:
-    """`run` runs a load; `base` says all of it but the rate. `probes` are those so far, each with its last run."""
+    """Trials of rates. `run` runs a load, `base` is the load without the rate.
+
+    `probes` are the trials so far, each with its last run.
+    """
 
     run: Callable[[Load], Measured]
     base: Load
@@ -59,7 +62,7 @@ class Trials:
         return self._probe(rate_per_s, Outcome.FAILS, [words for _, words in answers], measured)
 
     def _measure(self, load: Load) -> Measured:
-        """Run a load; the same once more if something else had the generator's machine."""
+        """Run a load, again if another process disturbed the generator."""
         for _ in range(_TAKES):
             measured = self.run(load)
             if _is_interrupted(measured) or not judge_generator(measured, self.objectives).was_disturbed:
@@ -68,7 +71,7 @@ class Trials:
         return measured
 
     def missed_by(self, measured: Measured) -> list[str]:
-        """Objectives that one run alone shows to be missed, in words."""
+        """Return descriptions of the objectives that a single run shows to be missed."""
         samples = {gate: _sample(gate, measured) for gate in self.objectives if gate.percentile is not None}
         answers = [_answer(gate, measured, samples.get(gate)) for gate in self.objectives]
         return [words for answer, words in answers if answer is Answer.MISSED]
@@ -77,13 +80,13 @@ class Trials:
         percentiles = [gate.percentile for gate in self.objectives if gate.percentile is not None]
         fewest = max((queries_needed(percentile) for percentile in percentiles), default=1)
         seconds = max(self.base.seconds, 1.1 * fewest / rate_per_s)
-        # Every trial has arrivals of its own: what was found must not hold for one sequence of them alone.
+        # Every trial has different arrivals, so that the result does not depend on a single sequence.
         seed = self.base.seed + 1000 * (len(self.probes) + 1)
         profile = RateProfile((Segment(seconds, rate_per_s, rate_per_s),))
         return replace(self.base, seconds=seconds, profile=profile, seed=seed)
 
     def check(self, measured: Measured) -> None:
-        """Raise what makes a run say nothing about the objectives, as `attempt` does."""
+        """Raise the same errors as `attempt` if a run is unusable for the objectives."""
         if _is_interrupted(measured):
             raise Interrupted
         errors = measured.recorder.errors()
@@ -97,7 +100,7 @@ class Trials:
         errors = measured.recorder.errors()
         failed = [f"{measured.total.failures:,} failed, most of them with {errors[0].message}"] if errors else []
         probe = Probe(rate_per_s, outcome, "; ".join([*words, *failed]))
-        # A search may take dozens of tries, each of several megabytes for each line.
+        # A search may need dozens of trials, each with several megabytes per line.
         self.probes.append((probe, measured.condensed()))
         self.on_probe(probe, measured)
         return probe

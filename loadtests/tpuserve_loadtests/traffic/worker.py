@@ -1,6 +1,6 @@
-"""A process of the load generator that a coordinator leads: it sends its share of every load, and reports.
+"""A worker process of the load generator, which sends its share of every load and reports to a coordinator.
 
-Importing this needs a process that was handed to gevent: see gevent_setup.
+The process must run gevent before it imports this module: see gevent_setup.
 """
 
 import itertools
@@ -23,27 +23,27 @@ from tpuserve_loadtests.traffic.target_wire import target_from_wire
 from tpuserve_loadtests.traffic.worker_name import worker_name
 
 _COORDINATOR: Final = "coordinator"
-# A coordinator that has not answered by then is not there yet.
+# A coordinator without a response after this many beats has not started yet.
 _FIRST_BEATS: Final = 2
 
 
 class CoordinatorGone(RuntimeError):
-    """It was there, and is not any more; or it wants no more workers."""
+    """Error for a coordinator that disappeared, or needs no more workers."""
 
 
 class CannotTakePart(RuntimeError):
-    """A file that the coordinator names is not on this machine, or is not what it should be."""
+    """Error for a file from the coordinator's options that is missing or invalid on this machine."""
 
 
 class Worker:
-    """`tell` is told what a person who started it would like to know."""
+    """A worker. `tell` receives progress messages for the user."""
 
     def __init__(self, host: str, port: int, tell: Callable[[str], None] = lambda words: None) -> None:
         self._name = uuid4().hex
         self._client = zmqrpc.Client(host, port, self._name)
         self._coordinator = Heartbeats()
         self._was_heard = False
-        # What is to be done, in turn; None for nothing more.
+        # Pending orders in sequence. None marks the end.
         self._orders: Queue[Message | None] = Queue()
         self._engine: Engine | None = None
         self._has_engine = Event()
@@ -51,9 +51,12 @@ class Worker:
         self._tell = tell
 
     def serve(self) -> None:
-        """Block until the coordinator says to quit, however long it takes to come.
+        """Serve until the coordinator sends quit. Wait for it without a time limit.
 
-        Raises CoordinatorGone, and CannotTakePart, which the coordinator is told, too.
+
+        Raises:
+            CoordinatorGone: the coordinator disappeared, or needs no more workers.
+            CannotTakePart: a file is missing or invalid. The coordinator receives the message, too.
         """
         self._send("ready", worker_name())
         greenlets = [gevent.spawn(self._listen), gevent.spawn(self._beat)]
@@ -96,7 +99,7 @@ class Worker:
             match message.type:
                 case "target":
                     self._orders.put(message)
-                    self._has_engine.wait()  # what comes next is for it
+                    self._has_engine.wait()  # later messages refer to the engine
                 case "load":
                     self._begin_load(message)
                 case "stop":
@@ -122,13 +125,13 @@ class Worker:
 
     def _begin_load(self, order: Message) -> None:
         if self._engine is not None:
-            # Here, where messages come in their order: a stop that comes right after it is for this load.
+            # Clear the events here, in message order, so that a following stop applies to this load.
             self._engine.interrupted.clear()
             self._engine.hurried.clear()
             self._orders.put(order)
 
     def _end(self, problem: str = "") -> None:
-        """Nothing more is to be done. A load that runs is for nobody now."""
+        """Accept no further orders, and end a running load at once."""
         self._problem = problem
         self._orders.put(None)
         self._end_load(hurried=True)

@@ -1,9 +1,9 @@
-"""What people call a worker of the load generator."""
+"""Names of workers for messages."""
 
 import os
 import socket
 
 
 def worker_name(process: int | None = None) -> str:
-    """The name of a process of this machine, of this one unless told."""
+    """Return the name of a process on this machine, by default of this one."""
     return f"{socket.gethostname()} (process {process or os.getpid()})"

@@ -1,4 +1,4 @@
-"""`python -m tpuserve_loadtests.traffic.worker_process HOST PORT`: a process that a coordinator has beside itself."""
+"""Command of a local worker process: `python -m tpuserve_loadtests.traffic.worker_process HOST PORT`."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run what the coordinator sends until it says to quit, or is gone."""
+    """Run the coordinator's loads until it sends quit or disappears."""
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def _end_with_coordinator() -> None:
-    """This process has nobody to tell once the one that started it is gone: its input ends then."""
+    """End this process when its standard input ends, which means that the coordinator is gone."""
     import gevent
     from gevent.os import tp_read
 

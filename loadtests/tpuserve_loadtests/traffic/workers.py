@@ -1,6 +1,6 @@
-"""Several processes, here or on other machines, that share every load; over Locust's own transport between workers.
+"""Several processes, local or remote, that share every load. They communicate over Locust's transport for workers.
 
-The coordinator measures nothing: it tells workers what to send and where to, and merges what they recorded.
+The coordinator measures nothing. It sends the target and the loads to workers, and merges their records.
 """
 
 import logging
@@ -35,34 +35,34 @@ _WORKER_GONE: Final = "stopped, since a worker of the load generator is gone"
 
 
 class WorkersFailed(RuntimeError):
-    """Workers did not come, or one that is needed is gone."""
+    """Error for workers that did not start, or disappeared."""
 
 
 class CannotListen(RuntimeError):
-    """The coordinator has no address at which workers would find it."""
+    """Error for a coordinator that cannot listen at its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """How many processes are started here, how many come from elsewhere, and where these find the coordinator."""
+    """The numbers of local and remote worker processes, and the coordinator's address for remote ones."""
 
     local: int
     remote: int = 0
     host: str = LOCAL
-    port: int = 0  # any free one
+    port: int = 0  # any free port
 
 
 class Workers:
-    """Use it in a `with` statement, as Engine: the same loads, run by all workers together."""
+    """Runner for use in a `with` statement, like Engine, with all workers together."""
 
     def __init__(self, target: Target, crew: Crew) -> None:
-        """Block until all workers are there. Raises CannotListen and WorkersFailed."""
+        """Block until all workers are connected. Raises CannotListen and WorkersFailed."""
         logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         self.interrupted, self.hurried = Event(), Event()
         self._target = target
         self.lines = tuple(line.name for line in target.workload.lines)
         self._expected = crew.local + crew.remote
-        # Names for people, by names on the wire; in the order of their shares.
+        # Names for messages by names on the wire, in the order of shares.
         self._names: dict[str, str] = {}
         self._lost: dict[str, str] = {}
         self._heartbeats = Heartbeats()
@@ -86,9 +86,9 @@ class Workers:
         self._stack.close()
 
     def run(self, load: Load, watch: Watch) -> Measured:
-        """As Engine's. A worker that is gone ends it; what the others measured is kept, and says who is missing.
+        """Run a load as Engine does. The loss of a worker ends it, with the other workers' records and the lost name.
 
-        Raises WorkersFailed for one that has not what it needs: nothing was sent.
+        Raises WorkersFailed before any request if a worker lacks a file.
         """
         shares = Shares(load, self.lines, tuple(self._names))
         started_at, stopped = time.time(), ""
@@ -115,7 +115,7 @@ class Workers:
     def _welcome(self) -> None:
         until_s = time.perf_counter() + START_TIMEOUT_S
         while len(self._names) < self._expected:
-            for name in self._heartbeats.gone():  # it came too early, and another one takes its place
+            for name in self._heartbeats.gone():  # it connected early and left, so another worker replaces it
                 self._heartbeats.forget(name)
                 del self._names[name]
             ended = [process for process in self._processes if process.poll() is not None]
@@ -130,7 +130,7 @@ class Workers:
             self._server.send_to_client(Message("target", {**target, "share": [index, self._expected]}, name))
 
     def _find_lost(self, overdue: frozenset[str]) -> None:
-        """Workers here that ended, others that were not heard of, and those that should have reported by now."""
+        """Mark workers as lost: local ones that ended, remote ones without heartbeats, and overdue ones."""
         ended = {worker_name(process.pid) for process in self._processes if process.poll() is not None}
         gone = {name for name, shown in self._names.items() if shown in ended}
         for name in gone.union(self._heartbeats.gone(), overdue):
@@ -155,7 +155,7 @@ class Workers:
             name, message = self._server.recv_from_client()
             if message.type == "ready":
                 self._admit(name, message)
-            elif name in self._names and name not in self._lost:  # others were led by one who is gone
+            elif name in self._names and name not in self._lost:  # ignore workers of an earlier coordinator
                 self._heartbeats.hear(name)
                 self._inbox.put((name, message))
 
@@ -176,7 +176,7 @@ class Workers:
     def _start(self, stack: ExitStack) -> "subprocess.Popen[bytes]":
         module = "tpuserve_loadtests.traffic.worker_process"
         command = [sys.executable, "-m", module, LOCAL, str(self._server.port)]
-        # Its input ends when this process does; in a session of its own, Ctrl-C reaches the coordinator alone.
+        # The worker's input ends with this process. In a separate session, Ctrl-C reaches only the coordinator.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         stack.callback(_end, process)
         return process
