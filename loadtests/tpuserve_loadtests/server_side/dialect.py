@@ -1,6 +1,6 @@
-"""Which metrics tell what: tpuserve's own names, and TensorFlow Serving's where the server is one.
+"""Metric names: tpuserve's own, and TensorFlow Serving's for its servers.
 
-tpuserve's page has both families; its own are by version, and say more.
+tpuserve's page has both families. Its own metrics distinguish versions and are more detailed.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ _MICROSECONDS: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Whose figures are read: names of models, each with the version or None for all of its versions."""
+    """The models whose metrics apply, each with a version, or None for all versions."""
 
     models: tuple[tuple[str, int | None], ...]
 
     @property
     def own(self) -> Choices:
-        """Labels of tpuserve's metrics."""
+        """Label sets of tpuserve's metrics."""
         return [
             {"model_name": name} if version is None else {"model_name": name, "version": str(version)}
             for name, version in self.models
@@ -33,16 +33,17 @@ class Served:
 
     @property
     def upstream(self) -> Choices:
-        """Labels of TensorFlow Serving's, which do not tell versions apart."""
+        """Label sets of TensorFlow Serving's metrics, which do not distinguish versions."""
         return [{"model_name": name} for name, _ in self.models]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a server counted in a stretch of time. Times are milliseconds; None and empty where it does not tell.
+    """A server's metrics over a period. Times are milliseconds. Missing metrics are None or empty.
 
-    `request`: answered requests, from arrival to answer. `queue`: requests, from arrival to batch. `run`: batches, on
-    the device. `queue_and_run`: requests, from arrival to their batch's end. `rows`: real rows of a batch.
+    `request` covers successful requests, from arrival to response. `queue` covers requests, from arrival to batch.
+    `run` covers batches, on the device. `queue_and_run` covers requests, from arrival to the end of their batch. `rows`
+    is the mean number of real rows in a batch.
     """
 
     request: Buckets
@@ -58,18 +59,18 @@ class Figures:
 
 
 def read_figures(counted: Page, served: Served) -> Figures:
-    """What of a page that was counted (Page.since) belongs to what is served."""
+    """Return the served models' metrics from a page of differences (Page.since)."""
     own = counted.has(_OURS)
     return _own_figures(counted, served) if own else _upstream_figures(counted, served)
 
 
 def memory_bytes(page: Page) -> float | None:
-    """Resident memory of the server's process."""
+    """Return the resident memory of the server's process, in bytes."""
     return page.total("process_resident_memory_bytes")
 
 
 def start_time_s(page: Page) -> float | None:
-    """When the server's process began, in seconds since 1970."""
+    """Return the start of the server's process, in Unix seconds."""
     return page.total("process_start_time_seconds")
 
 
@@ -90,7 +91,7 @@ def _own_figures(counted: Page, served: Served) -> Figures:
 
 
 def _upstream_figures(counted: Page, served: Served) -> Figures:
-    """What TensorFlow Serving's batching counts is of all its models; it says nothing of its process."""
+    """Read TensorFlow Serving's metrics. Its batching metrics cover all models together."""
     batches = counted.buckets(f"{_BATCHING}processed_batch_size")
     padding = counted.buckets(f"{_BATCHING}padding_size")
     return Figures(

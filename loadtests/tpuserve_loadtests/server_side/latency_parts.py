@@ -1,4 +1,4 @@
-"""Where the time went: a request's mean latency as the client saw it, in the parts that the server tells."""
+"""Time breakdown: the parts of a request's mean latency at the client, from the server's metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ QUEUE: Final = "queue wait"
 EXECUTION: Final = "execution, with stacking and padding"
 ELSEWHERE: Final = "elsewhere in the server"
 
-# Replicas behind one address answer a part each, and other clients may ask, too.
+# Relative tolerance for differences in request counts. Replicas may share an address, and other clients may send
+# requests.
 _TOLERANCE = 0.05
-# Requests of the warm-up that were answered after it, for one.
+# Absolute tolerance per run, for instance for warm-up requests that the server answers after the warm-up.
 _IN_FLIGHT = 100
 
 
@@ -30,9 +31,9 @@ class Part:
 
 
 def latency_parts(runs: Sequence[Measured], server: ServerSide) -> tuple[Part, ...]:
-    """Parts that add up to the client's mean latency, in the order in which they happen; none where nothing is known.
+    """Return the parts of the client's mean latency in chronological order, or none if they are unknown.
 
-    What is the server's is its mean over the same stretches of time; the two clocks are never compared.
+    The server's parts are means over the same periods. The function never compares the two clocks.
     """
     mean_us = _merged([measured.total.histogram for measured in runs]).mean_us()
     request = server.phase("request")
@@ -51,14 +52,14 @@ def latency_parts(runs: Sequence[Measured], server: ServerSide) -> tuple[Part, .
         (EXECUTION, execution_ms),
         (ELSEWHERE, request.mean_ms - queue_ms - execution_ms),
     ]
-    # Means over requests that are not quite the same may differ by a hair: nothing takes less than no time.
+    # Means over slightly different requests can differ a little, so omit parts that would be negative.
     return tuple(Part(name, ms, ms / client_ms) for name, ms in named if ms > 0)
 
 
 def counts_differ(runs: Sequence[Measured], server: ServerSide) -> str:
-    """What it means if the server answered other requests than the client counted; empty if it did not."""
+    """Return a note if the server's request count differs from the client's, or an empty string."""
     sent, answered = sum(measured.total.requests for measured in runs), sum(server.answers.values())
-    # One that failed may have reached the server or not.
+    # A failed request may or may not have reached the server.
     least = sent - sum(measured.total.failures for measured in runs)
     tolerance = _TOLERANCE * sent + _IN_FLIGHT * len(runs)
     if answered > sent + tolerance:

@@ -1,4 +1,4 @@
-"""A page of Prometheus metrics: what a server says of itself at one moment, and what changed between two of them."""
+"""Prometheus metrics of a server at one time, and differences between two times."""
 
 import math
 import re
@@ -8,13 +8,13 @@ from typing import Final, Self, TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
 
-# A metric's name and its labels.
+# A metric's name and labels.
 Series: TypeAlias = tuple[str, frozenset[tuple[str, str]]]
-# Labels with values, all of which a series has; of several choices any one.
+# Alternative label sets. A series matches if it has all labels of any of them.
 Choices: TypeAlias = Sequence[Mapping[str, str]]
 ALL: Final[Choices] = ({},)
 
-# The parser takes some 20 us a line: what nobody asks for is left out first.
+# The parser takes about 20 us per line, so the page drops unused metrics first.
 _WANTED: Final = re.compile(
     r"^(?:tpuserve_(?:request_latency|queue_wait|batch_run)_seconds_|tpuserve_(?:batch_rows|batch_padding_ratio)_"
     r"|tpuserve_(?:requests|dropped_requests|device_busy_seconds)_total|tpuserve_version_state"
@@ -22,41 +22,45 @@ _WANTED: Final = re.compile(
     r"|:tensorflow:serving:(?:request_count|request_latency|runtime_latency|batching_session:\w+)).*$",
     re.MULTILINE,
 )
-# TensorFlow Serving has no series of a model before its first request.
+# TensorFlow Serving has no series for a model before its first request.
 _KNOWN: Final = re.compile(r"^(?:# \w+ )?(?:tpuserve_|:tensorflow:)", re.MULTILINE)
 _LE: Final = "le"
 
 
 class NoPage(ValueError):
-    """A text that is no page of metrics, or has none that are known here."""
+    """Error for a text that is not a metrics page, or has no known metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A Prometheus histogram: `cumulative` is how many values are at most each bound, the last of which is infinite."""
+    """A Prometheus histogram.
+
+    `cumulative` maps each bound to the number of values up to it. The last bound is infinite.
+    """
 
     cumulative: Mapping[float, float]
     total: float
 
     @property
     def count(self) -> float:
-        """How many values there are."""
+        """The number of values."""
         return self.cumulative.get(math.inf, 0.0)
 
     @property
     def least(self) -> float:
-        """The lowest bound: values below it are not told apart."""
+        """The lowest bound. The histogram does not distinguish values below it."""
         return min(self.cumulative, default=0.0)
 
     @property
     def mean(self) -> float | None:
-        """None of no values."""
+        """The mean, or None without values."""
         return self.total / self.count if self.count else None
 
     def percentile(self, percent: float) -> float | None:
-        """The value at a percentile (0 to 100), as Prometheus' histogram_quantile: values lie evenly in their bucket.
+        """Return the value at a percentile (0 to 100), or None without values.
 
-        Beyond the last finite bound it is that bound. None of no values.
+        Values are distributed evenly within a bucket, as in Prometheus' histogram_quantile. Beyond the last finite
+        bound, the result is that bound.
         """
         if not self.count:
             return None
@@ -72,13 +76,13 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Values by series. Methods add up the series of a name that are among the `choices`."""
+    """Values by series. The methods sum the series of a name that match any of the `choices`."""
 
     values: Mapping[Series, float]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Keep what is known here of a page. Raises NoPage."""
+        """Parse the known metrics of a page. Raises NoPage."""
         if not _KNOWN.search(text):
             raise NoPage("no metrics of tpuserve or TensorFlow Serving")
         lines = "\n".join(_WANTED.findall(text))
@@ -90,27 +94,27 @@ class Page:
         return cls({(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples})
 
     def since(self, earlier: "Page") -> "Page":
-        """What counters counted after an earlier page; a series that is new counted from nothing."""
+        """Return the increase of counters since an earlier page. A new series starts at zero."""
         return Page({series: value - earlier.values.get(series, 0.0) for series, value in self.values.items()})
 
     def plus(self, other: "Page") -> "Page":
-        """What counters counted in both of two stretches of time."""
+        """Return the sum of the counters of two periods."""
         both = dict(self.values)
         for series, value in other.values.items():
             both[series] = both.get(series, 0.0) + value
         return Page(both)
 
     def has(self, name: str) -> bool:
-        """Whether there is any series of that name."""
+        """Return whether any series has this name."""
         return any(known == name for known, _ in self.values)
 
     def total(self, name: str, choices: Choices = ALL) -> float | None:
-        """Their sum; None of no series."""
+        """Return the sum of the matching series, or None if there are none."""
         found = [value for _, value in self._chosen(name, choices)]
         return sum(found) if found else None
 
     def totals(self, name: str, by: str, choices: Choices = ALL) -> dict[str, float]:
-        """Sums of those that share the value of the label `by`."""
+        """Return sums by the value of the label `by`."""
         sums: dict[str, float] = {}
         for labels, value in self._chosen(name, choices):
             key = dict(labels).get(by, "")
@@ -118,7 +122,7 @@ class Page:
         return sums
 
     def buckets(self, name: str, choices: Choices = ALL, scale: float = 1.0) -> Buckets:
-        """The histograms added up, values multiplied by `scale`."""
+        """Return the sum of the matching histograms, with values multiplied by `scale`."""
         counts = self.totals(f"{name}_bucket", _LE, choices)
         total = self.total(f"{name}_sum", choices) or 0.0
         return Buckets({float(bound) * scale: count for bound, count in counts.items()}, total * scale)

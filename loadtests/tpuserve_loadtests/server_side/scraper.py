@@ -1,7 +1,7 @@
-"""Reads a server's page of metrics while a load runs: now and then, and nothing more until the load is over.
+"""Periodic reader of a server's metrics page during a load.
 
-Pages are kept as text, because to parse one takes some milliseconds, in which requests would be sent late. Importing
-this needs a process that was handed to gevent: see traffic/gevent_setup.py.
+It keeps pages as text until the load ends, because parsing takes milliseconds that would delay requests. The process
+must run gevent before it imports this module: see traffic/gevent_setup.py.
 """
 
 import time
@@ -18,9 +18,9 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.server_side.page import NoPage, Page
 from tpuserve_loadtests.server_side.server_side import Scrape
 
-# Where tpuserve has its page, and TensorFlow Serving's usual place.
+# The path of tpuserve's metrics page, and the usual path of TensorFlow Serving's.
 PATHS: Final = ("/metrics", "/monitoring/prometheus/metrics")
-# Rendering a page takes a server some milliseconds; a timeline needs no more points than it has pixels for.
+# Rendering a page takes the server some milliseconds, and a chart has few pixels.
 LEAST_INTERVAL_S: Final = 1.0
 MOST_SCRAPES: Final = 60
 MAX_PAGE_BYTES: Final = 16 * 2**20
@@ -30,10 +30,13 @@ _OK: Final = 200
 
 
 class Scraper:
-    """Of one server. `close` gives the connection back. `lost`: why a load's last page could not be read."""
+    """Reader of one server's page. `close` releases the connection.
+
+    `lost` is the reason why the last page of a load could not be read.
+    """
 
     def __init__(self, url: str, access: Access) -> None:
-        """Find the page at this URL, or at the known places under an address. Raises NoPage if there is none."""
+        """Find the page at this URL, or at the known paths of an address. Raises NoPage if there is none."""
         self.lost = ""
         parts = urlsplit(url)
         self._client = access.http_client(f"{parts.scheme}://{parts.netloc}", 1, _TIMEOUT_S)
@@ -46,9 +49,9 @@ class Scraper:
 
     @contextmanager
     def during(self, load: Load) -> Iterator[list[Scrape]]:
-        """Read pages while the block runs the load: at its warm-up's end, now and then, and when the block ends.
+        """Read pages while the block runs the load: at the warm-up's end, periodically, and at the block's end.
 
-        The list is whole when the block is over. A page that cannot be read is left out.
+        The list is complete after the block. It omits pages that could not be read.
         """
         scrapes: list[Scrape] = []
         zero_s = time.perf_counter() + load.warm_up_s
@@ -64,7 +67,7 @@ class Scraper:
             self.lost = self._scrape(zero_s, scrapes)
 
     def page(self) -> Page:
-        """The page as it is now. Raises NoPage."""
+        """Return the current page. Raises NoPage."""
         return Page.parse(self._read(self._path))
 
     def close(self) -> None:
@@ -74,17 +77,18 @@ class Scraper:
     def _keep_scraping(self, zero_s: float, load: Load, scrapes: list[Scrape], over: Event) -> None:
         interval_s = max(LEAST_INTERVAL_S, load.seconds / MOST_SCRAPES)
         at_s = 0.0 if load.warm_up_s else interval_s
-        # The last page is read when all answers are here, and that of the warm-up's end whatever is left.
+        # `during` reads the last page after the last response. The first page, at the end of the warm-up, is always
+        # read.
         while not at_s or at_s < load.seconds - interval_s / 2:
             if over.wait(max(zero_s + at_s - time.perf_counter(), 0)):
                 return
             self._scrape(zero_s, scrapes)
-            # A server that kept the page waiting is not asked for those that were due meanwhile.
+            # After a slow response, skip the pages that were due meanwhile.
             at_s = max(at_s + interval_s, time.perf_counter() - zero_s)
 
     def _scrape(self, zero_s: float, scrapes: list[Scrape]) -> str:
-        """Add a page, or tell why there is none: the server is busy, or gone."""
-        # What a server counts is of the moment in which it is asked.
+        """Add a page, or return the reason why the server did not send one."""
+        # Counters reflect the time of the request for the page.
         at_s = time.perf_counter() - zero_s
         try:
             scrapes.append(Scrape(at_s, self._read(self._path)))
@@ -111,7 +115,7 @@ class Scraper:
                 while len(body) <= MAX_PAGE_BYTES and (block := response.read(_BLOCK_BYTES)):
                     body += block
                 response.release()
-        except Exception as error:  # whatever the connection or its parser raise: there is no page
+        except Exception as error:  # any error of the connection or its parser means that there is no page
             raise NoPage(str(error) or type(error).__name__) from None
         if response.status_code != _OK or len(body) > MAX_PAGE_BYTES:
             raise NoPage(f"HTTP {response.status_code}, {len(body):,} bytes")

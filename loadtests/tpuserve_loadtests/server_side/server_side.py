@@ -1,4 +1,4 @@
-"""What a server said of itself while loads ran: drawn from its pages of metrics before, during and after each."""
+"""A server's own view of loads, from its metrics pages before, during and after each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from tpuserve_loadtests.server_side.page import Buckets, NoPage, Page
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """A page as it was read, `at_s` seconds after the measured time began: the warm-up's end is 0."""
+    """A page at `at_s` seconds after the start of the measured time."""
 
     at_s: float
     text: str
@@ -20,10 +20,10 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of what happens to requests, in milliseconds; percentiles are as exact as the server's buckets.
+    """A phase of request processing, in milliseconds. The percentiles are as exact as the server's buckets.
 
-    `request` (in the server altogether) and `queue wait` count requests, `execution` counts batches. The server does
-    not tell times below `least_ms` apart.
+    `request` (the total time in the server) and `queue wait` count requests. `execution` counts batches. The server
+    does not distinguish times below `least_ms`.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the server counted in `seconds` from `at_s` on, 0 being the warm-up's end. None where it does not tell.
+    """The server's metrics in `seconds` from `at_s` on, counted from the end of the warm-up; None if not reported.
 
-    `executing`: batches on the device, on average. `busy`: share of the time that a device program was on it, by
-    device.
+    `executing` is the mean number of batches on the device. `busy` is the share of time with a program on the device,
+    by device.
     """
 
     at_s: float
@@ -58,7 +58,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a server `counted` in the measured `seconds` of a run, and what its process had in memory, in bytes."""
+    """A server's counters for the measured `seconds` of a run, and its process memory at each page, in bytes."""
 
     served: Served
     counted: Page
@@ -69,11 +69,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class ServerSide:
-    """The measured part of a run, or of several together, as the server saw it; None and empty where it does not tell.
+    """The server's view of the measured part of one or more runs. Missing metrics are None or empty.
 
-    `execution_ms`: a request's mean share of its batch's time on the device: all of it. `batch_rows`: real rows of a
-    batch, on average; `padding_share`: how much of a batch was padding, on average. `answers` by code, `refused` by the
-    server's reasons; `peak_memory_bytes` is the highest that was seen of its process. Several runs have no timeline.
+    `execution_ms` is the mean device time of a request, which is the whole time of its batch. `batch_rows` is the mean
+    number of real rows in a batch. `padding_share` is the mean share of padding. `answers` are by code, `refused` by
+    the server's reasons. `peak_memory_bytes` is the highest observed memory of the process. Several runs have no
+    timeline.
     """
 
     phases: tuple[Phase, ...]
@@ -90,24 +91,30 @@ class ServerSide:
     timeline: tuple[Moment, ...]
 
     def phase(self, name: str) -> Phase | None:
-        """The phase of that name, if the server tells."""
+        """Return the phase with a name, or None if the server does not report it."""
         return next((phase for phase in self.phases if phase.name == name), None)
 
     def as_document(self) -> dict[str, Any]:  # plain values of several types
-        """For JSON: milliseconds, bytes, cores, shares."""
+        """Return a JSON document with milliseconds, bytes, cores and shares."""
         return asdict(self)
 
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of a server when a run is over: a `stretch`, and in `note` why not; neither if nobody asked."""
+    """The observations of a server after a run: a `stretch`, or a `note` with the reason.
+
+    Both are empty if nothing was watched.
+    """
 
     stretch: Stretch | None = None
     note: str = ""
 
 
 def read_stretch(scrapes: Sequence[Scrape], served: Served) -> Stretch:
-    """Compare pages of a run, the first of which is of the warm-up's end. Raises NoPage where nothing can be said."""
+    """Compare the pages of a run, of which the first is from the end of the warm-up.
+
+    Raises NoPage if the pages cannot be compared.
+    """
     if len(scrapes) < 2:
         raise NoPage("its page of metrics was read too seldom to compare")
     pages = [Page.parse(scrape.text) for scrape in scrapes]
@@ -125,7 +132,7 @@ def read_stretch(scrapes: Sequence[Scrape], served: Served) -> Stretch:
 
 
 def draw_server_side(stretches: Sequence[Stretch]) -> ServerSide:
-    """Of at least one, all of the same server and models."""
+    """Combine one or more periods of the same server and models."""
     first, *others = stretches
     figures = read_figures(reduce(Page.plus, (one.counted for one in others), first.counted), first.served)
     span_s = sum(one.seconds for one in stretches)
@@ -173,10 +180,10 @@ def _phase(name: str, buckets: Buckets) -> Phase:
 
 
 def _execution_ms(figures: Figures) -> float | None:
-    """What requests waited for the device: their wait until the batch's end, less that for its beginning.
+    """Return a request's mean device time: its time until the batch's end, minus its time until the batch's start.
 
-    A mean over batches would be another: most requests are in large ones. It is what is left where the server's figures
-    are not of the same requests: of several versions, or models.
+    A mean over batches would differ, because most requests are in large batches. It is the fallback if the server's
+    metrics cover different requests, such as several versions or models.
     """
     both, queue = figures.queue_and_run, figures.queue
     if both.mean is not None and queue.mean is not None and both.count == queue.count:
@@ -191,9 +198,10 @@ def _executing(figures: Figures, span_s: float) -> float | None:
 
 
 def _restarted(pages: Sequence[Page]) -> bool:
-    """Whether they are of several processes: they began at different times or, where they do not say, counts fell.
+    """Return whether the pages come from several processes.
 
-    A version's counts go with it in tpuserve, which does say; TensorFlow Serving's stay.
+    Their start times differ or, if the pages have none, counts decrease. In tpuserve, which reports start times, a
+    version's counts disappear with the version. In TensorFlow Serving, they remain.
     """
     starts = {start_time_s(page) for page in pages}
     if starts != {None}:

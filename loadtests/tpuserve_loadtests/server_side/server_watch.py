@@ -1,6 +1,6 @@
-"""Watches a server through its metrics while loads run, and never fails a run: what is not known is a note.
+"""Watcher of a server's metrics during loads. It never fails a run: missing metrics become a note.
 
-Importing this needs a process that was handed to gevent: see traffic/gevent_setup.py.
+The process must run gevent before it imports this module: see traffic/gevent_setup.py.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretc
 
 
 class ServerWatch:
-    """Use it in a `with` statement around any number of runs."""
+    """Watcher for use in a `with` statement around any number of runs."""
 
     def __init__(self, url: str, served: Served, why_not: str = "", access: Access | None = None) -> None:
-        """Find the page of metrics under `url`; with no URL nothing is watched, `why_not` is what a run's note says."""
+        """Find the metrics page under `url`. Without a URL, watch nothing, and use `why_not` as the runs' note."""
         self._served = served
         self._scraper: Scraper | None = None
         self._why_not = why_not
@@ -41,7 +41,7 @@ class ServerWatch:
 
     @contextmanager
     def during(self, load: Load) -> Iterator[Seen]:
-        """Watch while the block runs the load; what is yielded is filled in when the block is over."""
+        """Watch the server while the block runs the load. The yielded object is complete after the block."""
         seen = Seen(note=self._why_not)
         if self._scraper is None:
             yield seen
@@ -51,7 +51,7 @@ class ServerWatch:
         self._fill(seen, scrapes, self._scraper.lost)
 
     def memory_bytes(self) -> float | None:
-        """What the server's process has in memory now; None where that is not told."""
+        """Return the current memory of the server's process in bytes, or None if it is unknown."""
         try:
             return memory_bytes(self._scraper.page()) if self._scraper is not None else None
         except NoPage:
@@ -59,7 +59,7 @@ class ServerWatch:
 
     @property
     def why_not(self) -> str:
-        """Why nothing is watched; nothing where something is, or nobody wants it."""
+        """The reason why the metrics are missing; empty if they are available or not requested."""
         return self._why_not
 
     def _fill(self, seen: Seen, scrapes: list[Scrape], lost: str) -> None:

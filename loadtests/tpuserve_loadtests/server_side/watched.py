@@ -1,4 +1,4 @@
-"""Runs whose server was watched: what both sides say of the same requests, held together."""
+"""Runs with a watched server, which combine the client's and the server's view of the same requests."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,9 +11,9 @@ from tpuserve_loadtests.server_side.server_side import Seen, ServerSide, Stretch
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One run, or several of the same load. `server` is None where nothing is known; `note` may say why.
+    """One run, or several of the same load. `server` is None without metrics, and `note` may give the reason.
 
-    `parts`: where the time of a request went; empty where the server does not tell.
+    `parts` is the time breakdown of a request, and empty if it is unknown.
     """
 
     runs: tuple[Measured, ...]
@@ -24,12 +24,12 @@ class Watched:
 
     @classmethod
     def of(cls, measured: Measured, seen: Seen) -> Self:
-        """One run."""
+        """Return a single run."""
         return cls._join((measured,), () if seen.stretch is None else (seen.stretch,), seen.note)
 
     @classmethod
     def together(cls, watched: Sequence["Watched"]) -> Self:
-        """All requests of all runs; where the server told nothing of some, those of the others."""
+        """Combine runs. If only some have server metrics, use only these runs."""
         told = [one for one in watched if one.server is not None]
         runs = tuple(measured for one in told or watched for measured in one.runs)
         note = next((one.note for one in watched if one.note), "")
@@ -46,15 +46,15 @@ class Watched:
 
     @property
     def latency_ms(self) -> float | None:
-        """The client's mean; None where the parts are not known."""
+        """The client's mean latency, or None if the parts are unknown."""
         return sum(part.mean_ms for part in self.parts) if self.parts else None
 
     def condensed(self) -> "Watched":
-        """The same for those who keep many: without the course of the runs over time."""
+        """Return the runs without their windows, to save memory."""
         return replace(self, runs=tuple(measured.condensed() for measured in self.runs))
 
     def as_document(self) -> dict[str, Any]:  # plain values of several types
-        """For JSON: `server` and `latency_parts`, in milliseconds."""
+        """Return a JSON document with `server` and `latency_parts`, in milliseconds."""
         return {
             "latency_parts": [asdict(part) for part in self.parts],
             "server": None if self.server is None else self.server.as_document(),
