@@ -1,8 +1,8 @@
-"""Intervals on how much one version's figures differ from another's, by resampling what was measured of both.
+"""Confidence intervals for the ratio of two versions' figures, by resampling the measurements of both.
 
-Requests that follow each other are alike (a queue, a pause, a neighbour), so single requests cannot be drawn: blocks of
-time are (block bootstrap). Runs of A and B alternate, and what disturbs a round disturbs both: rounds are drawn in
-pairs, then blocks within each run.
+Consecutive requests are correlated, for instance by a queue or a pause. The resampling therefore draws blocks of time
+instead of single requests (block bootstrap). Runs of A and B alternate, so a disturbance affects both runs of a round.
+The resampling draws rounds as pairs, then blocks within each run.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tpuserve_loadtests.statistics.histogram import Counts
 
 RESAMPLES: Final = 1000
 SEED: Final = 20
-# Latencies are gathered in steps of a fifth of a percent: a twenty-fifth of the least difference that is looked for.
+# Resolution of latencies: 0.2 %, a 25th of the default least effect.
 _STEP: Final = 0.002
 
 _Floats: TypeAlias = NDArray[np.float64]
@@ -24,7 +24,7 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of time of one run: latencies in microseconds with their counts, and answers in so many seconds."""
+    """A period of a run: latencies in microseconds with their counts, and responses in `seconds`."""
 
     latencies_us: Counts
     counts: Counts
@@ -34,7 +34,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A run of A and one of B, one soon after the other. Each has at least one block."""
+    """Consecutive runs of A and B. Each has at least one block."""
 
     a: tuple[Block, ...]
     b: tuple[Block, ...]
@@ -42,7 +42,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A figure of both, B's over A's, and the interval of that."""
+    """A figure of A and of B, the ratio B / A, and its interval."""
 
     a: float
     b: float
@@ -54,13 +54,13 @@ class Ratio:
 def ratios(
     rounds: Sequence[Round], percentiles: Sequence[float], *, confidence: float, resamples: int = RESAMPLES
 ) -> dict[str, Ratio]:
-    """Ratios of latency percentiles (`p99`; in microseconds) and of throughput (`rate`; answers a second).
+    """Return ratios of latency percentiles (`p99`, in microseconds) and of throughput (`rate`, responses per second).
 
-    Nothing but ratios that exist: a run without a single answer gives none. The same every time.
+    The result omits undefined ratios, such as those of a run without responses. It is deterministic.
     """
     random = np.random.default_rng(SEED)
     drawn = random.multinomial(len(rounds), np.full(len(rounds), 1 / len(rounds)), resamples)
-    # The first row is what was measured, each block once.
+    # The first row is the measurement itself, with each block once.
     times = np.vstack([np.ones(len(rounds), np.int64), drawn])
     edges = _edges([block for each in rounds for block in (*each.a, *each.b)])
     a = _Sample([each.a for each in rounds], times, edges, random)
@@ -72,7 +72,8 @@ def ratios(
 
 
 class _Sample:
-    """One version's blocks and how often each resample (row 0: what was measured) has drawn each."""
+    """One version's blocks, and the number of times that each resample draws each block. Row 0 is the measurement
+    itself."""
 
     def __init__(
         self, runs: Sequence[Sequence[Block]], times: NDArray[np.int64], edges: _Floats, random: np.random.Generator
@@ -81,26 +82,29 @@ class _Sample:
         self._edges = edges
         self._weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
         counts = np.array([_binned(block, edges) for block in blocks])
-        # Of each resample, how many requests were no slower than each edge.
+        # For each resample, the number of requests up to each edge.
         self._ends = self._weights @ np.cumsum(counts, axis=1)
         self._answered = np.array([block.answered for block in blocks], np.float64)
         self._seconds = np.array([block.seconds for block in blocks])
 
     def percentile(self, percent: float) -> _Floats:
-        """Of each resample, in microseconds; NaN of one without requests."""
+        """Return the percentile of each resample in microseconds, or NaN without requests."""
         wanted = self._ends[:, -1:] * percent / 100
         found = self._edges[np.argmax(self._ends >= np.maximum(wanted, 1e-9), axis=1)]
         return np.where(self._ends[:, -1] > 0, found, np.nan)
 
     def rate(self) -> _Floats:
-        """Of each resample, answers a second."""
+        """Return the rate of each resample, in responses per second."""
         with np.errstate(invalid="ignore"):
             rate: _Floats = (self._weights @ self._answered) / (self._weights @ self._seconds)
         return rate
 
 
 def _draw(blocks: int, times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
-    """How often each block of a run is drawn by each resample that has drawn its round `times` times."""
+    """Return the number of times that each resample draws each block of a run.
+
+    `times` holds the number of times that each resample draws the run's round.
+    """
     weights = random.multinomial(times * blocks, np.full(blocks, 1 / blocks)).astype(np.float64)
     weights[0] = 1.0
     return weights

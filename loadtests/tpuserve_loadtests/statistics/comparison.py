@@ -1,4 +1,4 @@
-"""Better, same, worse, or not to be told: what a comparison of two versions comes to."""
+"""Verdicts of a comparison of two versions: better, same, worse or unclear."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,20 +9,24 @@ from typing import Final
 from tpuserve_loadtests.statistics.bootstrap import Block, Ratio, Round, ratios
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
 
-# Three figures are looked at, each in both directions: a false alarm in any of them shall be rare.
+# High enough that a false alarm is rare, with three figures and two directions.
 CONFIDENCE: Final = 0.99
 LEAST_EFFECT: Final = 0.05
 PERCENTILES: Final = (50.0, 99.0)
 FIGURES: Final = (*(f"p{p:g}" for p in PERCENTILES), "rate")
-# A figure that may be so many times the least effect worse is not called the same. At twice, one comparison in eight of
-# two runs of one version, of six rounds with 4,000 requests, would be unclear; at three times it is one in a hundred.
+# A figure is unclear if its interval includes a deterioration of this many least effects. Consider two runs of the same
+# version, with six rounds of 4,000 requests. With a limit of two, one such comparison in eight would be unclear. With
+# three, it is one in a hundred.
 _UNCLEAR_FROM: Final = 3
-# A percentile of fewer requests than show it with so many late ones rests on a handful: resampling tells nothing of it.
+# A percentile needs enough requests to permit this many late ones. With fewer, the resampling is meaningless.
 _LEAST_LATE: Final = 5
 
 
 class Verdict(StrEnum):
-    """Of B, beside A. `UNCLEAR`: no difference was found, but one of several times the least effect can be there."""
+    """A verdict on B, compared with A.
+
+    UNCLEAR means that no difference was found, but a difference of several least effects is possible.
+    """
 
     BETTER = "better"
     SAME = "same"
@@ -32,7 +36,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure's ratio (B's over A's), and its verdict. `scarce`: it rests on too few requests to tell anything."""
+    """A figure's ratio (B / A) and verdict. `scarce` means that it has too few requests for a verdict."""
 
     name: str
     ratio: Ratio
@@ -41,29 +45,30 @@ class Figure:
 
     @property
     def at_worst(self) -> float:
-        """How many times worse B may be, by the interval: 1.1 is 10 % worse."""
+        """The factor by which B may be worse, from the interval: 1.1 is 10 % worse."""
         return _at_worst(self.name, self.ratio)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All figures. B is worse if any of them is; else unclear if any is; else better if any is."""
+    """All figures. B is worse if any figure is; otherwise unclear if any is; otherwise better if any is."""
 
     figures: tuple[Figure, ...]
     least_effect: float
 
     @property
     def verdict(self) -> Verdict:
-        """Of B as a whole."""
+        """The verdict on B as a whole."""
         found = {figure.verdict for figure in self.figures}
         order = (Verdict.WORSE, Verdict.UNCLEAR, Verdict.BETTER)
         return next((verdict for verdict in order if verdict in found), Verdict.SAME)
 
 
 def compare(rounds: Sequence[Round], least_effect: float = LEAST_EFFECT) -> Comparison:
-    """A figure differs if its interval leaves out 1 and its ratio is beyond the least effect (0.05: 5 %).
+    """Compare the versions.
 
-    A percentile of too few requests is unclear.
+    A figure differs if its interval excludes 1 and its ratio exceeds the least effect (0.05: 5 %). A percentile with
+    too few requests is unclear.
     """
     found = ratios(rounds, PERCENTILES, confidence=CONFIDENCE)
     requests = min(_requests(each.a for each in rounds), _requests(each.b for each in rounds))

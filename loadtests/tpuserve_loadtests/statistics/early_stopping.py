@@ -1,8 +1,8 @@
-"""How many requests it takes to claim a percentile, as MLPerf Inference's LoadGen asks for it (early stopping).
+"""Numbers of requests that are needed to claim a percentile, as in MLPerf Inference's LoadGen (early stopping).
 
-n requests of which t were late show that at least a share p is in time, with confidence c, if such a sample would come
-with probability 1 - c at most from a server of which exactly p is: P(Binomial(n, 1 - p) <= t) <= 1 - c. LoadGen writes
-it as I(p; n - t, t + 1), the regularised incomplete beta function.
+A sample of n requests, t of them late, can show with confidence c that at least a share p is in time. It does so if a
+server with a share of exactly p produces such a sample with probability 1 - c at most: P(Binomial(n, 1 - p) <= t) <= 1
+- c. LoadGen writes it as I(p; n - t, t + 1), the regularised incomplete beta function.
 """
 
 import math
@@ -15,7 +15,7 @@ CONFIDENCE = 0.99
 
 
 def late_probability(queries: int, late: int, share: float) -> float:
-    """P(at most `late` of `queries` are late) where a share `share` (0 to 1) is in time; summed in logarithms."""
+    """Return P(at most `late` of `queries` are late) for a share `share` (0 to 1) in time, as a sum of logarithms."""
     if late >= queries:
         return 1.0
     k = np.arange(late)
@@ -25,7 +25,7 @@ def late_probability(queries: int, late: int, share: float) -> float:
 
 
 def queries_needed(percentile: float, late: int = 0, confidence: float = CONFIDENCE) -> int:
-    """The fewest requests that show the percentile (0 to 100, exclusive) with `late` late ones among them."""
+    """Return the smallest number of requests, `late` of them late, that shows the percentile (0 to 100, exclusive)."""
     share = percentile / 100
     low, high = late + 1, max(2 * (late + 1), 16)
     while late_probability(high, late, share) > 1 - confidence:
@@ -40,7 +40,7 @@ def queries_needed(percentile: float, late: int = 0, confidence: float = CONFIDE
 
 
 def late_allowed(queries: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
-    """How many of so many requests may be late for the percentile to be shown; None if there are too few for any."""
+    """Return the largest number of late requests that still shows the percentile, or None for too few requests."""
     share = percentile / 100
     if late_probability(queries, 0, share) > 1 - confidence:
         return None
@@ -55,11 +55,11 @@ def late_allowed(queries: int, percentile: float, confidence: float = CONFIDENCE
 
 
 def share_unseen(queries: int, confidence: float = CONFIDENCE) -> float:
-    """What share of all requests may have a flaw, so confidently at most, if none of so many drawn ones had it."""
+    """Return the upper limit of the share of defects, given that none of `queries` random requests has one."""
     return float(1 - (1 - confidence) ** (1 / queries))
 
 
 def upper_bound_us(histogram: LatencyHistogram, percentile: float, confidence: float = CONFIDENCE) -> int | None:
-    """What the percentile does not exceed, so confidently, in microseconds; None if there are too few requests."""
+    """Return the upper limit of a percentile in microseconds, or None for too few requests."""
     allowed = late_allowed(histogram.count, percentile, confidence)
     return None if allowed is None else histogram.value_at_rank(histogram.count - allowed)

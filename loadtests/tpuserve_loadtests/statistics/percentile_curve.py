@@ -1,4 +1,4 @@
-"""Latency at every percentile that so many requests can tell, denser toward the tail, as HdrHistogram plots it."""
+"""Latency by percentile at the levels that a number of requests supports, with HdrHistogram's spacing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from typing import Final
 
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-# Levels in each halving of the distance to 100 %, as HdrHistogram's tools have by default.
+# Levels per halving of the distance to 100 %, the default of HdrHistogram's tools.
 _TICKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """`count` requests, the share `part` (0 to 1) of all, took no longer than `latency_us`."""
+    """A level: `count` requests, the share `part` (0 to 1) of all, took at most `latency_us`."""
 
     part: float
     latency_us: int
@@ -20,7 +20,7 @@ class Level:
 
 
 def percentile_curve(histogram: LatencyHistogram) -> list[Level]:
-    """Levels from 0 to 1, ascending; none of an empty histogram."""
+    """Return levels from 0 to 1, ascending, or none for an empty histogram."""
     total = histogram.count
     if not total:
         return []
@@ -33,7 +33,7 @@ def percentile_curve(histogram: LatencyHistogram) -> list[Level]:
 
 
 def _parts(total: int) -> Iterator[float]:
-    """Below 1, as far as a share of the requests is at least one of them."""
+    """Yield levels below 1, as long as at least one request lies above."""
     distance = 1.0
     while True:
         for tick in range(_TICKS):

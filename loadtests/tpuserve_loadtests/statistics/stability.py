@@ -1,4 +1,4 @@
-"""Whether a run has settled: perf_analyzer's criterion, the last three windows within 10 %."""
+"""Stability of a run by perf_analyzer's criterion: the last three windows agree within 10 %."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ TOLERANCE = 0.10
 
 
 def is_stable(values: Sequence[float | None], windows: int = WINDOWS, tolerance: float = TOLERANCE) -> bool | None:
-    """Whether the largest of the last `windows` values exceeds the smallest by no more than `tolerance` of it.
+    """Return whether the largest of the last `windows` values exceeds the smallest by at most `tolerance` of it.
 
-    None where that cannot be said: fewer windows, or one in which nothing was measured.
+    Returns None for fewer values, or if any of them is None.
     """
     last = [value for value in values[-windows:] if value is not None]
     if len(last) < windows:

@@ -1,8 +1,8 @@
-"""Whether a series of figures rises or falls over time: its slope (Theil-Sen) and how sure that is (Mann-Kendall).
+"""Trends of a series over time: the slope (Theil-Sen) and its significance (Mann-Kendall).
 
-Both go by pairs of values: a few wild ones change little, and nothing is assumed of how they are spread. Neighbouring
-values of a server are alike, which alone would make trends of noise; the test's variance is corrected for how alike
-neighbours are once the trend is taken out (Yue & Wang 2004, with the first lag alone).
+Both methods use pairs of values, so outliers have little effect, and the distribution is arbitrary. A server's
+neighbouring values are correlated, which alone could make noise look like a trend. The test's variance is therefore
+corrected for the correlation of detrended neighbours (Yue & Wang 2004, with the first lag alone).
 """
 
 import math
@@ -14,18 +14,21 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Fewer values tell nothing at the confidence that is asked for here.
+# With fewer values, a trend cannot reach the confidence that callers use.
 LEAST_VALUES: Final = 10
-# Beyond this it is no noise that is left: 48 values, each higher than the last, are a trend however it bends.
+# A higher correlation is not noise: 48 increasing values are a trend of any shape.
 _MOST_CORRELATION: Final = 0.8
-_NOTHING: Final = 1e-20  # what rounding leaves of squares
+_NOTHING: Final = 1e-20  # rounding error of squares
 
 _Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A slope in units of the values for each unit of time, and its interval. `rises`, `falls`: surely."""
+    """A slope in units of the values per unit of time, with its interval.
+
+    `rises` and `falls` mark a significant direction.
+    """
 
     slope: float
     low: float
@@ -35,7 +38,10 @@ class Trend:
 
 
 def find_trend(times: Sequence[float], values: Sequence[float], confidence: float) -> Trend | None:
-    """The trend of values at ascending times; each direction is told with `confidence` (0 to 1). None for too few."""
+    """Return the trend of values at ascending times, or None for too few values.
+
+    Each direction is significant at `confidence` (0 to 1).
+    """
     if len(values) < LEAST_VALUES:
         return None
     when, what = np.asarray(times, np.float64), np.asarray(values, np.float64)
@@ -45,19 +51,19 @@ def find_trend(times: Sequence[float], values: Sequence[float], confidence: floa
     spread = math.sqrt(_variance(what) * _correction(when, what))
     z = NormalDist().inv_cdf(confidence)
     low, high = _interval(np.sort(slopes), z * spread)
-    # The score moves in steps of two: one less is what a continuous one would have had to pass (Kendall 1975).
+    # Continuity correction: the score moves in steps of two (Kendall 1975).
     return Trend(slope, low, high, rises=score - 1 > z * spread, falls=score + 1 < -z * spread)
 
 
 def _pairs(values: _Floats) -> _Floats:
-    """Later less earlier, of all pairs."""
+    """Return the differences of all pairs, later minus earlier."""
     earlier, later = np.triu_indices(len(values), 1)
     differences: _Floats = values[later] - values[earlier]
     return differences
 
 
 def _variance(values: _Floats) -> float:
-    """Of the score, where there is no trend; equal values tell nothing and take away from it."""
+    """Return the variance of the score without a trend. Ties reduce it."""
     _, ties = np.unique(values, return_counts=True)
     counts = np.concatenate(([len(values)], ties)).astype(np.float64)
     terms = counts * (counts - 1) * (2 * counts + 5)
@@ -65,16 +71,17 @@ def _variance(values: _Floats) -> float:
 
 
 def _correction(when: _Floats, what: _Floats) -> float:
-    """How much more the score varies than with independent values: (1 + r) / (1 - r), never less than 1.
+    """Return the factor by which correlation increases the score's variance: (1 + r) / (1 - r), at least 1.
 
-    r is the correlation of neighbours about a parabola: what a trend that bends leaves of a line would count as noise.
+    r is the correlation of neighbours after subtraction of a parabola. With a line, a curved trend would count as
+    noise.
     """
     scaled = (when - when.mean()) / (when[-1] - when[0])
     residuals = what - np.polyval(np.polyfit(scaled, what, 2), scaled)
     power = float(residuals @ residuals)
     if power <= _NOTHING * float(what @ what):
         return 1.0
-    # Three coefficients were fitted, which makes so few residuals look less alike than they are.
+    # The fit of three coefficients lowers the apparent correlation of so few residuals, so correct for it.
     size = len(residuals)
     correlation = float(residuals[1:] @ residuals[:-1]) / power
     correlation = min(max((size * correlation + 3) / (size - 6), 0.0), _MOST_CORRELATION)
@@ -82,7 +89,7 @@ def _correction(when: _Floats, what: _Floats) -> float:
 
 
 def _interval(slopes: _Floats, width: float) -> tuple[float, float]:
-    """Slopes by rank (Gilbert 1987): as far from the middle as the score may be by chance."""
+    """Return the interval of slopes by rank (Gilbert 1987), as wide as the score's random variation."""
     last = len(slopes) - 1
     low = max(round((len(slopes) - width) / 2) - 1, 0)
     return float(slopes[low]), float(slopes[min(last - low, last)])
