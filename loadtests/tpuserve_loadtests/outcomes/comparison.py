@@ -77,7 +77,7 @@ class ComparisonOutcome:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first match: generator limit, too few rounds, worse, failed requests, unclear, success."""
+        """The exit code of the first match: generator limit, few rounds, worse, failed requests, unclear, success."""
         if self.strict and self.limits:
             return EXIT_GENERATOR
         if self.comparison is None:

@@ -38,7 +38,7 @@ class SearchServers:
         return f"{probe.rate_per_s:,.1f}/s beside {self.alone.runs[0].load}: {told}" if told else ""
 
     def notes(self, found: Found | None, told: str = "") -> list[str]:
-        """Return the distinct notes on the rows, except `told`."""
+        """Return the distinct notes on the rows, except the argument."""
         found_notes = dict.fromkeys(watched.note for _, watched in self.rows(found))
         return [note for note in found_notes if note not in ("", told)]
 

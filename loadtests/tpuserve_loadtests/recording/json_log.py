@@ -19,8 +19,10 @@ _BITS: Final = {"half_val": np.uint16}
 
 
 def read_json_log(line: bytes) -> Logged | None:
-    """Return the request of a line, or None for a line without a Predict request. Raises ValueError for an invalid
-    line."""
+    """Return the request of a line, or None for a line without a Predict request.
+
+    Raises ValueError for an invalid line.
+    """
     try:
         document = json.loads(line)
         metadata = document.get("log_metadata", {})

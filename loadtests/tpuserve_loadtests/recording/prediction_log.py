@@ -45,8 +45,10 @@ class Logged:
 
 
 def read_prediction_log(record: bytes, *, with_answer: bool = False) -> Logged | None:
-    """Return the request of a PredictionLog, or None for a log without a Predict request. Raises ValueError for other
-    bytes."""
+    """Return the request of a PredictionLog, or None for a log without a Predict request.
+
+    Raises ValueError for other bytes.
+    """
     try:
         return _logged(record, with_answer)
     except (DecodeError, FormatError, struct.error) as error:

@@ -92,7 +92,10 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Nines:
-    """Shares from 0 to 1, each further nine as wide as the last one: up to one of `count`, then 1 itself."""
+    """A scale of shares from 0 to 1 with the same width for each further nine.
+
+    It reaches 1 - 1 / `count`, and shows 1 at its end.
+    """
 
     count: int
 
