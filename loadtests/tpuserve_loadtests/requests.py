@@ -45,7 +45,7 @@ class Request(Protocol):
         """Return the encoded request. Raises InvalidArgument for arrays that cannot be encoded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
+@dataclass(frozen=True, slots=True, eq=False)  # a comparison of arrays has no single truth value
 class ArrayRequest:
     """Arrays by input name, in the client's encoding. `outputs` are the expected response, if known."""
 

@@ -41,7 +41,7 @@ class Golden(click.ParamType[str | Path]):
 
 @dataclass(frozen=True, slots=True)
 class ToleranceOptions:
-    """The allowed difference between an answer and the expected answer."""
+    """The allowed difference between a response and the expected response."""
 
     atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Allowed difference.  {_DEFAULT}")
     rtol: float | None = option(

@@ -39,7 +39,8 @@ FULL_S: Final = 600.0
 OFFLINE_ROWS: Final = "32"
 OFFLINE_USERS: Final = 32
 _ROWS: Final = {"single-stream": "1", "multi-stream": "8", "server": "1"}
-# A rate from short trials may fail over ten minutes. Each of the next _RUNS - 1 runs lowers the rate by this factor.
+# A rate from short trials may fail over ten minutes. A failed run lowers the rate by this factor, for at most _RUNS
+# runs.
 _RUNS: Final = 4
 _LESS: Final = 0.97
 

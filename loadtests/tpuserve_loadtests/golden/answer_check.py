@@ -61,7 +61,6 @@ class AnswerChecks:
     def check(self, line: Line, turn: int, answer: bytes) -> None:
         """Check a response. `turn` is as in Sender.
 
-
         Raises:
             WrongAnswer: the response differs from the golden answer.
             Internal: the response cannot be decoded.

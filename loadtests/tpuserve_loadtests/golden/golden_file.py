@@ -1,4 +1,4 @@
-"""Golden answers from a file of requests and the right responses."""
+"""Golden answers from a file of requests and the expected responses."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _SUFFIXES: Final = (".npz", ".json")
 _Json: TypeAlias = Any  # the result of json.loads, which the code below validates
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
+@dataclass(frozen=True, slots=True, eq=False)  # a comparison of arrays has no single truth value
 class GoldenRows:
     """Arrays by input and by output name, in the model's dtypes.
 

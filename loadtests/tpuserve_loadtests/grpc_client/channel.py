@@ -15,7 +15,7 @@ from tpuserve_loadtests.grpc_client.endpoint import Endpoint
 from tpuserve_loadtests.grpc_client.header_block import encode
 from tpuserve_loadtests.grpc_client.status import GrpcError, NotProcessed
 
-# Limit for retries of a request that the server refuses without processing.
+# Limit for attempts of a request that the server refuses without processing.
 _ATTEMPTS: Final = 5
 _MOST_IN_TIMEOUT: Final = 10**8
 

@@ -20,7 +20,7 @@ FROM_DUE = "latencies count from when a request was due, not from when it was se
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """One finished run with its verdicts. With `strict`, a generator at its limit fails the run.
+    """A finished run with its verdicts. With `strict`, a generator at its limit fails the run.
 
     `rows` is the mean number of rows per request. `watched` is the run with the server's metrics. `told` holds notes
     from before the run.

@@ -1,7 +1,7 @@
 """A suite for plain Locust: users that send Predict requests, and a report when Locust ends.
 
-Locust starts and stops the users, on this machine or others, and serves its web page. The process must run gevent
-before it imports this module: see gevent_setup.
+Locust starts and stops the users, on this machine or others, and serves its web page. The process must call
+give_process_to_gevent (gevent_setup) before it imports this module.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Periodic reader of a server's metrics page during a load.
 
 It keeps pages as text until the load ends, because parsing takes milliseconds that would delay requests. The process
-must run gevent before it imports this module: see traffic/gevent_setup.py.
+must call give_process_to_gevent (traffic/gevent_setup.py) before it imports this module.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Watcher of a server's metrics during loads. It never fails a run: missing metrics become a note.
 
-The process must run gevent before it imports this module: see traffic/gevent_setup.py.
+The process must call give_process_to_gevent (traffic/gevent_setup.py) before it imports this module.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Numbers of requests that are needed to claim a percentile, as in MLPerf Inference's LoadGen (early stopping).
 
 A sample of n requests, t of them late, can show with confidence c that at least a share p is in time. It does so if a
-server with a share of exactly p produces such a sample with probability 1 - c at most: P(Binomial(n, 1 - p) <= t) <= 1
-- c. LoadGen writes it as I(p; n - t, t + 1), the regularised incomplete beta function.
+server with a share of exactly p produces such a sample with probability 1 - c at most:
+P(Binomial(n, 1 - p) <= t) <= 1 - c. LoadGen writes it as I(p; n - t, t + 1), the regularised incomplete beta function.
 """
 
 import math

@@ -16,9 +16,9 @@ def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
     """Set `pressed` on Ctrl-C during the block, and `again` on every further Ctrl-C.
 
     In nested blocks, Ctrl-C also sets the outer block's events. If it arrives before the inner block starts, it also
-    counts there, so that it is not lost between the blocks. After Ctrl-C in the outermost block, the process ignores
-    SIGINT, so that the user gets the report. If the parent process made SIGINT ignored, as a shell does for background
-    jobs, it stays ignored.
+    counts there, so that it is not lost between the blocks. If it arrives during the outermost block, the process
+    ignores SIGINT after the block, so that the user gets the report. If the parent process made SIGINT ignored, as a
+    shell does for background jobs, it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
 

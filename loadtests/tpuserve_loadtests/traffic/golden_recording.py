@@ -1,6 +1,6 @@
 """Recording of golden answers: each request once and alone, before a load could mix up responses.
 
-The process must run gevent before it imports this module: see gevent_setup.
+The process must call give_process_to_gevent (gevent_setup) before it imports this module.
 """
 
 from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ PATIENCE_BEATS: Final = 10
 
 
 class Heartbeats:
-    """Counter of a peer's missed beats since its last message.
+    """Counter of each peer's missed beats since its last message.
 
     It counts the process's own beats instead of time. After a pause of the process itself, such as a sleeping machine,
     no peer counts as gone.

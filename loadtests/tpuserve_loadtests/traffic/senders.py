@@ -1,6 +1,6 @@
 """Senders of Predict requests over gRPC or REST, for any number of concurrent greenlets.
 
-The process must run gevent before it imports this module: see gevent_setup.
+The process must call give_process_to_gevent (gevent_setup) before it imports this module.
 """
 
 import json

@@ -1,6 +1,6 @@
 """One process's share of a running load: closed users that wait for responses, or a schedule that does not.
 
-The process must run gevent before it imports this module: see gevent_setup.
+The process must call give_process_to_gevent (gevent_setup) before it imports this module.
 """
 
 import math

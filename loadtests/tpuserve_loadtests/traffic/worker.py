@@ -1,6 +1,6 @@
 """A worker process of the load generator, which sends its share of every load and reports to a coordinator.
 
-The process must run gevent before it imports this module: see gevent_setup.
+The process must call give_process_to_gevent (gevent_setup) before it imports this module.
 """
 
 import itertools
@@ -52,7 +52,6 @@ class Worker:
 
     def serve(self) -> None:
         """Serve until the coordinator sends quit. Wait for it without a time limit.
-
 
         Raises:
             CoordinatorGone: the coordinator disappeared, or needs no more workers.
