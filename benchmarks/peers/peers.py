@@ -26,8 +26,8 @@ from benchmarks.peers import report as peer_report
 from benchmarks.peers.outcome import Outcome, Result
 from benchmarks.peers.servers import SUBJECTS, Subject, serving, version
 
-DOCUMENT = ROOT / "docs" / "performance.md"
-PICTURE = "images/peers.svg"
+DOCUMENT = ROOT / "docs/explanation/performance.md"
+PICTURE = "../images/peers.svg"
 EPILOG = """Examples:
 
 \b
@@ -45,7 +45,7 @@ listen on every address and are left out without. Exit codes: 0 all measured or 
 @click.option("--only", help=f"Servers to measure, separated by commas: {', '.join(s.name for s in SUBJECTS)}.")
 @click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds a point.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to this file too.")
-@click.option("--docs", is_flag=True, help="Put report and chart into docs/performance.md.")
+@click.option("--docs", is_flag=True, help="Put report and chart into docs/explanation/performance.md.")
 @click.option("--from", "earlier", type=click.Path(path_type=Path), help="Report the figures in this file again.")
 @click.option("--setup-only", is_flag=True, help="Build the environments that are not there yet, and stop.")
 @click.option("--lock", is_flag=True, help="Pin the environments' packages anew, and stop.")

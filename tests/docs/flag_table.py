@@ -1,4 +1,4 @@
-"""`python -m tests.docs.flag_table`: write the table of flags in docs/serving.md again, from their declarations."""
+"""`python -m tests.docs.flag_table`: write the table of flags in docs/reference/server-flags.md again, from their declarations."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tests.deploy.dockerfile import ROOT
 from tests.support.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.command.settings import Flag, flags
 
-PAGE = ROOT / "docs/serving.md"
+PAGE = ROOT / "docs/reference/server-flags.md"
 BEGIN = "<!-- The declarations of the flags make this table: python -m tests.docs.flag_table -->\n"
 END = "<!-- End of the table of flags -->\n"
 
@@ -16,7 +16,7 @@ _NAMES = {flag.name for flag in flags()}
 # Of the command alone: no setting of a server.
 _CHECK_CONFIG = (
     "| `--check_config` | | check the configuration and serve nothing; `=json` for scripts "
-    "([more](#checking-a-configuration)) |\n"
+    "([more](../how-to/serve/configuration.md#checking-a-configuration)) |\n"
 )
 
 

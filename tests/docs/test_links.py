@@ -44,7 +44,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_files_are_found_where_there_is_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     found = set(map(str, markdown_files()))
-    assert {"README.md", "docs/client.md", "clients/python/README.md"} <= found
+    assert {"README.md", "docs/how-to/call/python.md", "clients/python/README.md"} <= found
     assert not any(path.startswith(".") for path in found)
 
 

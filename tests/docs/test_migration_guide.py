@@ -1,4 +1,4 @@
-"""docs/migrating-from-tf-serving.md names what became of every flag, as the program itself says it."""
+"""docs/how-to/migrate-from-tensorflow-serving.md names what became of every flag, as the program itself says it."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from tests.support.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
 
-GUIDE = (ROOT / "docs/migrating-from-tf-serving.md").read_text(encoding="utf-8")
-SERVING = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/how-to/migrate-from-tensorflow-serving.md").read_text(encoding="utf-8")
+FLAGS = (ROOT / "docs/reference/server-flags.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("flag", UPSTREAM_FLAGS)
 def test_every_flag_of_tensorflow_serving_is_documented(flag: str) -> None:
-    assert f"`--{flag}`" in GUIDE + SERVING
+    assert f"`--{flag}`" in GUIDE + FLAGS
 
 
 def test_flags_without_effect_are_listed_with_the_words_of_their_notice() -> None:

@@ -1,4 +1,4 @@
-"""docs/serving.md lists every flag and every metric there is, and no other."""
+"""docs/reference lists every flag and every metric there is, and no other."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,19 @@ from tpuserve_server.command.flags import UNNEEDED
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.metrics.upstream import upstream_page
 
-TEXT = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
+FLAGS = (ROOT / "docs/reference/server-flags.md").read_text(encoding="utf-8")
+METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+
+
+def table_rows(page: str) -> list[list[str]]:
+    """Return the cells of each table row that starts with code."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
 
 
 def test_every_flag_is_listed_with_its_default() -> None:
-    listed = {row[0].split("`")[1]: row[1] for row in ROWS if row[0].startswith("`--")}
+    listed = {row[0].split("`")[1]: row[1] for row in table_rows(FLAGS) if row[0].startswith("`--")}
     flags = {option.opts[0]: option for option in serve.params if isinstance(option, click.Option)}
     for elsewhere in ("--version", *(f"--{flag.name}" for flag in UNNEEDED)):
         del flags[elsewhere]
@@ -34,7 +41,7 @@ def test_every_flag_is_listed_with_its_default() -> None:
 
 
 def test_the_table_of_flags_is_made_of_their_declarations() -> None:
-    assert written_table(TEXT) == flag_table(), "Run: python -m tests.docs.flag_table"
+    assert written_table(FLAGS) == flag_table(), "Run: python -m tests.docs.flag_table"
 
 
 def exposed_name(metric: Metric) -> str:
@@ -42,7 +49,9 @@ def exposed_name(metric: Metric) -> str:
 
 
 def test_every_metric_is_listed_with_its_type() -> None:
-    listed = {row[0].strip("`"): row[1] for row in ROWS if row[0].startswith(("`tpuserve_", "`process_"))}
+    listed = {
+        row[0].strip("`"): row[1] for row in table_rows(METRICS) if row[0].startswith(("`tpuserve_", "`process_"))
+    }
     metrics = {exposed_name(metric): metric.type for metric in PrometheusMetrics().registry.collect()}
     assert listed == metrics
 
@@ -54,7 +63,7 @@ def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:
     metrics.examples_received(model="m", count=1)
     metrics.version_warmed(servable=ID, path=Path("/models/m/3"), records=1, duration_s=0.1)
     metrics.request_logged(model="m", outcome="written")
-    listed = {row[0].strip("`"): (row[1], row[2]) for row in ROWS if row[0].startswith("`:tensorflow:")}
+    listed = {row[0].strip("`"): (row[1], row[2]) for row in table_rows(METRICS) if row[0].startswith("`:tensorflow:")}
     shown = {}
     for name, kind, labels in re.findall(r"^# TYPE (\S+) (\S+)\n[^{]+\{(.*)\}", upstream_page(metrics), re.MULTILINE):
         names = [label for label in re.findall(r'(\w+)="', labels) if label != "le"]
@@ -63,6 +72,7 @@ def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:
 
 
 def test_operations_names_only_metrics_that_exist() -> None:
-    named = re.findall(r"`(tpuserve_\w+)", (ROOT / "docs/operations.md").read_text(encoding="utf-8"))
+    pages = (ROOT / "docs/how-to/operate").glob("*.md")
+    named = re.findall(r"`(tpuserve_\w+)", "".join(page.read_text(encoding="utf-8") for page in pages))
     assert named
     assert set(named) <= {exposed_name(metric) for metric in PrometheusMetrics().registry.collect()}

@@ -96,7 +96,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--model",
     "builder",
     metavar="PKG.MODULE:FUNCTION",
-    help="Function that returns the model (Keras 3, Flax, or what docs/exporting.md says of the source); found from "
+    help="Function that returns the model (Keras 3, Flax, or what docs/how-to/export says of the source); found from "
     "the working directory too.",
 )
 @click.option(

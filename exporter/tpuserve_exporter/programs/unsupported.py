@@ -106,4 +106,4 @@ def _advise(operation: str) -> str:
     for prefixes, advice in _ADVICE:
         if operation.startswith(prefixes):
             return advice
-    return f"write the model without {operation}, or leave it to a signature of your own (docs/tpu.md)"
+    return f"write the model without {operation}, or leave it to a signature of your own (docs/how-to/tpu)"

@@ -1,4 +1,4 @@
-"""docs/exporting-errors.md: every case with what is really said, section by section."""
+"""docs/reference/export-errors.md: every case with what is really said, section by section."""
 
 import textwrap
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from pathlib import Path
 from tests.exporter.bad_inputs.case import Case, Section
 from tests.exporter.bad_inputs.running import Said
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/exporting-errors.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/export-errors.md"
 _WIDTH = 112
 _HEAD = """\
 # What the exporter says when it cannot
 
 Every message below is what `tpuserve export` printed, for a source that something is wrong with, or a command that
 cannot be. In all cases nothing was published, nothing was left behind, and the
-[exit code](exporting.md#output-and-exit-codes) is the one shown. `tests/exporter/bad_inputs` makes each of them again
+[exit code](export-output.md) is the one shown. `tests/exporter/bad_inputs` makes each of them again
 and compares; `python -m tests.exporter.bad_inputs` writes this page.
 """
 

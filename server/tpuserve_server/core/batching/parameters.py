@@ -82,7 +82,7 @@ class BatchingParameters:
             "When a batch leaves: as soon as the device is free, after a timeout, or as an objective allows.",
             shown_default="what the next two say, else greedy",
             page_default="what the next two say, else `greedy`",
-            page="when a batch leaves: `greedy`, `timeout`, `objective` ([modes](#batching-to-an-objective))",
+            page="when a batch leaves: `greedy`, `timeout`, `objective` ([modes](../how-to/serve/batching.md#batching-to-an-objective))",
         ),
     ] = None
     batch_timeout_micros: Annotated[

@@ -31,7 +31,7 @@ class PjrtOptions:
             "Where versions with device programs run. auto: on a TPU or GPU if there is one, else by TensorFlow on the "
             "CPU. tpu, gpu: there, or not at all. cpu: their programs on the CPU.",
             page="where versions with device programs run: `auto`, `tpu`, `gpu`, `cpu` "
-            "([which is what](#device-programs))",
+            "([which is what](../how-to/serve/devices.md#device-programs))",
         ),
     ] = "auto"
     mesh: Annotated[

@@ -55,7 +55,7 @@ class TensorFlowOptions:
             "Operations at the same time; 0: one after the other, in the batch's thread.",
             name="tensorflow_inter_op_parallelism",
             page="operations at the same time; 0: one, in the batch's own thread "
-            "([why](decisions/0007-operations-run-in-the-batchs-own-thread.md))",
+            "([why](../explanation/decisions/0007-operations-run-in-the-batchs-own-thread.md))",
             at_least=0,
         ),
     ] = 0
