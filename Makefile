@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PROJECTS := formats server exporter clients/python loadtests
-SOURCES := formats server exporter clients loadtests examples benchmarks deploy tests
+SOURCES := formats server exporter clients loadtests examples benchmarks deploy docs tests
 # PyTorch has an environment of its own, over $(VENV): what is not in the one is found in the other.
 TORCH := .torch
 # Tests start servers that import TensorFlow: more processes than this wait for each other's memory.
@@ -25,7 +25,7 @@ IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # What PyTorch needs that requirements/dev.lock has.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch demo serve examples strangers test test-all upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch demo serve examples strangers test test-all docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ test: setup lint types layers unit ## Check format, lint, types and layers, run 
 test-all: setup lint types layers ## Run all tests, with the floor of branch coverage: under 30 minutes on 2 cores
 	$(PYTEST) --cov --cov-report=term
 	$(BIN)/python tests/coverage_floor.py
+
+docs: setup ## Build the documentation site in build/site; every warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html -c docs . build/site
+	@echo "Open build/site/index.html"
 
 upstream: .upstream/.installed ## Run TensorFlow Serving's own end-to-end tests from a clone of its repository: CHECKOUT=DIR
 	@PYTHONPATH=.upstream $(BIN)/python -m tests.upstream.run --checkout "$(CHECKOUT)"

@@ -44,7 +44,7 @@ Examples:
   MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve      # as TensorFlow Serving's image: /models/digits
   tpuserve serve --check_config --model_config_file=models.config      # check everything, serve nothing
 
-Every flag can be set in the environment too, as TPUSERVE_SERVE_ and its name in capitals.
+Each flag is also read from the environment, as TPUSERVE_SERVE_PORT for --port.
 
 \b
 Exit codes:

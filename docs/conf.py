@@ -1,0 +1,56 @@
+"""Sphinx's configuration of the documentation site: `make docs`.
+
+The repository's root is the source directory, so that links between docs/, the READMEs and the changelog lead to the
+same places on the site as in a checkout.
+"""
+
+from importlib import metadata
+
+project = "tpuserve"
+release = metadata.version("tpuserve-server")
+html_title = f"tpuserve {release}"
+
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**",
+    "CHANGELOG.md",
+    "benchmarks/README.md",
+    "clients/python/README.md",
+    "deploy/README.md",
+    "examples/README.md",
+    "exporter/README.md",
+    "formats/README.md",
+    "loadtests/README.md",
+    "server/README.md",
+]
+# Pruned before the scan: environments and build outputs hold other projects' documents.
+exclude_patterns = ["**/.*", ".*", "build", "**/node_modules", "**/__pycache__"]
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "sphinx_copybutton",
+    "sphinxcontrib.mermaid",
+]
+
+# GitHub's anchors, so that a link to a heading works in both places.
+myst_heading_anchors = 4
+myst_enable_extensions = ["deflist", "fieldlist"]
+# GitHub draws these blocks; here they are a directive.
+myst_fence_as_directive = ["mermaid"]
+
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+
+# Prompts and output stay out of what the button copies.
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+
+html_theme = "furo"
+html_extra_path = ["_site"]
+html_theme_options = {"top_of_page_buttons": []}
+html_copy_source = False
