@@ -1,1 +1,1 @@
-"""Models of every framework as functions that are served: named tensors in, named tensors out."""
+"""Models of every framework as served functions: named tensors in, named tensors out."""

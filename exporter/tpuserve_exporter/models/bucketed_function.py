@@ -1,7 +1,7 @@
-"""A function of any number of rows made of functions of fixed sizes: rows are padded to the next size, and cut again.
+"""A function of any number of rows, made of functions of fixed sizes. It pads rows to the next size and cuts outputs.
 
-For models that frameworks cannot lower with the number of rows left free. Which size runs is decided in the graph
-(tf.switch_case), so each size is a program of its own, as a TPU wants it.
+It serves models that a framework cannot lower with a free number of rows. The graph chooses the size (tf.switch_case),
+so each size is a separate program with fixed shapes, as TPUs require.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +15,10 @@ TensorFunction: TypeAlias = "Callable[..., Mapping[str, tf.Tensor]]"
 
 
 class BucketedFunction:
-    """Takes tensors by keyword, as the functions it is made of.
+    """A callable that takes tensors by keyword and calls the function of the smallest sufficient size.
 
-    `functions` has one for each size: it takes exactly so many rows of each of `batched`, its inputs with rows, and
-    whatever the others are. Outputs whose first dimension is the size are cut to the rows that came.
+    `functions` maps each size to a function, which takes exactly that many rows of each input in `batched` and the
+    other inputs unchanged. Outputs whose first dimension is the size are cut to the number of rows in the request.
     """
 
     def __init__(self, functions: Mapping[int, TensorFunction], batched: tuple[str, ...]) -> None:
@@ -26,7 +26,11 @@ class BucketedFunction:
         self._batched = batched
 
     def __call__(self, **inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
-        """In the graph, fails with InvalidArgumentError for no rows, unequal numbers, or more than the largest size."""
+        """Compute the outputs by name.
+
+        The graph raises InvalidArgumentError for zero rows, for unequal numbers of rows, and for more rows than the
+        largest size.
+        """
         import tensorflow as tf
 
         sizes = list(self._functions)
@@ -64,7 +68,7 @@ class BucketedFunction:
         return run
 
     def _pad(self, name: str, value: "tf.Tensor", rows: "tf.Tensor", size: int) -> "tf.Tensor":
-        """Repeat the last row, as servers do: a real row, because a model may divide by its norm."""
+        """Pad with copies of the last row, as servers do. Rows of zeros could make a model divide by zero."""
         import tensorflow as tf
 
         if name not in self._batched:
@@ -75,5 +79,5 @@ class BucketedFunction:
 
 
 def _cut(value: "tf.Tensor", rows: "tf.Tensor", size: int) -> "tf.Tensor":
-    """Every branch gives a free first dimension, whatever its size: branches have to agree in their shapes."""
+    """Cut an output to `rows`. The first dimension becomes free, because all branches must return the same shapes."""
     return value[:rows] if value.shape.rank and value.shape[0] == size else value

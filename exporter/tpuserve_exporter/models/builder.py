@@ -1,4 +1,4 @@
-"""The user's builder function: `pkg.module:function` named on the command line, called for a Keras model."""
+"""The user's builder function, `pkg.module:function` on the command line, which returns the model."""
 
 import difflib
 import importlib
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-# In what JAX says of tensors that are not its own.
+# Matches JAX's errors about tensors of other frameworks.
 _JAX = re.compile(r"\bjax(\.|lib|\b)", re.IGNORECASE)
 
 
 def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
-    """Import `pkg.module:function`, the working directory being importable. Nothing else of the user's is imported.
+    """Import `pkg.module:function`, with the working directory on `sys.path`.
 
-    `option` is where the user said so.
+    `option` is the command-line option that names the function, for error messages. Raises BuilderFailed.
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
@@ -50,19 +50,19 @@ def _explain_import(module_name: str, error: Exception) -> str:
 
 
 def _suggest(module: ModuleType, wanted: str) -> str:
-    """Functions and classes of the module that may have been meant."""
+    """Suggest functions and classes of the module with a similar name."""
     there = [name for name, one in vars(module).items() if callable(one) and not name.startswith("_")]
     close = difflib.get_close_matches(wanted, there, n=3)
     return f": did you mean {' or '.join(close)}?" if close else f"; it has {', '.join(sorted(there)[:10]) or 'none'}"
 
 
 def builder_failure(name: str, error: Exception) -> BuilderFailed:
-    """What to raise where the user's function raised: with the line of their code that did."""
+    """Return the error for an exception of the user's function. It names the line of the user's code."""
     return BuilderFailed(f"{name} failed: {type(error).__name__}: {reason_of(error)}{_where(error)}")
 
 
 def _where(error: Exception) -> str:
-    """The last line that is neither ours nor of an installed package."""
+    """Locate the innermost frame that is neither in the exporter nor in an installed package."""
     ours = Path(__file__).parents[1]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
@@ -73,7 +73,7 @@ def _where(error: Exception) -> str:
 
 
 def check_arguments(name: str, function: Callable[..., object], args: Mapping[str, object]) -> None:
-    """That the function takes what --model-arg gives it. Raises BuilderFailed."""
+    """Raise BuilderFailed if the function does not take an argument from --model-arg."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a callable written in C
@@ -85,7 +85,10 @@ def check_arguments(name: str, function: Callable[..., object], args: Mapping[st
 
 
 def build_model(name: str, args: Mapping[str, object]) -> "keras.Model":
-    """Call the builder for a Keras 3 model, with layer names counted from the start, as in a fresh training run."""
+    """Call the builder for a Keras 3 model. Automatic layer names count from the start, as in a new training run.
+
+    Raises BuilderFailed.
+    """
     import keras
 
     model = _call(name, args)
@@ -95,7 +98,7 @@ def build_model(name: str, args: Mapping[str, object]) -> "keras.Model":
 
 
 def build_trackable(name: str, args: Mapping[str, object]) -> "keras.Model | tf.Module":
-    """Call the builder for a Keras 3 model or any other tf.Module, Keras 2 models among them."""
+    """Call the builder for a Keras 3 model or another tf.Module, such as a Keras 2 model. Raises BuilderFailed."""
     import keras
     import tensorflow as tf
 
@@ -127,11 +130,11 @@ def _describe(value: object) -> str:
 
 
 def describe_type(value: object) -> str:
-    """`flax.linen.Dense`, or `int`."""
+    """Return the qualified name of the value's type: `flax.linen.Dense`, or `int`."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def is_keras_2(value: object) -> bool:
-    """Whether it is a model or layer of Keras 2, told without importing that."""
+    """Return whether the value is a model or layer of Keras 2, without importing Keras 2."""
     return any(base.__module__.startswith("tf_keras.") for base in type(value).__mro__)

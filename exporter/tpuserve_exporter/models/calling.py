@@ -1,4 +1,4 @@
-"""How a user's function takes the named inputs: by keyword, in order, or all as one dictionary; in evaluation mode."""
+"""Calls of a user's function in evaluation mode: with inputs by keyword, in order, or in one dictionary."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tpuserve_exporter.errors import OptionConflict
 
-# Arguments that tell a model it is not being trained, as the field calls them.
+# Common names of arguments that switch a model to evaluation mode.
 _EVALUATION: Mapping[str, bool] = {
     "train": False,
     "training": False,
@@ -15,20 +15,23 @@ _EVALUATION: Mapping[str, bool] = {
     "deterministic": True,
     "use_running_average": True,
 }
-# The random key that functions of Haiku's `transform` take before their inputs. None means no randomness.
+# Functions of Haiku's `transform` take this random key before their inputs. None disables randomness.
 _RANDOM = "rng"
 
 
 @dataclass(frozen=True, slots=True)
 class CallShape:
-    """`switches` are keyword arguments that put the function into evaluation mode."""
+    """The way to call a function. `switches` are keyword arguments that put it into evaluation mode."""
 
     how: Literal["by keyword", "in order", "as a dictionary"]
     switches: Mapping[str, bool | None]
 
     @classmethod
     def of(cls, function: Callable[..., Any], names: Mapping[str, object], skip: int) -> "CallShape":
-        """For a function with `skip` arguments before its inputs. Raises OptionConflict where the inputs do not fit."""
+        """Choose how to call a function with `skip` arguments before its inputs.
+
+        Raises OptionConflict if the inputs do not fit its parameters.
+        """
         try:
             parameters = list(inspect.signature(function).parameters.values())[skip:]
         except (TypeError, ValueError):  # a callable written in C, such as numpy's own

@@ -1,4 +1,4 @@
-"""What JAX sources come to: a function of parameters and named inputs, and its answers on this machine's CPU."""
+"""The common form of JAX sources: a function of parameters and named inputs, with a reference run on the CPU."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from tpuserve_exporter.signature import Signature, Tensors
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# A tree of arrays as JAX knows them (dictionaries, lists, Flax states).
+# A JAX pytree of arrays (dictionaries, lists, Flax states).
 PyTree: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class JaxInput:
-    """One input. `dims` are sizes, or names of free dimensions: those of one name are of one size in a request.
+    """One input. `dims` are sizes, or names of free dimensions. Dimensions with one name have equal sizes in a request.
 
-    A free first dimension is that of the rows, whatever its name.
+    A free first dimension holds the rows, independent of its name.
     """
 
     dtype: str
@@ -33,7 +33,7 @@ class JaxInput:
         return bool(self.dims) and isinstance(self.dims[0], str)
 
     def sized(self, rows: int) -> "JaxInput":
-        """The same for `rows` rows."""
+        """Return the input with its first dimension fixed to `rows`. An input without rows stays unchanged."""
         return JaxInput(self.dtype, (rows, *self.dims[1:])) if self.has_rows else self
 
     def spec(self, name: str) -> "tf.TensorSpec":
@@ -42,17 +42,17 @@ class JaxInput:
         return tf.TensorSpec([None if isinstance(dim, str) else dim for dim in self.dims], self.dtype, name=name)
 
     def polymorphic_shape(self) -> str:
-        """As jax.export reads it: `rows, length, 64`."""
+        """Return the shape in the syntax of jax.export: `(rows, length, 64)`."""
         named = ["rows" if axis == 0 and isinstance(dim, str) else str(dim) for axis, dim in enumerate(self.dims)]
         return f"({', '.join(named)}{',' if len(named) == 1 else ''})"
 
 
 @dataclass(frozen=True, slots=True)
 class JaxFunction:
-    """`call(params, inputs)` takes two dictionaries of arrays and returns one; jax.jit can trace it.
+    """A model as `call(params, inputs)`, which takes two dictionaries of arrays and returns one. jax.jit can trace it.
 
-    `params` holds arrays of numpy or JAX by name. `scalars` are the numbers of the tree that `call` holds itself.
-    `traced`: `call` is a program, whose code decides nothing any more.
+    `params` holds arrays of numpy or JAX by name. `scalars` are the numbers of the parameter tree, which `call` holds
+    itself. With `traced`, `call` is an exported program without Python code.
     """
 
     call: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
@@ -63,12 +63,12 @@ class JaxFunction:
 
     @property
     def batched(self) -> tuple[str, ...]:
-        """Inputs that have rows."""
+        """The names of the inputs that have rows."""
         return tuple(name for name, one in self.inputs.items() if one.has_rows)
 
 
 class JaxReference:
-    """JAX's own answers, on the CPU wherever the export runs, and compiled, as in training."""
+    """The source function in JAX, compiled for the CPU on every machine, to compare the version's outputs with."""
 
     def __init__(self, function: JaxFunction) -> None:
         import jax
@@ -78,7 +78,7 @@ class JaxReference:
         self._call = jax.jit(function.call)
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. `signature` is the one there is."""
+        """Return the outputs by name. The function has one signature, so it ignores `signature`."""
         import jax
 
         with jax.default_device(self._device):
@@ -86,6 +86,6 @@ class JaxReference:
         return {name: np.asarray(value) for name, value in outputs.items()}
 
     def release(self) -> None:
-        """Drop the parameters. `run` does not work afterwards."""
+        """Release the parameters. The caller must not call `run` afterwards."""
         self._params = None
         self._call.clear_cache()

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from flax import linen, nnx
 
 _RETURNS = "(apply_fn, abstract_params), a Flax module, or a function without arguments that makes an NNX module"
-# Of dimensions left free, while parameters' shapes are found out.
+# Sizes of free dimensions during shape inference of the parameters.
 _ROWS, _LENGTH = 1, 8
-# Collections that linen modules fill while they run, and do not read.
+# Collections that linen modules write during a call and do not read.
 _NOT_PARAMETERS = ("intermediates", "losses", "summaries")
 
 
 @dataclass(frozen=True, slots=True)
 class JaxModel:
-    """`call(params, inputs)` takes the parameters as a tree and returns a dictionary.
+    """A model as `call(params, inputs)`, which takes the parameters as a tree and returns a dictionary.
 
     `tree` is the structure of the parameters. `arrays` holds its arrays by name: values of a live model, else shapes.
     """
@@ -34,13 +34,13 @@ class JaxModel:
     arrays: Mapping[str, Any]
 
     def by_name(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]:
-        """Return the call that takes the arrays by name."""
+        """Return a function like `call` that takes the parameters by name."""
         call, tree = self.call, self.tree
         return lambda arrays, given: call(tree.rebuild(arrays), given)
 
 
 def read_inputs(options: ModelOptions) -> dict[str, JaxInput]:
-    """The inputs as --input gives them. Raises OptionConflict: JAX models do not know theirs."""
+    """Read the inputs from --input. JAX models do not declare theirs, so this raises OptionConflict without --input."""
     if not options.inputs or any(given.dims is None for given in options.inputs):
         raise OptionConflict(
             "a JAX model does not say what it is called with: give each --input 'name:dtype[batch,...]', such as "
@@ -119,7 +119,7 @@ def _check_pair(model: tuple[Any, ...]) -> None:
 
 
 def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, JaxInput]) -> JaxModel:
-    """Read a model of this process. An NNX module keeps its mode.
+    """Read a live model of this process. An NNX module keeps its mode.
 
     Raises BuilderFailed, which names the leaf of an unfit parameter.
     """
@@ -168,7 +168,7 @@ def _from_linen(
 def _from_nnx(
     module: "nnx.Module", inputs: Mapping[str, JaxInput]
 ) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:
-    """In evaluation mode. Random keys are no parameters: what is served draws nothing."""
+    """Return the call of an NNX module in evaluation mode, and the shapes of its parameters, without random keys."""
     import jax
     from flax import nnx
 
@@ -186,7 +186,7 @@ def _from_nnx(
 
 
 def _blank(leaf: Any) -> Any:  # noqa: ANN401 - an array or its shape, of any dtype
-    """What stands for a random key or its count."""
+    """Return a placeholder for a random key or its count."""
     import jax
     import jax.numpy as jnp
 
@@ -205,7 +205,10 @@ def _describe(inputs: Mapping[str, JaxInput]) -> str:
 
 
 def _name_outputs(outputs: object, given: Sequence[str]) -> dict[str, Any]:
-    """By --output in order; else a dictionary's keys, `outputs` for a single array, `output_0` and on for several."""
+    """Name the outputs by --output in order, or else by the keys of a dictionary.
+
+    Other single arrays are `outputs`, and several are `output_0`, `output_1` and so on.
+    """
     import jax
     import jax.numpy as jnp
 

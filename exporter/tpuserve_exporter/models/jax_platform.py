@@ -1,10 +1,11 @@
-"""Which devices JAX computes on while a file is exported."""
+"""The devices that JAX uses during an export."""
 
 
 def compute_on_cpu() -> None:
-    """Checks compare numbers: on the CPU, wherever the export runs, unless JAX_PLATFORMS says otherwise.
+    """Run JAX on the CPU unless JAX_PLATFORMS is set, so that checks compare the same numbers on every machine.
 
-    TensorFlow has imported JAX by now, which reads its environment then. JAX that is up already keeps its devices.
+    This sets JAX's configuration, because TensorFlow has already imported JAX and JAX reads the environment at import.
+    If JAX has initialized its devices, it keeps them.
     """
     import jax
 

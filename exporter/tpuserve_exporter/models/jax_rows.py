@@ -1,21 +1,21 @@
-"""Whether a JAX function's own code goes by the number of its rows: `if rows % 2`, `if x.shape[0] == 4`.
+"""Detection of JAX functions whose Python code branches on the number of rows: `if rows % 2`, `if x.shape[0] == 4`.
 
-With rows left free, JAX answers what it cannot know of them with False, and one of the two programs would be served for
-all. What differs in numbers alone, and not in operations, is not seen here; the comparison with the source sees it.
+With a symbolic number of rows, JAX evaluates a comparison that it cannot decide to False. The server would then run one
+branch for all sizes. This module compares operations. Branches that differ only in constants show in the parity check.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Operations = tuple[str, ...]
-# Odd, and a size that few models go by: beside powers of two it shows what `rows % 2` does.
+# An odd size that few models test for. Together with powers of two it exposes `rows % 2`.
 _ODD = 3
 
 
 def goes_by_rows(operations_of: Callable[[int], Operations], batch_sizes: tuple[int, ...]) -> bool:
-    """Whether its operations, by how many rows, are not always the same.
+    """Return whether the function's operations change with the number of rows.
 
-    Of a single row they may differ for the rest: JAX broadcasts what has a size of 1.
+    A single row is not compared, because JAX broadcasts dimensions of size 1.
     """
     return len({operations_of(rows) for rows in {*batch_sizes, _ODD} if rows > 1}) > 1
 
@@ -25,7 +25,7 @@ def list_operations(
     params: Mapping[str, Any],
     inputs: Mapping[str, Any],
 ) -> Operations:
-    """What the function does with arguments of these shapes, in order, within its own functions and loops too."""
+    """List the function's operations for arguments of these shapes, in order, including nested functions and loops."""
     import jax
 
     return tuple(_walk(jax.jit(call).trace(params, inputs).jaxpr.jaxpr))

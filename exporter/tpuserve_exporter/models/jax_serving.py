@@ -1,4 +1,4 @@
-"""JAX functions as TensorFlow serves them: StableHLO for CPU and TPU within a graph, parameters as variables."""
+"""JAX functions in TensorFlow: StableHLO for CPU and TPU within a graph, and parameters as variables."""
 
 import contextlib
 import re
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 PLATFORMS = ("cpu", "tpu")
-# Of the modules in the graph. JAX writes 10 by itself, which TensorFlow reads since 2.20; 9 it has read for longer.
+# The calling convention version of modules in the graph. JAX's default of 10 needs TensorFlow 2.20; 9 needs less.
 _MODULE_VERSION = 9
 # Dtypes of less than a byte: TensorFlow makes such variables, but sessions restore wrong values into them.
 _PACKED = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
-# Whatever the batch sizes: the checks want neighbours for a row.
+# The smallest accepted row limit: the checks need several rows in one request.
 _LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ServedJax:
-    """`compute_dtype` is a Keras policy's name; `notes` are what a user should know.
+    """A JAX function in TensorFlow. `compute_dtype` is the name of a Keras policy, and `notes` are for the user.
 
-    `source` is the function as it came, with shapes for parameters.
+    `source` is the original function, with shapes instead of parameters.
     """
 
     function: ServedFunction
@@ -42,10 +42,11 @@ class ServedJax:
 
 
 def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[int, ...]) -> ServedJax:
-    """The served function of a JAX one: of any number of rows where JAX can lower that, else a program for each size.
+    """Convert a JAX function to a served function of any number of rows.
 
-    `variables` are the function's parameters. Raises BuilderFailed where the function fails for its inputs, CannotLower
-    where JAX cannot lower it for CPU and TPU.
+    If JAX cannot lower a free number of rows, the result has a program for each batch size. `variables` are the
+    function's parameters. Raises BuilderFailed if the function fails for its inputs, and CannotLower if JAX cannot
+    lower it for CPU and TPU.
     """
     specs = {name: one.spec(name) for name, one in function.inputs.items()}
     module, refusal = _try_free_rows(function, batch_sizes) if function.batched else (_lower(function), "")
@@ -64,7 +65,7 @@ def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[
 
 
 def _shapes_alone(function: JaxFunction) -> JaxFunction:
-    """Without the values, so that whoever keeps it keeps no memory."""
+    """Replace the parameters by their shapes, so that the result does not keep them in memory."""
     import jax
 
     shapes = {name: jax.ShapeDtypeStruct(np.shape(value), value.dtype) for name, value in function.params.items()}
@@ -72,10 +73,10 @@ def _shapes_alone(function: JaxFunction) -> JaxFunction:
 
 
 class Variables:
-    """Arrays by name as variables, which `module` holds."""
+    """TensorFlow variables by name, which `module` holds."""
 
     def __init__(self, values: Iterable[tuple[str, Array]]) -> None:
-        """Hold one value at a time beside the variables. Raises CannotLower for a dtype that TensorFlow lacks."""
+        """Copy the values one at a time, to save memory. Raises CannotLower for a dtype that TensorFlow lacks."""
         import tensorflow as tf
 
         self._by_name = {name: _make_variable(name, value) for name, value in values}
@@ -84,14 +85,17 @@ class Variables:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> "Variables":
-        """Those of parameters that others hold too."""
+        """Make variables of parameters that stay in memory."""
         return cls((name, np.asarray(value)) for name, value in params.items())
 
     def tensors(self) -> "dict[str, tf.Variable]":
         return dict(self._by_name)
 
     def arrays(self) -> dict[str, Any]:
-        """Return arrays to read only. They share memory, except float8 and 64 bits, which JAX converts to 32."""
+        """Return read-only JAX arrays. They share memory with the variables, except float8 and 64-bit dtypes.
+
+        JAX converts 64-bit dtypes to 32 bits.
+        """
         return {name: _share(variable) for name, variable in self._by_name.items()}
 
 
@@ -117,7 +121,7 @@ def _share(variable: "tf.Variable") -> Any:  # noqa: ANN401 - jax has no types h
 
     try:
         return jax.dlpack.from_dlpack(variable.read_value())
-    except tf.errors.InvalidArgumentError:  # TensorFlow does not share float8
+    except tf.errors.InvalidArgumentError:  # TensorFlow does not share float8.
         return jnp.asarray(variable.numpy())
 
 
@@ -154,7 +158,7 @@ def _module_version() -> Iterator[None]:
 
 
 def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple[str | None, str]:
-    """The module's text, its free dimensions left free; or None, and why JAX cannot lower it so."""
+    """Return the module's text with free dimensions, or None and the reason that JAX cannot lower it."""
     try:
         if not function.traced and goes_by_rows(lambda rows: _operations(_sized(function, rows)), batch_sizes):
             return None, "the model's code goes by their number"
@@ -164,7 +168,7 @@ def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple
 
 
 def _lower(function: JaxFunction) -> str:
-    """The module's text. Raises BuilderFailed or CannotLower where there can be none."""
+    """Return the module's text. Raises BuilderFailed or CannotLower."""
     try:
         return _export(function)
     except NotImplementedError as error:
@@ -204,7 +208,7 @@ def _abstract(one: JaxInput, scope: Any) -> Any:  # noqa: ANN401 - jax has no ty
 
 
 def compute_dtype_of(module: str) -> str:
-    """By what a module, as text, computes in, in part or as a whole."""
+    """Return the name of the Keras policy that matches the dtypes in a module's text."""
     if not re.search(r"\bbf16>|xbf16>", module):
         return "float32"
     return "mixed_bfloat16" if "f32>" in module else "bfloat16"

@@ -1,4 +1,4 @@
-"""What a Keras model is called with: its inputs' names, dtypes and shapes, as the model or --input tells them."""
+"""The inputs of a Keras model: names, dtypes and shapes, from the model or from --input."""
 
 import keyword
 import re
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-# Names Keras counts up by itself: they differ from one build to the next, so they are no interface.
+# Automatic names of Keras. They differ from build to build, so signatures do not use them.
 _AUTOMATIC_INPUT = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
 
 
 def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
-    """The structure the model is called with, and a spec for each of its leaves, by name."""
+    """Return the structure of the model's inputs, and a spec for each of its leaves by name. Raises OptionConflict."""
     import keras
     import tensorflow as tf
 
@@ -37,7 +37,7 @@ def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict
 
 
 def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSpec | None":  # noqa: ANN401 - untyped Keras
-    """Return the spec of a ragged input of Keras 3 or 2; None for a dense one.
+    """Return the spec of a ragged input of Keras 3 or 2, or None if the input is dense.
 
     Raises OptionConflict for a sparse input, and for a ragged one if --input has a shape.
     """
@@ -61,7 +61,7 @@ def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSp
 
 
 def _narrow(known: Any, given: InputNaming) -> Any:  # noqa: ANN401 - a spec of a dense or a ragged tensor
-    """What the model knows, with sizes that --input gives to free dimensions. Raises OptionConflict."""
+    """Return the model's spec with free dimensions fixed to the sizes from --input. Raises OptionConflict."""
     import tensorflow as tf
 
     if given.dtype is None or given.shape is None:
@@ -77,13 +77,16 @@ def _fits(wanted: "list[int | None]", known: "list[int | None]") -> bool:
 
 
 def describe_spec(spec: "tf.TensorSpec") -> str:
-    """`ids: int32[?, 64]`."""
+    """Return the spec as text: `ids: int32[?, 64]`."""
     dims = ", ".join("?" if dim is None else str(dim) for dim in spec.shape.as_list())
     return f"{spec.name}: {spec.dtype.name}[{dims}]"
 
 
 def check_names(names: "list[str]") -> None:
-    """A served function takes its inputs as arguments, so TensorFlow refuses names that Python would."""
+    """Raise OptionConflict for repeated names and for names that are no valid Python arguments.
+
+    TensorFlow passes the inputs of a served function as keyword arguments.
+    """
     check_distinct("input", names)
     for name in names:
         if not name.isidentifier() or keyword.iskeyword(name) or name == "self":
@@ -93,14 +96,14 @@ def check_names(names: "list[str]") -> None:
 
 
 def check_distinct(what: str, names: "Sequence[str]") -> None:
-    """Raises OptionConflict for a name that is there twice: one tensor would silently take the other's place."""
+    """Raise OptionConflict for a repeated name. One tensor would silently replace the other."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise OptionConflict(f"several {what}s are called {', '.join(map(repr, twice))}: name each, --{what} NAME")
 
 
 def _known_inputs(model: "keras.Model") -> Any:  # noqa: ANN401 - a tensor, list or dictionary of tensors
-    """What a Functional or built Sequential model is called with; None for a subclassed one."""
+    """Return the inputs of a Functional or built Sequential model, or None if the model does not declare them."""
     import keras
 
     if isinstance(model, keras.Sequential):
@@ -109,7 +112,10 @@ def _known_inputs(model: "keras.Model") -> Any:  # noqa: ANN401 - a tensor, list
 
 
 def build_weights(model: "keras.Model", options: ModelOptions) -> None:
-    """Call a model that has not seen its inputs once, on zeros, so that its weights are there to be restored."""
+    """Build a model that does not declare its inputs by a call with zeros. This creates the weights to restore.
+
+    Raises OptionConflict without --input.
+    """
     import tensorflow as tf
 
     if _known_inputs(model) is not None:
@@ -130,7 +136,7 @@ def _given_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]
 
 
 def given_spec(given: InputNaming) -> "tf.TensorSpec":
-    """What one --input with dtype and shape says. Raises OptionConflict for a dtype there is none of."""
+    """Return the spec of an --input with dtype and shape. Raises OptionConflict for an unknown dtype."""
     import tensorflow as tf
 
     try:
@@ -155,7 +161,7 @@ def _input_names(structure: object, leaves: "list[keras.KerasTensor]", options: 
 
 
 def path_names(structure: object) -> list[str]:
-    """Names of leaves in the order keras.tree flattens them; deeper ones joined by an underscore."""
+    """Return the names of leaves in the order of keras.tree. Underscores join the keys of nested leaves."""
     import keras
 
     return ["_".join(str(part) for part in path) for path, _ in keras.tree.flatten_with_path(structure)]

@@ -1,4 +1,4 @@
-"""A Keras model as a server sees it: named tensors in, named tensors out, computed in one dtype or another."""
+"""A Keras model as a served function, and changes of its compute dtype."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
-    """The served function of a Keras model.
+    """Return the served function of a Keras model.
 
-    Inputs are named after the model's (a dictionary's keys, `keras.Input(name=...)`), outputs after a dictionary's keys
-    or the layers that make them; --input and --output rename them in order.
+    Inputs have the names of the model's inputs (a dictionary's keys, `keras.Input(name=...)`). Outputs have the names
+    of a dictionary's keys, or of the layers that compute them. --input and --output rename them in order.
     """
     import keras
 
@@ -35,7 +35,10 @@ def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
 
 
 def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa: ANN401 - a Keras 2 model is untyped
-    """The same of a Keras 2 model. It holds the weights alone: asked for what it tracks, Keras 2 traces all layers."""
+    """Return the served function of a Keras 2 model.
+
+    It tracks the weights instead of the model, because Keras 2 traces all layers when TensorFlow lists what they track.
+    """
     return replace(serve_keras(model, options), trackables=list(model.weights))
 
 
@@ -65,7 +68,10 @@ def _output_names(model: "keras.Model", outputs: object) -> list[str]:
 
 
 def described_dtype(model: "keras.Model") -> str:
-    """The policy of the layers that compute: `mixed_bfloat16` if any does so in bfloat16, else the model's own."""
+    """Return the dtype policy of the model's layers, or of the model if no layer computes in bfloat16.
+
+    Returns `bfloat16` if all layers have that policy, and `mixed_bfloat16` if some compute in bfloat16.
+    """
     names = {layer.dtype_policy.name for layer in model._flatten_layers(include_self=False)}
     if any("bfloat16" in name for name in names):
         return "bfloat16" if names == {"bfloat16"} else "mixed_bfloat16"
@@ -73,22 +79,25 @@ def described_dtype(model: "keras.Model") -> str:
 
 
 def is_changed(options: ModelOptions) -> bool:
-    """Whether another model is to be served than the one that was restored."""
+    """Return whether the options change the model after the restore."""
     return options.compute_dtype != "keep" or options.int8
 
 
 def change(model: "keras.Model", options: ModelOptions) -> Quantized | None:
-    """Let a restored model compute as the options say. Raises OptionConflict where there is nothing to quantise."""
+    """Apply the compute dtype and quantization from the options to a restored model.
+
+    Raises OptionConflict if the model has no layer to quantize.
+    """
     if options.compute_dtype != "keep":
         with_compute_dtype(model, options.compute_dtype)
     return quantize(model) if options.int8 else None
 
 
 def with_compute_dtype(model: "keras.Model", dtype: ComputeDtype) -> "keras.Model":
-    """The same model computing in `dtype`. Variables keep theirs.
+    """Change the model's layers to compute in `dtype`, and return the model. Variables keep their dtypes.
 
-    For bfloat16 the layers that make the outputs stay as they are, so that what is served keeps its dtype and a softmax
-    its precision.
+    For bfloat16, the layers that compute the outputs stay unchanged. This preserves the dtype of the outputs and the
+    precision of a softmax.
     """
     import keras
 

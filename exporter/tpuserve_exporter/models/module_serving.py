@@ -1,4 +1,4 @@
-"""A tf.Module as a server sees it: what its `__call__` takes and returns, by name."""
+"""A tf.Module as a served function: the inputs and outputs of its `__call__` by name."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +13,15 @@ from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Arguments that say whether it is training; a server never is.
+# Arguments that select training mode. A server sets them to False.
 _TRAINING = ("training", "is_training")
 
 
 def serve_module(module: "tf.Module", options: ModelOptions) -> ServedFunction:
-    """The served function of a module that can be called.
+    """Return the served function of a callable module.
 
-    Inputs are those of an `input_signature` or, in order, those of --input; outputs are a dictionary's keys, or what
-    --output calls them. Raises BuilderFailed for a module without `__call__`, OptionConflict where inputs are not told.
+    Inputs come from an `input_signature` or, in order, from --input. Outputs have the names of a dictionary's keys or
+    of --output. Raises BuilderFailed for a module without `__call__`, and OptionConflict if the inputs are unknown.
     """
     function = getattr(module, "__call__", None)  # noqa: B004 - the method is wanted, with its signature
     if function is None:
@@ -40,17 +40,17 @@ def serve_module(module: "tf.Module", options: ModelOptions) -> ServedFunction:
 
 
 def build_variables(function: ServedFunction) -> None:
-    """Trace it once: many modules make their variables when they are first called."""
+    """Trace the function once, because many modules create their variables in their first call."""
     function.trace()
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Names of what it is called with."""
+    """Return the names of the function's parameters."""
     return list(inspect.signature(getattr(function, "python_function", function)).parameters)
 
 
 def _signature(function: Callable[..., Any]) -> "Sequence[tf.TensorSpec] | None":
-    """The `input_signature` of a tf.function; None where it has none, or is another callable."""
+    """Return the `input_signature` of a tf.function, or None if the callable has none."""
     signature: Sequence[tf.TensorSpec] | None = getattr(function, "input_signature", None)
     return signature
 
@@ -76,7 +76,7 @@ def _specs(
 
 
 def _named(name: str, spec: "tf.TypeSpec") -> "tf.TensorSpec | tf.RaggedTensorSpec":
-    """Name the spec of an input. Raises OptionConflict for a tensor that no signature takes."""
+    """Name the spec of an input. Raises OptionConflict for a tensor that signatures do not support."""
     import tensorflow as tf
 
     if isinstance(spec, tf.RaggedTensorSpec):

@@ -1,4 +1,4 @@
-"""Normalization layers compute with constants made from their variables: who sets the variables must renew those."""
+"""Constants of Normalization layers. The layers compute them from variables, and a restore must update them."""
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +7,10 @@ if TYPE_CHECKING:
 
 
 def renew_constants(model: "keras.Model") -> None:
-    """Make the layers' mean and variance anew from their variables, in the layers' compute dtype.
+    """Recompute the layers' mean and variance from their variables, in the layers' compute dtype.
 
-    Only Keras' own loading does so by itself. Other layers' `finalize_state` is left alone: Discretization would take
-    its bins from statistics that nothing stores.
+    Keras does so only in its own loading. This function does not call `finalize_state` of other layers: Discretization
+    would compute its bins from statistics that no file stores.
     """
     import keras
 

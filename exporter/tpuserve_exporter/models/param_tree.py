@@ -1,4 +1,4 @@
-"""The parameters of a JAX model: arrays by name, and the tree that the model's function takes them in."""
+"""The parameters of a JAX model: arrays by name, and the tree that the model's function takes."""
 
 import inspect
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import jax
 
 Scalar: TypeAlias = bool | int | float | complex
-# Kinds of numpy dtypes that hold numbers; ml_dtypes' own are of kind V, with a name.
+# Kinds of numpy dtypes that hold numbers. Dtypes of ml_dtypes have kind V and a name.
 _NUMBERS = "biufc"
 
 
@@ -23,8 +23,8 @@ _NUMBERS = "biufc"
 class ParamTree:
     """The structure of a tree: the shapes of its arrays, by name in its order, and the keys of arrays and scalars.
 
-    `scalars` are Python's numbers: the function gets them unchanged, because it may size arrays by them. `_fixed` are
-    leaves without numbers, such as activation functions and strings. Random keys are arrays of their raw data;
+    `scalars` are Python numbers. The function gets them unchanged, because it may size arrays by them. `_fixed` are
+    leaves without numbers, such as activation functions and strings. Random keys are arrays of their raw data, and
     `_key_kinds` names their implementations.
     """
 
@@ -41,7 +41,7 @@ class ParamTree:
         return replace(self, scalars={**self.scalars, **scalars})
 
     def rebuild(self, arrays: Mapping[str, Any]) -> PyTree:
-        """Return the tree with these arrays, or their tracers."""
+        """Return the tree with these arrays or tracers."""
         import jax
 
         values = {**self._fixed, **self.scalars, **arrays}
@@ -116,7 +116,7 @@ def _as_shape(leaf: Any) -> Any:  # noqa: ANN401 - whatever a tree holds
 
 
 def _check_alive(leaf: "jax.Array", name: str) -> None:
-    """Raise BuilderFailed for an array whose values this process does not have."""
+    """Raise BuilderFailed if this process cannot read all values of the array."""
     import jax
 
     if isinstance(leaf, jax.core.Tracer):
@@ -135,7 +135,7 @@ def _check_alive(leaf: "jax.Array", name: str) -> None:
 
 
 def _read_array(leaf: Any) -> _Leaf:  # noqa: ANN401 - jax has no types here
-    """Read an array. One of several devices becomes a numpy array: its mesh would be part of the parameter's type."""
+    """Read an array. An array on several devices becomes a numpy array, without the mesh in its type."""
     import jax
 
     if not isinstance(leaf, jax.Array):
@@ -152,7 +152,7 @@ def _is_random_key(leaf: Any) -> bool:  # noqa: ANN401 - jax has no types here
 
 
 def _read_keys(leaf: Any, name: str) -> _Leaf:  # noqa: ANN401 - jax has no types here
-    """Read random keys as their raw data. Keys of an abstract tree must be of JAX's default implementation."""
+    """Read random keys as raw data. Keys of an abstract tree must have JAX's default implementation."""
     import jax
 
     if isinstance(leaf, jax.Array):
@@ -164,12 +164,12 @@ def _read_keys(leaf: Any, name: str) -> _Leaf:  # noqa: ANN401 - jax has no type
 
 
 def _holds_numbers(dtype: "np.dtype[Any]") -> bool:
-    """Return whether the dtype is a number of numpy, or of ml_dtypes: kind V without fields."""
+    """Return whether the dtype is a number of numpy or of ml_dtypes (kind V without fields)."""
     return dtype.kind in _NUMBERS or (dtype.kind == "V" and dtype.names is None and not dtype.name.startswith("void"))
 
 
 def _check_opaque(leaf: object, name: str) -> None:
-    """Raise BuilderFailed for an object with arrays that JAX takes for one leaf."""
+    """Raise BuilderFailed for an object that holds arrays and that JAX treats as one leaf."""
     import jax
 
     if isinstance(leaf, type) or inspect.isroutine(leaf):

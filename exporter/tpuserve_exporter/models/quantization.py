@@ -1,4 +1,4 @@
-"""Weights of 8 bits: what Keras makes of a model's dense layers, einsum layers and embeddings."""
+"""8-bit weights: Keras quantization of a model's dense layers, einsum layers and embeddings."""
 
 import warnings
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     import keras
 
 _INT8 = "int8"
-# Of the layers that stay as they are, enough to know which kinds.
+# The number of unsupported layer kinds in an error message.
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """How many layers have weights of 8 bits now, and the bytes of all the model's variables before and after."""
+    """The number of layers with 8-bit weights, and the bytes of all the model's variables before and after."""
 
     layers: int
     bytes_before: int
@@ -24,14 +24,14 @@ class Quantized:
 
 
 def quantize(model: "keras.Model") -> Quantized:
-    """Change the model, which is restored. Raises OptionConflict where there is nothing that Keras quantises.
+    """Quantize a restored model in place. Raises OptionConflict if the model has no layer that Keras quantizes.
 
-    Such a layer's kernel is of integers with a scale for each channel, and at each request its inputs are made integers
-    with a scale for each row: the product is of integers. All else stays as it is.
+    A quantized layer has an integer kernel with a scale for each channel. Each request converts the layer's inputs to
+    integers with a scale for each row and multiplies integers. Other layers stay unchanged.
     """
     before = _count_bytes(model)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one for each layer that stays
+        warnings.simplefilter("ignore")  # Keras warns about each unsupported layer.
         model.quantize(_INT8)
     layers = sum(1 for layer in model._flatten_layers() if getattr(layer, "quantization_mode", None) == _INT8)
     if not layers:

@@ -1,6 +1,6 @@
-"""Functions of ragged tensors as functions of dense ones: values, and row splits from the outermost in.
+"""Functions of ragged tensors as functions of dense ones: values, and row splits with the outermost first.
 
-The names are those of tf.saved_model.save: `ids` has the values, `ids_1`, `ids_2` and on the row splits.
+The names follow tf.saved_model.save: `ids` holds the values, and `ids_1`, `ids_2` and so on hold the row splits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def dense_function(function: ServedFunction) -> ServedFunction:
-    """Return the same function with values and row splits in place of each ragged input and output.
+    """Return the same function with values and row splits instead of each ragged input and output.
 
-    A call raises BuilderFailed for outputs of other composite kinds.
+    A call raises BuilderFailed for other composite outputs.
     """
     import tensorflow as tf
 
@@ -40,7 +40,7 @@ def dense_function(function: ServedFunction) -> ServedFunction:
 
 
 def name_splits(names: Mapping[str, object], ranks: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Name the row splits of tensors of these ragged ranks. No name is in `names`."""
+    """Name the row splits of tensors of these ragged ranks. The new names do not collide with `names`."""
     taken, splits = set(names), dict[str, tuple[str, ...]]()
     for name, rank in ranks.items():
         free = (f"{name}_{number}" for number in count(1))
@@ -61,7 +61,7 @@ def _dense_specs(spec: "tf.RaggedTensorSpec", names: Sequence[str]) -> "dict[str
 
 
 def _join(inputs: "Mapping[str, tf.Tensor]", name: str, splits: Sequence[str]) -> "tf.RaggedTensor":
-    """Join values and row splits. Each call validates them: operations on wrong splits would read beyond the values."""
+    """Join values and row splits. Each call validates them: with wrong splits, operations would read out of bounds."""
     import tensorflow as tf
 
     return tf.RaggedTensor.from_nested_row_splits(inputs[name], [inputs[one] for one in splits], validate=True)

@@ -1,8 +1,8 @@
-"""Row splits in the signatures of a SavedModel: find them, and record them.
+"""Row splits in the signatures of a SavedModel: functions to find and record them.
 
-tf.saved_model.save splits a ragged input and does not record it. It writes a ragged output as a composite tensor, which
-servers do not support. A version records its row splits in a collection of its MetaGraphDef, which loaders ignore. The
-manifest repeats them.
+tf.saved_model.save splits a ragged input without a record of it. It writes a ragged output as a composite tensor, which
+servers do not support. A version records its row splits in a collection of its MetaGraphDef, which loaders ignore, and
+in its manifest.
 """
 
 import json
@@ -28,12 +28,12 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
-    """Read row splits by signature: from the collection, else from TensorFlow's record of the saved functions."""
+    """Read row splits by signature from the collection, or else from TensorFlow's record of the saved functions."""
     if COLLECTION in meta_graph.collection_def:
         record = json.loads(meta_graph.collection_def[COLLECTION].bytes_list.value[0])
         return {name: RaggedNames(_tuples(one["inputs"]), _tuples(one["outputs"])) for name, one in record.items()}
     if not meta_graph.object_graph_def.concrete_functions:
-        return {}  # TensorFlow 1 has no ragged tensors in signatures
+        return {}  # TensorFlow 1 has no ragged tensors in signatures.
     found = {
         name: RaggedNames(_find_inputs(meta_graph, one, "RaggedTensorSpec"))
         for name, one in meta_graph.signature_def.items()
@@ -42,7 +42,7 @@ def read_row_splits(meta_graph: "MetaGraphDef") -> dict[str, RaggedNames]:
 
 
 def list_sparse(meta_graph: "MetaGraphDef") -> Iterator[str]:
-    """Yield a note for the user on each sparse input."""
+    """Yield a note for the user about each sparse input."""
     if not meta_graph.object_graph_def.concrete_functions:
         return
     for signature, definition in meta_graph.signature_def.items():
@@ -108,7 +108,7 @@ def _read(version: Path) -> "SavedModel":
 
 
 def _write(version: Path, saved_model: "SavedModel") -> None:
-    """Write the file, and its fingerprint anew."""
+    """Write the file and recompute its fingerprint."""
     from tensorflow.python.saved_model import fingerprinting_utils
 
     (version / _FILE).write_bytes(saved_model.SerializeToString(deterministic=True))
@@ -134,7 +134,7 @@ def _split_outputs(definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
 def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef", kind: str) -> dict[str, tuple[str, ...]]:
     """Find the inputs that are parts of composite tensors of `kind`.
 
-    TensorFlow wraps each saved function into one of dense tensors, and records the arguments of the wrapped one.
+    TensorFlow wraps each saved function in a function of dense tensors, and records the arguments of the wrapped one.
     """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     functions = {one.signature.name: one for one in meta_graph.graph_def.library.function}

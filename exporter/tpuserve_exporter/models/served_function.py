@@ -1,4 +1,4 @@
-"""What a source computes, in TensorFlow: named tensors in, named tensors out."""
+"""The function of a source in TensorFlow: named tensors in, named tensors out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ class RaggedNames:
 
 @dataclass(frozen=True, slots=True)
 class ServedFunction:
-    """`call` takes each of `inputs` by keyword and returns tensors by the outputs' names.
+    """A model as `call`, which takes each of `inputs` by keyword and returns tensors by output name.
 
-    `trackables` hold every variable, lookup table and asset that it uses: Keras models, or anything else that
-    tf.train.Checkpoint tracks. `ragged` names the row splits among inputs and outputs (models/ragged.py).
+    `trackables` hold every variable, lookup table and asset of the function. They are Keras models or other objects
+    that tf.train.Checkpoint tracks. `ragged` names the row splits among inputs and outputs (models/ragged.py).
     """
 
     inputs: "Mapping[str, tf.TensorSpec]"
@@ -41,7 +41,7 @@ class ServedFunction:
     ragged: RaggedNames = field(default_factory=RaggedNames)
 
     def trace(self) -> Graph:
-        """A new function, and its graph for the inputs. Each trace runs `call` again. Raises BuilderFailed."""
+        """Return a new tf.function and its graph for the inputs. Each trace runs `call` again. Raises BuilderFailed."""
         import tensorflow as tf
 
         function = tf.function(self.call, autograph=False)
@@ -55,10 +55,10 @@ class ServedFunction:
 
 
 class TracedReference:
-    """The source model's own answers, to compare what was written with.
+    """The source model, to compare the written version's outputs with.
 
-    Traced, as in training on a TPU, and apart from what is written: operation by operation, bfloat16 would round where
-    a graph computes several as one, by as much as a wrong weight might show.
+    It runs as a separately traced graph, as in TPU training. Eager bfloat16 operations round between operations that a
+    graph fuses, and the difference may be as large as that of a wrong weight.
     """
 
     def __init__(self, function: ServedFunction) -> None:
@@ -66,7 +66,7 @@ class TracedReference:
         self._traced: tf.types.experimental.ConcreteFunction | None = None
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. `signature` is the one there is."""
+        """Return the outputs by name. The model has one signature, so it ignores `signature`."""
         import tensorflow as tf
 
         if self._traced is None:
@@ -76,6 +76,6 @@ class TracedReference:
         return {name: value.numpy() for name, value in self._traced(**tensors).items()}
 
     def release(self) -> None:
-        """Give the weights' memory back; it cannot be asked any more."""
+        """Release the weights' memory. The caller must not call `run` afterwards."""
         self._traced = None
         release_weights(self._function.trackables)

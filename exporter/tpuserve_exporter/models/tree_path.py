@@ -1,7 +1,6 @@
-"""Paths of a tree's leaves: as keys, as names, as JAX prints them, and as names of TensorFlow variables.
+"""Paths of a tree's leaves as keys, as names, and as names of TensorFlow variables, with conversions and inverses.
 
-Every conversion between these forms is here, with its inverse. Matching uses keys; reports, manifests, safetensors
-files and options such as --rename use names.
+Matching uses keys. Reports, manifests, safetensors files and options such as --rename use names.
 """
 
 import re
@@ -12,19 +11,19 @@ from urllib.parse import unquote
 
 from tpuserve_exporter.errors import BuilderFailed, reason_of
 
-# Keys from the root: of dictionaries, of sequences by index, of attributes by name.
+# Keys from the root: dictionary keys, sequence indices and attribute names.
 KeyPath: TypeAlias = tuple[str, ...]
 # The name of the leaf of a tree that is a single array.
 _ROOT = "params"
-# A name that safetensors keeps for itself.
+# A name that safetensors reserves.
 _RESERVED = "__metadata__"
-# TensorFlow's names of operations: these characters, and a letter, digit or dot at the start.
+# Names of TensorFlow operations start with a letter, digit or dot. This matches the characters that they cannot have.
 _NOT_IN_VARIABLES = re.compile(r"[^A-Za-z0-9_./-]|(?<=/)/|/$")
 _ESCAPED = re.compile(r"(?:>[0-9A-F]{2})+")
 
 
 def flatten(tree: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - any tree
-    """List every leaf with its path from jax.tree_util. Raises BuilderFailed if JAX cannot give each leaf a path."""
+    """List every leaf with its path from jax.tree_util. Raises BuilderFailed if a leaf has no unique path."""
     import jax
 
     try:
@@ -44,14 +43,14 @@ def keys_of(path: Iterable[Any]) -> KeyPath:
 
 def _key(key: Any) -> str:  # noqa: ANN401 - one of jax.tree_util's kinds of key
     found = next((getattr(key, one) for one in ("key", "idx", "name") if hasattr(key, one)), key)
-    # JSON has no halves of surrogate pairs.
+    # JSON cannot encode lone surrogates.
     return str(found).encode("utf-8", "backslashreplace").decode()
 
 
 class TreeNames:
-    """Names of one tree's leaves, one to one: the keys joined by `/`.
+    """Unique names of one tree's leaves: the keys joined by `/`.
 
-    Where two leaves would share a name (`a/b` beside `a: {b}`), `/` and `%` within keys are written as in URLs.
+    If two leaves would share a name (`a/b` and `a: {b}`), `/` and `%` in keys are percent-encoded as in URLs.
     """
 
     def __init__(self, paths: Iterable[KeyPath]) -> None:
@@ -64,7 +63,7 @@ class TreeNames:
         return "/".join(map(_escape_key, path) if self._escapes else path) or _ROOT
 
     def path(self, name: str) -> KeyPath:
-        """Return the keys of a leaf. For an unknown name, return the keys that would make it."""
+        """Return the keys of a leaf. For an unknown name, return the keys that would produce it."""
         if name in self._paths:
             return self._paths[name]
         keys = (key for key in name.split("/") if key)
@@ -83,9 +82,9 @@ def split_keys(path: KeyPath) -> KeyPath:
 
 
 def variable_name(name: str) -> str:
-    """Convert to a valid name of a TensorFlow variable.
+    """Convert a leaf's name to a valid name of a TensorFlow variable.
 
-    Invalid characters become `>7E`, their bytes in hexadecimal. A dot goes before a name that may not start as it does.
+    Invalid characters become `>7E`, their bytes in hexadecimal. A dot precedes a name with an invalid first character.
     """
     escaped = _NOT_IN_VARIABLES.sub(lambda match: "".join(f">{byte:02X}" for byte in match[0].encode()), name)
     return escaped if escaped[:1].isalnum() else f".{escaped}"

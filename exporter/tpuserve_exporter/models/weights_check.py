@@ -1,4 +1,4 @@
-"""Weights that are no numbers: a run that diverged leaves a checkpoint like any other, and it must not be served."""
+"""Detection of NaN and infinite weights, which a diverged training run leaves in an otherwise valid checkpoint."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from tpuserve_exporter.signature import Array
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Named in a message; the report lists all.
+# The number of variables in a message. The report lists all.
 _MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """A variable with `nan` elements that are NaN and `infinite` ones, of `size`."""
+    """A variable of `size` elements, of which `nan` are NaN and `infinite` are infinite."""
 
     name: str
     nan: int
@@ -32,13 +32,13 @@ class NotFinite:
 
 
 def find_not_finite(pairs: Iterable[tuple[str, Array]]) -> list[NotFinite]:
-    """Variables, as name and value, that have elements which are NaN or infinite. Takes the values one by one."""
+    """Find variables with NaN or infinite elements among pairs of name and value. Reads one value at a time."""
     counted = (_count(name, value) for name, value in pairs if _is_float(value.dtype))
     return [one for one in counted if one.nan or one.infinite]
 
 
 def not_finite(found: Sequence[NotFinite]) -> WeightsNotFinite:
-    """The error that says so of variables that were found."""
+    """Return the error for variables that are not finite."""
     return WeightsNotFinite(
         f"{describe(found)}. Training has diverged, or the file is damaged: export an earlier checkpoint, or give "
         "--allow-nan if the model is meant to have them",
@@ -47,19 +47,19 @@ def not_finite(found: Sequence[NotFinite]) -> WeightsNotFinite:
 
 
 def describe(found: Sequence[NotFinite]) -> str:
-    """Says which variables, and how many elements of them."""
+    """Describe the variables, with the number of NaN and infinite elements."""
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     return f"weights that are not finite: {', '.join(map(str, found[:_MOST_NAMED]))}{more}"
 
 
 def named_values(trackables: Iterable[Any]) -> Iterator[tuple[str, Array]]:
-    """Name and value of every variable that the trackables hold, each once; one value in memory at a time."""
+    """Yield name and value of every variable that the trackables hold, each once. Keeps one value in memory."""
     for name, variable in named_variables(trackables):
         yield name, np.asarray(variable.numpy())
 
 
 def named_variables(trackables: Iterable[Any]) -> "Iterator[tuple[str, tf.Variable]]":
-    """Every variable that the trackables hold, each once, by the name that its framework gives it."""
+    """Yield every variable that the trackables hold, each once, with the name from its framework."""
     import keras
     import tensorflow as tf
 
@@ -75,7 +75,7 @@ def named_variables(trackables: Iterable[Any]) -> "Iterator[tuple[str, tf.Variab
 
 
 def _count(name: str, value: Array) -> NotFinite:
-    """Where all is finite, as it nearly always is, one pass over the value."""
+    """Count NaN and infinite elements. A finite value, the usual case, takes one pass."""
     if np.isfinite(value).all():
         return NotFinite(name, 0, 0, value.size)
     nan = int(np.isnan(value).sum())
@@ -83,5 +83,5 @@ def _count(name: str, value: Array) -> NotFinite:
 
 
 def _is_float(dtype: "np.dtype[Any]") -> bool:
-    """Numpy's own floats, and those of ml_dtypes (bfloat16, float8), which numpy knows as kind V."""
+    """Return whether a dtype is a float of numpy or of ml_dtypes (bfloat16 and float8, with numpy's kind V)."""
     return dtype.kind in "fc" or "float" in dtype.name

@@ -1,4 +1,4 @@
-"""Giving a model's memory back while it is still referred to: TensorFlow's caches keep traced functions for long."""
+"""Release of a model's memory while references remain. TensorFlow's caches keep traced functions alive."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ from tpuserve_exporter.models.weights_check import named_variables
 
 
 def release_weights(trackables: Iterable[Any]) -> None:
-    """Put an empty value into every variable that the trackables hold. The model is of no use afterwards."""
+    """Assign an empty value to every variable that the trackables hold. The model is unusable afterwards."""
     import tensorflow as tf
 
     for _, variable in named_variables(trackables):
