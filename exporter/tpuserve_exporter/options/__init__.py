@@ -1,1 +1,1 @@
-"""What one export was asked to do, whoever asks: the command line or Python."""
+"""The options of one export, from the command line or from Python."""

@@ -20,7 +20,7 @@ def read_numpy(file: IO[bytes]) -> dict[str, Array]:
     try:
         loaded = np.load(file, allow_pickle=False)
         arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    # A cut file may end in the list of its parts, in a part's header or in compressed data. Headers may claim any size.
+    # A truncated file may end in its directory, in an entry's header or in compressed data. A header may have any size.
     except (EOFError, zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError, RuntimeError) as error:
         raise ValueError(str(error)) from error
     for name, value in arrays.items():
@@ -30,7 +30,7 @@ def read_numpy(file: IO[bytes]) -> dict[str, Array]:
 
 
 def read_json(content: bytes) -> dict[str, Array]:
-    """Read arrays by name, or one array by the empty name. Strings become bytes, {"b64": …} too. Raises ValueError."""
+    """Read arrays by name, or one array by the empty name. Strings and {"b64": …} become bytes. Raises ValueError."""
     try:
         document = json.loads(content)
         is_named = isinstance(document, dict) and document.keys() != {"b64"}

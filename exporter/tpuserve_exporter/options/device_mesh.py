@@ -1,4 +1,4 @@
-"""How a version is spread over the devices of a TPU: a mesh, and rules that say which weights are cut where."""
+"""The sharding of a version over the devices of a TPU: a mesh, and rules that shard weights over its axes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ from tpuserve_exporter.options.tpu_topology import TpuTopology
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.mesh_shape import AXES, MeshShape
 
-# In --shard, a dimension that stays whole.
+# A dimension in --shard that is not sharded.
 _WHOLE = ("", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMesh(MeshShape):
-    """Devices in `data` rows of `model` each: batches are cut over `data`, weights over `model`."""
+    """A grid of `data` x `model` devices. Batches are sharded over `data`, and weights over `model`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -28,11 +28,11 @@ class DeviceMesh(MeshShape):
         return cls(shape.data, shape.model)
 
     def __str__(self) -> str:
-        """As it is asked for: `model=4`."""
+        """Return the mesh as --mesh takes it: `model=4`."""
         return ",".join(f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "data=1"
 
     def check(self, topology: TpuTopology) -> None:
-        """Raises OptionConflict where it takes more devices than there are."""
+        """Raise OptionConflict if the mesh has more devices than the topology."""
         if self.devices <= topology.devices:
             return
         larger = next((one.name for one in topology.larger() if one.devices >= self.devices), None)
@@ -44,14 +44,17 @@ class DeviceMesh(MeshShape):
 
 @dataclass(frozen=True, slots=True)
 class ShardRule:
-    """Weights whose names `pattern` finds are cut: `axes` has a mesh axis for each dimension, None leaves it whole."""
+    """The sharding of weights with names that `pattern` matches. `axes` has a mesh axis or None for each dimension."""
 
     pattern: re.Pattern[str]
     axes: tuple[str | None, ...]
 
     @classmethod
     def parse(cls, text: str) -> "ShardRule":
-        """`embedding/.*=model,-`: split at the last `=`, an axis or `-` for each dimension. Raises OptionConflict."""
+        """Parse `embedding/.*=model,-`. The last `=` separates the pattern from an axis or `-` for each dimension.
+
+        Raises OptionConflict.
+        """
         regex, equals, listed = text.rpartition("=")
         axes = tuple(None if part.strip() in _WHOLE else part.strip() for part in listed.split(","))
         named = [axis for axis in axes if axis is not None]
@@ -67,11 +70,11 @@ class ShardRule:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "ShardRule":
-        """As the manifest has it."""
+        """Read a rule from a manifest."""
         return cls(re.compile(written["pattern"]), tuple(written["axes"]))
 
     def check(self, mesh: DeviceMesh) -> None:
-        """Raises OptionConflict where `mesh` has one device along each axis that it names."""
+        """Raise OptionConflict if `mesh` has only one device along each axis of the rule."""
         named = [axis for axis in self.axes if axis is not None]
         if all(getattr(mesh, axis) == 1 for axis in named):
             raise OptionConflict(
@@ -87,5 +90,5 @@ class ShardRule:
 
 
 def find_axes(weight: str, rules: Sequence[ShardRule]) -> tuple[str | None, ...]:
-    """Those of the first rule that finds the name; none at all where no rule does: the weight is on every device."""
+    """Return the axes of the first rule that matches the name, or () if the weight is replicated."""
     return next((rule.axes for rule in rules if rule.pattern.search(weight)), ())

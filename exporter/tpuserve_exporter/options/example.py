@@ -12,7 +12,7 @@ from tpuserve_exporter.options.array_files import Array, read_json, read_numpy
 
 ContentKind: TypeAlias = Literal["image", "text", "json", "numpy"]
 
-# Prefixes of an input on the command line itself.
+# Prefixes of an input that is given literally on the command line.
 _LITERALS: Mapping[str, ContentKind] = {"text:": "text", "json:": "json"}
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"
 # JPEG, PNG, GIF, BMP, TIFF in both byte orders. WebP has its name at byte 8.
@@ -26,8 +26,8 @@ _FORM = (
 class Example:
     """One input and its expected answer.
 
-    `content` is an image file's or a text's bytes, or arrays by input. `expected` is a label, a class number, or arrays
-    by output. The array for the only input or output may have the empty name.
+    `content` is the bytes of an image file or a text, or arrays by input. `expected` is a label, a class number, or
+    arrays by output. The array for the only input or output may have the empty name.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Example:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Split at the `=` after the name of a file, which may hold others, or at the last `=` of a literal."""
+    """Split at the `=` after the name of a file, which may itself contain `=`, or at the last `=` of a literal."""
     if text.startswith(tuple(_LITERALS)):
         given, equals, expected = text.rpartition("=")
         if not equals:
@@ -67,7 +67,7 @@ def _split(text: str) -> tuple[str, str]:
         return given, expected
     parts = text.split("=")
     for count in range(1, len(parts)):
-        # Unlike Path.is_file, this is False for a long text without `text:`, and in directories that cannot be read.
+        # Unlike Path.is_file, os.path.isfile returns False for names that are too long and for unreadable directories.
         if os.path.isfile("=".join(parts[:count])):
             return "=".join(parts[:count]), "=".join(parts[count:])
     if len(parts) == 1:
@@ -83,7 +83,7 @@ def _read(path: Path) -> bytes:
 
 
 def _kind_of(path: Path, content: bytes) -> ContentKind:
-    """Tell the kind by the content, except JSON, which is text."""
+    """Detect the kind from the content, or JSON from the file's suffix. Raises OptionConflict."""
     if content.startswith((_NUMPY, _ZIP)):
         return "numpy"
     if content.startswith(_IMAGES) or content[8:12] == b"WEBP":

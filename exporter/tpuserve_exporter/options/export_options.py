@@ -1,4 +1,4 @@
-"""What one export was asked to do."""
+"""The options of one export."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 VersionChoice: TypeAlias = int | Literal["next", "timestamp"]
 Weights: TypeAlias = Literal["auto", "raw", "ema"]
 
-# What pads a sequence: a number of the input's dtype, or text for strings.
+# The padding value of a sequence: a number of the input's dtype, or text for strings.
 PadValue: TypeAlias = bool | int | float | str
 
 _NAMING = re.compile(r"(?P<name>[^:\[\]]+)(:(?P<dtype>\w+)\[(?P<dims>[^\]]*)\])?")
@@ -26,9 +26,9 @@ _NAMING = re.compile(r"(?P<name>[^:\[\]]+)(:(?P<dtype>\w+)\[(?P<dims>[^\]]*)\])?
 
 @dataclass(frozen=True, slots=True)
 class InputNaming:
-    """One --input: a name, and for models that do not know their inputs a dtype and its dimensions.
+    """One --input: a name, and a dtype and dimensions for models that do not declare their inputs.
 
-    `dims` are sizes, or words for free dimensions; in `shape` a free one is None.
+    `dims` are sizes, or words for free dimensions. `shape` has None for a free dimension.
     """
 
     name: str
@@ -37,7 +37,10 @@ class InputNaming:
 
     @classmethod
     def parse(cls, text: str) -> "InputNaming":
-        """`ids` or `ids:int32[batch,64]`: a word for a free dimension, a number for a fixed one."""
+        """Parse `ids` or `ids:int32[batch,64]`, with words for free dimensions and numbers for fixed ones.
+
+        Raises OptionConflict.
+        """
         match = _NAMING.fullmatch(text.strip())
         if match is None:
             raise OptionConflict(f"--input {text!r} is neither NAME nor NAME:DTYPE[DIM,...]")
@@ -53,34 +56,37 @@ class InputNaming:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """One --rename: what of a stored variable's name matches `pattern` becomes `replacement`, before it is matched."""
+    """One --rename, which replaces matches of `pattern` in the names of stored variables before the restore."""
 
     pattern: re.Pattern[str]
     replacement: str
 
     @classmethod
     def parse(cls, text: str) -> "Rename":
-        """`^encoder/=backbone/`: split at the last `=`, which no variable's name has. `\\1` is the first group."""
+        """Parse `^encoder/=backbone/`. The last `=` separates pattern and replacement. `\\1` is the first group.
+
+        Raises OptionConflict.
+        """
         regex, equals, replacement = text.rpartition("=")
         if not regex or not equals:
             raise OptionConflict(f"--rename {text!r} is not of the form REGEX=REPLACEMENT")
         try:
             pattern = re.compile(regex)
-            pattern.sub(replacement, "")  # is the replacement one, too
+            pattern.sub(replacement, "")  # checks the replacement
         except (re.error, IndexError) as error:
             raise OptionConflict(f"--rename {text!r}: {error}") from error
         return cls(pattern, replacement)
 
 
 def rename(name: str, renames: Sequence[Rename]) -> str:
-    """What the renames make of a stored variable's name, one after another."""
+    """Apply the renames in order to the name of a stored variable."""
     for one in renames:
         name = one.pattern.sub(one.replacement, name)
     return name
 
 
 def idle_renames(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
-    """Those, as they were given, that change none of the names."""
+    """Return the renames that change none of the names, as text."""
     idle = []
     for one in renames:
         changed = [rename(name, [one]) for name in names]
@@ -92,14 +98,17 @@ def idle_renames(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TensorNaming:
-    """One --input-tensor or --output-tensor: a tensor of a graph, and what to call it (None: after its node)."""
+    """One --input-tensor or --output-tensor: a tensor of a graph and its alias, or None to use the tensor's name."""
 
     tensor: str
     alias: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> "TensorNaming":
-        """`InfeedQueue/dequeue:1=ids`; a tensor without a number is its node's first."""
+        """Parse `InfeedQueue/dequeue:1=ids`. Without a number, this means the node's first tensor.
+
+        Raises OptionConflict.
+        """
         tensor, equals, alias = text.strip().partition("=")
         if not tensor or (equals and not alias):
             raise OptionConflict(f"{text!r} is neither TENSOR nor TENSOR=NAME")
@@ -112,12 +121,12 @@ class TensorNaming:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How a model is built, restored and given a signature.
+    """Options to build and restore a model and to make its signature.
 
-    `batch_sizes` are ascending: sizes that servers pad batches to, for models that need a program for each.
-    `as_function`: of a SavedModel one signature is served anew, not all of it copied.
-    `allow_nondeterminism` accepts answers that differ each time, `allow_batch_statistics` averages over rows.
-    `unsafe` lets the source's own code run while it is read: whoever wrote the file can do all that the user can.
+    `batch_sizes` are the ascending sizes that servers pad batches to, for models that need a program for each.
+    `as_function` traces one signature of a SavedModel again instead of copying the SavedModel.
+    `allow_nondeterminism` accepts outputs that differ from call to call, and `allow_batch_statistics` averages over the
+    rows of a batch. `unsafe` runs code from the source while reading it, with all permissions of the user.
     """
 
     builder: str | None = None
@@ -144,7 +153,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOptions:
-    """Lengths, ascending, that servers pad inputs of variable length to; and with what, by input."""
+    """The ascending lengths that servers pad inputs of variable length to, and the padding values by input."""
 
     buckets: tuple[int, ...] = ()
     pad_values: Mapping[str, PadValue] = field(default_factory=dict)
@@ -152,7 +161,10 @@ class SequenceOptions:
 
 @dataclass(frozen=True, slots=True)
 class InGraphBatching:
-    """A batch leaves when it is full or `timeout_us` after its first row; `threads` run them, `queue` may wait."""
+    """Batching in the graph. A batch runs when it is full, or `timeout_us` microseconds after its first request.
+
+    `threads` is the number of batches that run at once, and `queue` the number of batches that may wait.
+    """
 
     threads: int = 2
     timeout_us: int = 1000
@@ -161,9 +173,10 @@ class InGraphBatching:
 
 @dataclass(frozen=True, slots=True)
 class TpuOptions:
-    """TPUs to compile device programs for, and how a version is spread over the devices of one.
+    """TPUs to compile device programs for, and the sharding of a version over their devices.
 
-    `strict`, a program that does not fit ends the export; `numerics`, a TPU's products are emulated.
+    With `strict`, a program that does not fit ends the export. With `numerics`, the exporter emulates the precision of
+    a TPU's matrix products.
     """
 
     topologies: tuple[TpuTopology, ...] = ()
@@ -175,11 +188,11 @@ class TpuOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """One export. `atol` and `rtol` None take the default of the model's compute dtype.
+    """All options of one export. If `atol` or `rtol` is None, the default for the model's compute dtype applies.
 
-    Without `signatures` there is one, of the model's own tensors, called `model.signature_name`. `labels` is a file of
-    class names, one a line. `batching` is the graph's own; `also` is what to write beside the SavedModel, and
-    `device_programs` whether to write programs for a TPU, too, which `tpu` says how to check.
+    Without `signatures`, the version has one signature of the model's tensors, named `model.signature_name`. `labels`
+    is a file with one class name a line. `batching` adds batching to the graph. `also` lists formats to write next to
+    the SavedModel. `device_programs` adds programs for TPUs, and `tpu` configures their check.
     """
 
     source: Path

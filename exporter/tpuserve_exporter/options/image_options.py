@@ -9,7 +9,7 @@ from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.image_scale import IMAGE_SCALES, ImageScale
 
 IMAGE_OPTIONS = ("input", "size", "crop", "resize", "scale", "mean", "std", "order")
-# The options that together make an ImageScale.
+# The options that determine an ImageScale.
 VALUE_OPTIONS = ("scale", "mean", "std", "order")
 # Image files have sides of at most five digits.
 _SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
@@ -20,8 +20,8 @@ _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "g
 class ImageOptions:
     """The options that the text alone determines. None stands for a value that the model determines.
 
-    `size` is height and width, `crop` the part of an image that is taken, of its middle. `values` is None where no
-    option is given for them.
+    `size` is (height, width) in pixels. `crop` is the fraction of each side that a central crop keeps. `values` is None
+    if the text has no option for pixel values.
     """
 
     input: str | None
@@ -91,7 +91,7 @@ def _read_one(options: Mapping[str, str], name: str, signature: str) -> float | 
 
 
 def _read_numbers(options: Mapping[str, str], name: str, signature: str) -> tuple[float, ...]:
-    """Those with colons between, fractions among them (1/255); none where the option is not given."""
+    """Read numbers or fractions such as 1/255, separated by colons. Return () if the option is missing."""
     if name not in options:
         return ()
     text = options[name]
@@ -103,7 +103,7 @@ def _read_numbers(options: Mapping[str, str], name: str, signature: str) -> tupl
 
 
 def _read_number(text: str) -> float:
-    """Raises ValueError, for NaN and infinity too, and ZeroDivisionError."""
+    """Read a number or fraction. Raises ValueError, also for NaN and infinity, and ZeroDivisionError."""
     above, slash, below = text.partition("/")
     number = float(above) / float(below) if slash else float(above)
     if not math.isfinite(number):

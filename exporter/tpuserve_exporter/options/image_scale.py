@@ -1,4 +1,4 @@
-"""The usual ways to prepare pixel values, by name: `--image-scale`, and `scale=` of a signature."""
+"""Common preparations of pixel values by name, for `--image-scale` and for `scale=` of a signature."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What --signature asks for: `NAME=KIND[,OPTION=VALUE...]`."""
+"""The value of --signature: `NAME=KIND[,OPTION=VALUE...]`."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from tpuserve_exporter.options.image_options import IMAGE_OPTIONS, VALUE_OPTIONS
 DEFAULT_SIGNATURE = "serving_default"
 TENSOR_KIND = "tensor"
 IMAGE_KIND = "image_bytes"
-# What each kind has for options. A function's are its own arguments.
+# The options of each kind. A user's function takes its own arguments as options.
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     TENSOR_KIND: (),
     IMAGE_KIND: IMAGE_OPTIONS,
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class SignatureRequest:
-    """One signature to offer. `kind` is one of KINDS, or `pkg.module:function`."""
+    """One requested signature. `kind` is one of KINDS, or `pkg.module:function`."""
 
     name: str
     kind: str = TENSOR_KIND
@@ -32,7 +32,7 @@ class SignatureRequest:
 
     @classmethod
     def parse(cls, text: str) -> "SignatureRequest":
-        """`photo=image_bytes,scale=1,size=224x224`. Raises OptionConflict for all that the text alone tells."""
+        """Parse `photo=image_bytes,scale=1,size=224x224`. Raises OptionConflict for errors in the text itself."""
         name, equals, rest = text.partition("=")
         kind, *pairs = (part.strip() for part in rest.split(","))
         if not equals or not kind or _NAME.fullmatch(name) is None:
@@ -64,7 +64,7 @@ class SignatureRequest:
 
 
 def check_names(requests: "tuple[SignatureRequest, ...]") -> None:
-    """Raises OptionConflict for two signatures of one name."""
+    """Raise OptionConflict for two signatures with the same name."""
     names = [request.name for request in requests]
     for name in names:
         if names.count(name) > 1:
@@ -72,9 +72,9 @@ def check_names(requests: "tuple[SignatureRequest, ...]") -> None:
 
 
 def scale_images(requests: "tuple[SignatureRequest, ...]", scale: str | None) -> "tuple[SignatureRequest, ...]":
-    """Apply --image-scale to the signatures of images that have no values of their own.
+    """Apply --image-scale to image signatures without options for pixel values.
 
-    Raises OptionConflict where there is no such signature.
+    Raises OptionConflict if there is no such signature.
     """
     if scale is None:
         return requests

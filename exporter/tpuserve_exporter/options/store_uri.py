@@ -1,4 +1,4 @@
-"""Where versions go, as users write it: a directory, or a path in an object store."""
+"""The destination of versions on the command line: a directory, or a path in an object store."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
 
-# The extra of this distribution that a scheme needs.
+# The extra of this distribution that each scheme needs.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 _URI = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://(?P<bucket>[^/]*)/*(?P<path>.*)")
 
@@ -22,12 +22,12 @@ class StoreUri:
 
     @property
     def name(self) -> str:
-        """The last part: of a base path, the model's name."""
+        """The last part of the path. For a base path, this is the model's name."""
         return self.path.rpartition("/")[2]
 
     @property
     def key(self) -> str:
-        """As fsspec has it."""
+        """The key that fsspec uses: `bucket/path`."""
         return f"{self.bucket}/{self.path}"
 
     def __truediv__(self, part: str) -> "StoreUri":
@@ -41,7 +41,7 @@ OutBase: TypeAlias = Path | StoreUri
 
 
 def parse_out_base(text: str) -> OutBase:
-    """A directory, unless it has a scheme. Raises OptionConflict for a scheme or URI that cannot be published to."""
+    """Parse a URI, or a directory if the text has no scheme. Raises OptionConflict for an unsupported scheme or URI."""
     match = _URI.fullmatch(text)
     if match is None:
         return Path(text)

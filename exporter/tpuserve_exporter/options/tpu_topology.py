@@ -1,4 +1,4 @@
-"""TPUs that the compiler knows, and the names that people have for them."""
+"""TPU topologies that the compiler supports, and the names of Google Cloud machines with them."""
 
 import math
 import re
@@ -13,11 +13,12 @@ _CUBES = ("1x1x1", "1x2x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8"
 
 @dataclass(frozen=True, slots=True)
 class TpuFamily:
-    """A generation of chips. Figures are of one device, of which a chip has `devices_per_chip`.
+    """A generation of chips. Figures are for one device. A chip has `devices_per_chip` devices.
 
-    `hbm_bytes` is what the compiler allows a program, `flops_per_s` the published peak in bfloat16, `bytes_per_s` the
-    published bandwidth of HBM. `machine_chips` is how many the largest machine has. `accelerator` is what the names of
-    its machines begin with (v5litepod-4); the number after it counts chips or, where `counts_cores`, two for each chip.
+    `hbm_bytes` is the compiler's memory limit for a program. `flops_per_s` is the published peak in bfloat16, and
+    `bytes_per_s` the published bandwidth of HBM. `machine_chips` is the number of chips in the largest machine.
+    `accelerator` is the prefix of its machines' names (v5litepod-4). The number after the prefix counts chips or, with
+    `counts_cores`, two for each chip.
     """
 
     name: str
@@ -42,8 +43,8 @@ def _family(
     )  # fmt: skip
 
 
-# HBM as libtpu 0.0.52 says it in its refusals (0.0.42: 31.25 GiB for v6e). Peak and bandwidth of a chip, and chips of a
-# machine, as Google publishes them for each kind.
+# HBM limits are from errors of libtpu 0.0.52 (0.0.42: 31.25 GiB for v6e). Peak and bandwidth of a chip, and chips of a
+# machine, are from Google's documentation of each generation.
 FAMILIES = {
     family.name: family
     for family in (
@@ -67,7 +68,7 @@ class TpuTopology:
 
     @classmethod
     def parse(cls, text: str) -> "TpuTopology":
-        """`v5e:2x2` as the compiler names it, or `v5litepod-4` as machines are. Raises OptionConflict."""
+        """Parse a compiler's name, `v5e:2x2`, or a machine's name, `v5litepod-4`. Raises OptionConflict."""
         name = text.strip().lower()
         family, colon, grid = name.partition(":")
         if colon and family in FAMILIES and grid in FAMILIES[family].grids:
@@ -91,17 +92,17 @@ class TpuTopology:
 
     @property
     def machine_devices(self) -> int:
-        """Of one machine: what one server can have."""
+        """The number of devices in one machine, which limits one server."""
         return min(self.chips, self.family.machine_chips) * self.family.devices_per_chip
 
     def larger(self) -> "tuple[TpuTopology, ...]":
-        """Those of the same family with more chips, ascending."""
+        """Return the topologies of the same family with more chips, in ascending order."""
         grids = (TpuTopology(self.family, grid) for grid in self.family.grids)
         return tuple(one for one in grids if one.chips > self.chips)
 
 
 def parse_topologies(text: str) -> tuple[TpuTopology, ...]:
-    """`v5e:1x1,v6e-8`: each once, in the order given. Raises OptionConflict."""
+    """Parse `v5e:1x1,v6e-8`. Remove duplicates and keep the order. Raises OptionConflict."""
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
         raise OptionConflict(f"no TPU is named. {list_known()}")
@@ -109,7 +110,7 @@ def parse_topologies(text: str) -> tuple[TpuTopology, ...]:
 
 
 def list_known() -> str:
-    """Every topology, and how machines are called, as an error's last sentences."""
+    """List every topology and examples of machine names, as the last sentences of an error."""
     families: dict[tuple[str, ...], list[str]] = {}
     for family in FAMILIES.values():
         families.setdefault(family.grids, []).append(family.name)
@@ -118,7 +119,7 @@ def list_known() -> str:
 
 
 def _find_machine(name: str) -> TpuTopology | None:
-    """`v5litepod-4`, `v6e-8`, `v4-8`: the smallest grid of so many chips."""
+    """Find the first grid with the number of chips in `v5litepod-4`, `v6e-8` or `v4-8`."""
     match = re.fullmatch(r"(?P<kind>\w+)-(?P<count>\d+)", name)
     if match is None:
         return None

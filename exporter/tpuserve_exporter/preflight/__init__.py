@@ -1,1 +1,1 @@
-"""Whether device programs compile for TPUs and fit, found out without one: libtpu compiles, in its own processes."""
+"""The preflight: a check without a TPU that device programs compile and fit. libtpu compiles in separate processes."""

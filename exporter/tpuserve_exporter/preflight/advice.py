@@ -1,4 +1,4 @@
-"""What to do about programs that do not fit, and which batch sizes are worth having."""
+"""Advice on programs that do not fit, and suggested batch sizes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -9,19 +9,25 @@ from tpuserve_exporter.preflight.compile_job import CompileOutcome
 from tpuserve_exporter.preflight.trials import Trial
 from tpuserve_exporter.preflight.verdict import ProgramVerdict
 
-# A batch size is not worth its program where the next larger one takes hardly longer.
+# A batch size is not worth a program if the next larger size takes at most this many times as long.
 _AS_LONG = 1.1
 
 
 def advise(
     verdicts: Sequence[ProgramVerdict], tried: Mapping[ProgramVerdict, Sequence[tuple[Trial, CompileOutcome]]]
 ) -> list[str]:
-    """A sentence for each program that was too large and tried otherwise, in the order of the verdicts."""
+    """Return a sentence for each program in `tried`, in the order of the verdicts.
+
+    `tried` has the programs that did not fit, with the outcomes of their trials.
+    """
     return [_advise_one(one, verdicts, tried[one]) for one in verdicts if one in tried]
 
 
 def advise_machines(topologies: Iterable[TpuTopology], mesh: DeviceMesh) -> list[str]:
-    """A sentence for each topology where `mesh` takes more than one machine: a program may compile that nobody runs."""
+    """Return a sentence for each topology where `mesh` takes more than one machine.
+
+    Such a program may compile, but a server runs on one machine.
+    """
     return [
         f"{one.name} with --mesh {mesh}: compiled for {mesh.devices} devices of several machines, of which one has "
         f"{one.machine_devices}; a server runs on one machine, so that serving it is not checked, and not possible"
@@ -54,9 +60,9 @@ def _beside(one: ProgramVerdict, failed: ProgramVerdict) -> bool:
 
 
 def suggest_batch_sizes(verdicts: Sequence[ProgramVerdict]) -> tuple[int, ...]:
-    """Those of the checked sizes that fit on every topology, without those that take as long as the next larger.
+    """Return the checked sizes that fit on every topology, without sizes that are as slow as the next larger one.
 
-    By estimated latency, at every length of sequences. Empty where nothing fits or nothing has rows.
+    Compares the estimated latency at every sequence length. Returns () if no program fits or no program has rows.
     """
     by_size: dict[int, list[ProgramVerdict]] = {}
     for one in verdicts:
@@ -70,7 +76,7 @@ def suggest_batch_sizes(verdicts: Sequence[ProgramVerdict]) -> tuple[int, ...]:
 
 
 def _as_long(these: Sequence[ProgramVerdict], larger: Sequence[ProgramVerdict]) -> bool:
-    """Whether each of `larger` takes hardly longer than the same program of these rows."""
+    """Return whether each program in `larger` takes about as long as the same program in `these`."""
     return all(_upper(two) <= _AS_LONG * _upper(one) for one, two in zip(_sorted(these), _sorted(larger), strict=True))
 
 
@@ -83,13 +89,13 @@ def _sorted(verdicts: Sequence[ProgramVerdict]) -> list[ProgramVerdict]:
 
 
 def smallest_failing(verdicts: Sequence[ProgramVerdict]) -> list[ProgramVerdict]:
-    """Of each part on each topology, the program of the fewest rows that does not fit: what to make fit first."""
+    """Return the smallest program that does not fit, for each part on each topology. Trials start with it."""
     failing = [one for one in _sorted(verdicts) if one.verdict == "does not fit"]
     of_part = groupby(failing, key=lambda one: (one.program.part, one.topology.name))
     return [min(ones, key=lambda one: one.program.batch_size or 0) for _, ones in of_part]
 
 
 def rows_wasted(sizes: Iterable[int]) -> dict[int, float]:
-    """The share of a batch that is padding at most: one row more than the next smaller size holds."""
+    """Return the largest fraction of padding in a batch of each size: one row more than the next smaller size holds."""
     ordered = sorted(sizes)
     return {size: 1 - (before + 1) / size for before, size in zip([0, *ordered[:-1]], ordered, strict=True)}

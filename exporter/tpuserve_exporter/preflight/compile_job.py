@@ -1,22 +1,21 @@
-"""What a compiler's process is asked and what it answers: plain data, as JSON on its way."""
+"""Requests to and responses from a compiler process: plain data, sent as JSON."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-# How a compilation ended: a program; too large for the device's memory; refused for another reason; nobody knows.
+# The end of a compilation: success, too large for the device's memory, refused for another reason, or unknown.
 Ending = Literal["compiled", "too large", "refused", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class CompileJob:
-    """One program for one topology.
+    """One program to compile for one topology, on a mesh of `data` x `model` devices.
 
-    On `data` times `model` of its devices. Of the program's arguments the first are inputs, the others weights, each
-    with the mesh axes of its dimensions. `row_inputs` and `row_outputs` say which inputs and outputs are cut over
-    `data`, by their rows; all others are whole on every device, as a server has them. `bfloat16` tries the program with
-    every float32 in it in 16 bits.
+    The program's first arguments are inputs. The others are weights, and `weight_axes` has the mesh axes of their
+    dimensions. `row_inputs` and `row_outputs` mark the inputs and outputs whose rows are sharded over `data`. The
+    others are replicated, as in the server. `bfloat16` replaces every float32 in the program by bfloat16.
     """
 
     program: str
@@ -41,11 +40,11 @@ class CompileJob:
 
 @dataclass(frozen=True, slots=True)
 class CompileOutcome:
-    """Sizes are bytes of one device's HBM, flops and bytes accessed of one device too; None is what was not said.
+    """The result of one compilation. All figures are for one device, and sizes are bytes of its HBM.
 
-    `input_bytes` and, for each weight, `weight_bytes` are what `argument_bytes` are made of. `logical_bytes` is what
-    arguments and outputs would take without the padding of their layout. `needed_bytes` and `available_bytes` are the
-    compiler's own words on a program that is too large.
+    `input_bytes` and the `weight_bytes` of each weight are the parts of `argument_bytes`. `logical_bytes` is the size
+    of arguments and outputs without the padding of their layout. `needed_bytes` and `available_bytes` come from the
+    compiler's error for a program that is too large. None means that the compiler did not report the figure.
     """
 
     ending: Ending

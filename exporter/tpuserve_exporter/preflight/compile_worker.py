@@ -1,6 +1,7 @@
-"""A compiler's process: jobs in by lines of standard input, answers out by lines of what standard output was.
+"""A compiler process. It reads a job from each line of standard input and writes an outcome to each line of output.
 
-libtpu can end a process without a word, and writes where it likes: nothing else lives here.
+libtpu may end its process without an error, and writes to standard output. Separate processes keep it apart from the
+exporter, and outcomes go to a duplicate of the original standard output.
 """
 
 import os
@@ -8,7 +9,7 @@ import sys
 
 
 def prepare_environment() -> None:
-    """For libtpu on any machine: it looks for no TPU, asks no metadata server, and shares its lock."""
+    """Set the environment for libtpu on any machine, without a TPU, metadata server or exclusive lock."""
     os.environ.update(
         JAX_PLATFORMS="cpu",
         TPU_SKIP_MDS_QUERY="1",
@@ -28,7 +29,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     import jax
 
-    # Programs that came from TensorFlow may have 64 bits.
+    # Programs from TensorFlow may have 64-bit dtypes.
     jax.config.update("jax_enable_x64", True)
     from tpuserve_exporter.preflight.compile_job import CompileJob
     from tpuserve_exporter.preflight.compiler import compile_program

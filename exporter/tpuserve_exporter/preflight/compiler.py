@@ -1,4 +1,4 @@
-"""One device program compiled for a TPU topology by libtpu, through JAX. Runs in compile_worker's process alone."""
+"""Compilation of one device program for a TPU topology by libtpu through JAX. Runs only in a compile_worker process."""
 
 import math
 import re
@@ -20,12 +20,12 @@ _TOO_LARGE = (
     re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
     re.compile(rf"[Uu]sed {_SIZE} of {_SIZE} hbm"),
 )
-# Statuses that say something of the program. Others, such as INTERNAL and ABORTED, are the compiler's own trouble.
+# Statuses that the program causes. Others, such as INTERNAL and ABORTED, are failures of the compiler.
 _OF_THE_PROGRAM = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "FAILED_PRECONDITION", "OUT_OF_RANGE")
 
 
 def compile_program(job: CompileJob) -> CompileOutcome:
-    """Compile from shapes alone: no weight is read. Blocks, for seconds with large programs."""
+    """Compile from shapes alone, without reading weights. Blocks for seconds or minutes with large programs."""
     import jax
 
     started = time.monotonic()
@@ -33,7 +33,7 @@ def compile_program(job: CompileJob) -> CompileOutcome:
         compiled, logical, arguments = _compile(job)
     except jax.errors.JaxRuntimeError as error:
         return read_refusal(str(error), time.monotonic() - started)
-    except Exception as error:  # damaged, of another version, not of this many weights: there is nothing to compile
+    except Exception as error:  # a damaged program, another version, or a wrong number of weights
         return CompileOutcome("unknown", f"{type(error).__name__}: {_first_line(error)}")
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     return CompileOutcome(
@@ -53,7 +53,7 @@ def compile_program(job: CompileJob) -> CompileOutcome:
 
 
 def read_refusal(message: str, seconds: float) -> CompileOutcome:
-    """What the compiler's error says: too large, refused, or nothing of the program."""
+    """Read the compiler's error: the program is too large or refused, or the error is not about the program."""
     status, _, reason = message.partition(":")
     for pattern in _TOO_LARGE:
         if said := pattern.search(message):
@@ -68,7 +68,10 @@ def read_refusal(message: str, seconds: float) -> CompileOutcome:
 
 
 def _compile(job: CompileJob) -> tuple[Any, int, list[int]]:
-    """The executable, the bytes of a device's arguments and outputs without padding, and of each argument with it."""
+    """Return the executable, and two sizes for one device in bytes.
+
+    The first is the total of arguments and outputs without padding. The second is each argument with padding.
+    """
     import jax
 
     program = jax.export.deserialize(bytearray(_read(job.program)))
@@ -89,10 +92,10 @@ def _compile(job: CompileJob) -> tuple[Any, int, list[int]]:
 
 
 def _shardings(job: CompileJob) -> "tuple[list[Sharding], tuple[Sharding, ...]]":
-    """Of each argument and each result. One device takes all of them whole.
+    """Return the sharding of each argument and each result. A single device takes all of them whole.
 
-    Results are where a server asks for them (its executors/pjrt/program.py). Left to the compiler they may stay cut
-    over `model`: another program than the server's, which takes less memory.
+    Results have the shardings that the server requests (its executors/pjrt/program.py). The compiler might shard them
+    over `model`, and that program would take less memory than the server's.
     """
     from jax.experimental import topologies
     from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -114,13 +117,13 @@ def _shardings(job: CompileJob) -> "tuple[list[Sharding], tuple[Sharding, ...]]"
 
 
 def _host(topology: str) -> dict[str, tuple[int, ...]]:
-    """How the chips of one machine are wired, where they are fewer than four: libtpu before 0.0.51 takes four."""
+    """Return the chip bounds of a machine with fewer than four chips. libtpu before 0.0.51 assumes four."""
     grid = [int(size) for size in topology.partition(":")[2].split("x")]
     return {"chips_per_host_bounds": (*grid, 1)[:3]} if math.prod(grid) < 4 else {}
 
 
 def _size(aval: Any, sharding: "Sharding") -> int:  # noqa: ANN401 - jax's ShapedArray has no types
-    """Bytes of one device's part."""
+    """Return the bytes of one device's shard, without padding."""
     elements: int = math.prod(sharding.shard_shape(aval.shape))
     return elements * int(aval.dtype.itemsize)
 
@@ -131,7 +134,7 @@ def _read(path: str) -> bytes:
 
 
 def _known(value: float | None) -> float | None:
-    """Costs that the compiler does not know are absent or negative."""
+    """Return a cost, or None if the compiler does not know it. Unknown costs are absent or negative."""
     return None if value is None or value < 0 else float(value)
 
 

@@ -1,4 +1,4 @@
-"""Compilers in processes of their own, several at a time. One that dies or hangs has told nothing of its program."""
+"""Compilers in separate processes, several at a time. If a process dies or hangs, the program's outcome is unknown."""
 
 import contextlib
 import json
@@ -17,15 +17,15 @@ from typing import IO
 from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
 
 _MODULE = "tpuserve_exporter.preflight.compile_worker"
-# A large program takes a minute or two; what takes longer than this hangs.
+# A large program takes a minute or two. A longer compilation counts as hanging.
 TIMEOUT_S = 900.0
 _MOST_PROCESSES = 8
-# Between the end of its answers and its own end.
+# The longest wait for the exit of a process that closed its output.
 _END_S = 5.0
 
 
 class CompilerProcess:
-    """A process that is started with its first job, and anew after it died. Used by one thread at a time."""
+    """A compiler process that starts with its first job and again after a failure. One thread uses it at a time."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S, module: str = _MODULE) -> None:
         self._timeout_s = timeout_s
@@ -34,11 +34,11 @@ class CompilerProcess:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
 
     def compile(self, job: CompileJob) -> CompileOutcome:
-        """Blocks until it is answered, the process has ended, or time is up."""
+        """Compile one program. Blocks until the process responds or ends, or until the timeout."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # died between jobs: read below
+        with contextlib.suppress(BrokenPipeError):  # died between jobs; handled below
             process.stdin.write(job.to_line().encode() + b"\n")
             process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], self._timeout_s)
@@ -54,19 +54,19 @@ class CompilerProcess:
         return CompileOutcome("unknown", f"the compiler ended {_how(status)}{self._last_words()}")
 
     def kill(self) -> None:
-        """From any thread: `compile` then returns."""
+        """Kill the process, so that `compile` returns. May be called from any thread."""
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
-        """When no thread is in `compile`."""
+        """End the process and delete its log. The caller must not be in `compile`."""
         self._end()
         self._said.close()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         self._said.seek(0)
         self._said.truncate()
-        # Found where this process found it, and in a session of its own: Ctrl-C is for this process to handle.
+        # The worker imports from the same paths. It runs in a separate session, so Ctrl-C reaches only the exporter.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", self._module],
@@ -75,7 +75,7 @@ class CompilerProcess:
         return self._process
 
     def _end(self) -> int:
-        """Its exit status."""
+        """End the process and return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -93,7 +93,7 @@ class CompilerProcess:
 
 
 class Compilers:
-    """As many processes as this machine has processors, or as there are jobs."""
+    """A pool of compiler processes: by default one for each processor, at most eight, and at most one for each job."""
 
     def __init__(self, most: int | None = None, start: Callable[[], CompilerProcess] = CompilerProcess) -> None:
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -116,7 +116,7 @@ class Compilers:
             process.close()
 
     def run(self, jobs: Sequence[CompileJob]) -> Iterator[tuple[int, CompileOutcome]]:
-        """Each job's number and outcome, as they end."""
+        """Yield each job's index and outcome as the jobs end."""
         while len(self._all) < min(self._most, len(jobs)):
             self._all.append(self._start())
             self._idle.put(self._all[-1])

@@ -1,4 +1,4 @@
-"""How much of a device's memory an array takes, as the compiler lays it out. Runs in compile_worker's process alone."""
+"""The device memory of arrays in the compiler's layouts. Runs only in a compile_worker process."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def argument_bytes(compiled: Any, avals: Sequence[Any], shardings: "Sequence[Sharding]") -> list[int]:  # noqa: ANN401 - jax's have no types
-    """Of one device, for each argument of an executable: its part of the array, in its layout, padding included.
+    """Return the bytes of each argument's shard on one device, in its layout, including padding.
 
-    An argument that was left out, as nothing reads it, has no layout, and is counted without padding.
+    The compiler removes unused arguments. They have no layout, so their sizes exclude padding.
     """
     formats, _ = compiled.input_formats
     return [
@@ -21,12 +21,15 @@ def argument_bytes(compiled: Any, avals: Sequence[Any], shardings: "Sequence[Sha
 
 
 def _padded_bytes(shape: Sequence[int], itemsize: int, layout: Any) -> int:  # noqa: ANN401 - jax's Layout has no types
-    """Tiles cover the fastest dimensions, the last of `major_to_minor`; a further tiling is within the first one's."""
+    """Return the bytes of an array in a layout. The first tiling pads the last dimensions of `major_to_minor`.
+
+    Further tilings subdivide the first tiles and add no padding.
+    """
     if layout is None or layout.tiling is None or not layout.tiling:
         return int(math.prod(shape) * itemsize)
     tile = layout.tiling[0]
     ordered = [shape[axis] for axis in layout.major_to_minor]
-    # A scalar has a tile, too.
+    # Scalars have tiles, too.
     ordered = [1] * (len(tile) - len(ordered)) + ordered
     whole = len(ordered) - len(tile)
     tiled = [-(-size // side) * side for size, side in zip(ordered[whole:], tile, strict=True)]

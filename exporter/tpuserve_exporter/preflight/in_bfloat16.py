@@ -1,6 +1,6 @@
-"""A program with every float32 in it in bfloat16, to find out whether it would fit then. Its numbers are not looked at.
+"""A program with bfloat16 instead of every float32, to check whether it would fit. The check ignores its outputs.
 
-Rewrites the text of the module. What it does not foresee does not parse, and then nothing is said of bfloat16.
+The functions here rewrite the module's text. If the result does not parse, the preflight reports nothing on bfloat16.
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ import numpy as np
 from tpuserve_exporter.programs.lowering import rewrite_module
 
 _CONSTANT = re.compile(r"dense<(?P<values>[^>]*)>(?P<type> : tensor<(?:\d+x)*f32>)")
-# Bytes of all elements, and one element by its bits: the upper half of a float32 is the bfloat16.
+# Hexadecimal bytes of all elements, or bits of one element. The upper half of a float32 is the bfloat16.
 _BYTES = re.compile(r'"0x([0-9A-F]+)"')
 _BITS = re.compile(r"0x([0-9A-F]{4})[0-9A-F]{4}\b")
 _FLOAT32 = re.compile(r"(?<![\w%@.\"])f32\b|(?<=x)f32(?=[>,])")
 
 
 def in_bfloat16(program: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # noqa: ANN401 - jax.export.Exported
-    """What to call, and the shapes of its arguments."""
+    """Return the rewritten program as a callable, and the shapes of its arguments."""
     shapes = {"in_avals": tuple(map(_halved, program.in_avals)), "out_avals": tuple(map(_halved, program.out_avals))}
     serialized = rewrite_module(program, rewrite)
     halved = dataclasses.replace(program, mlir_module_serialized=serialized, **shapes)
@@ -28,7 +28,7 @@ def in_bfloat16(program: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # 
 
 
 def rewrite(text: str) -> str:
-    """A module's text in MLIR, of float32 none."""
+    """Replace every float32 in a module's MLIR text by bfloat16."""
     return _FLOAT32.sub("bf16", _CONSTANT.sub(_halve_constant, text))
 
 
@@ -40,7 +40,7 @@ def _halve_constant(found: re.Match[str]) -> str:
 
 
 def _upper_halves(digits: str) -> str:
-    """Of little-endian float32, in hexadecimal digits."""
+    """Return the upper halves of little-endian float32 values in hexadecimal digits."""
     return np.frombuffer(bytes.fromhex(digits), np.uint16)[1::2].tobytes().hex().upper()
 
 

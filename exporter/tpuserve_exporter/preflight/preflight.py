@@ -1,4 +1,4 @@
-"""The preflight of a version: every program compiled for every topology, and what to do where one does not fit."""
+"""The preflight of a version: compiles every program for every topology, and advises on programs that do not fit."""
 
 import importlib.metadata
 import importlib.util
@@ -30,9 +30,11 @@ from tpuserve_exporter.progress import Progress, Step
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """`together` are all programs on each topology. `advice` is a sentence for each program that does not fit, and for
-    each topology that holds them one by one only, or of which no one machine has the mesh; `batch_sizes` are suggested,
-    from estimates.
+    """The result of a preflight. `together` has the memory of all programs on each topology.
+
+    `advice` has a sentence for each program that does not fit. It also has one for each topology that cannot hold all
+    programs together, and for each topology with a mesh larger than one machine. `batch_sizes` are suggestions from
+    estimates.
     """
 
     verdicts: tuple[ProgramVerdict, ...]
@@ -50,22 +52,22 @@ class PreflightReport:
         return [one for one in self.verdicts if not one.passed]
 
     def warnings(self) -> list[str]:
-        """What did not pass: the advice, and every other reason once."""
+        """Return the advice, and each other reason for a failure once."""
         others = [one for one in self.failures if one.verdict != "does not fit"]
         reasons = dict.fromkeys(f"{one.topology.name}, batch {one.program.bucket}: {one}" for one in others)
         return [*self.advice, *reasons]
 
     def explain(self) -> str:
-        """Why an export ends that asked for all of them to pass."""
+        """Return the error message of an export that requires all programs to pass."""
         failed = f"{len(self.failures)} of {len(self.verdicts)} programs do not pass for the TPUs asked for"
         return ". ".join([*([failed] if self.failures else []), *self.warnings()])
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Of each program on each topology, for the manifest and the report."""
+        """Return the verdict of each program on each topology, for the manifest and the report."""
         return [{**one.to_json(), "rows_padding_at_most": self._wasted(one.program)} for one in self.verdicts]
 
     def together_to_json(self) -> list[dict[str, Any]]:
-        """Of all programs on each topology, likewise."""
+        """Return the memory of all programs on each topology, for the manifest and the report."""
         return [one.to_json() for one in self.together]
 
     def _wasted(self, program: VersionProgram) -> float | None:
@@ -74,7 +76,7 @@ class PreflightReport:
 
 
 def check_compiler() -> str:
-    """Its name and version. Raises MissingExtra."""
+    """Return the compiler's name and version. Raises MissingExtra if it is not installed."""
     absent = [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
     if absent:
         raise MissingExtra(
@@ -85,12 +87,15 @@ def check_compiler() -> str:
 
 
 class Preflight:
-    """Use once. Blocks while it runs; the compilers are processes of their own."""
+    """One preflight run, to be used once. `run` blocks, and the compilers run in separate processes."""
 
     def __init__(
         self, topologies: Sequence[TpuTopology], mesh: DeviceMesh, rules: Sequence[ShardRule], progress: Progress
     ) -> None:
-        """Without `rules` those of the version hold. Raises MissingExtra without a compiler, OptionConflict."""
+        """Check the options. Without `rules`, the version's rules apply.
+
+        Raises MissingExtra if no compiler is installed, and OptionConflict if `mesh` does not fit a topology.
+        """
         self._compiler = check_compiler()
         for topology in topologies:
             mesh.check(topology)
@@ -100,7 +105,10 @@ class Preflight:
         self._progress = progress
 
     def run(self, read: VersionPrograms) -> PreflightReport:
-        """Raises SourceUnreadable for a program that is none, OptionConflict for rules that do not fit the weights."""
+        """Compile all programs, and try alternatives for programs that do not fit.
+
+        Raises SourceUnreadable for an invalid program, and OptionConflict for rules that do not fit the weights.
+        """
         rules = self._rules or read.rules
         shapes = {program.path: ProgramShapes.read(program) for program in read.programs}
         check_rules(self._rules or (rules if self._mesh.devices > 1 else ()), _weights(shapes.values()), self._mesh)
@@ -124,7 +132,7 @@ class Preflight:
             for topology in self._topologies
             for program in programs
         ]
-        # What takes longest first: else the last one would be compiled while other processors wait.
+        # Start the slowest jobs first. Otherwise, processors would wait for the last one.
         order = sorted(asked, key=lambda one: -(one.program.batch_size or 0))
         jobs = [make_job(one, one.topology, one.mesh, rules) for one in order]
         names = ", ".join(topology.name for topology in self._topologies)
@@ -155,7 +163,7 @@ class Preflight:
 
 
 def check_shard_rules(read: VersionPrograms, rules: Sequence[ShardRule]) -> None:
-    """Raises OptionConflict for rules that no weight goes by, SourceUnreadable as Preflight.run."""
+    """Raise OptionConflict for a rule that matches no weight, and SourceUnreadable for an invalid program."""
     check_rules(rules, _weights(ProgramShapes.read(program) for program in read.programs), DeviceMesh())
 
 
@@ -164,7 +172,7 @@ def _weights(shapes: Iterable[ProgramShapes]) -> dict[str, tuple[int, ...]]:
 
 
 def _run(compilers: Compilers, jobs: Sequence[CompileJob], step: Step) -> list[CompileOutcome]:
-    """In the order of the jobs."""
+    """Run the jobs and return their outcomes in the same order."""
     outcomes: dict[int, CompileOutcome] = {}
     step.advance(0, len(jobs))
     for number, outcome in compilers.run(jobs):

@@ -1,4 +1,4 @@
-"""What a device program takes, read from its file: no weight is needed for that."""
+"""The arguments of a device program, read from its file without the weights."""
 
 import math
 import os
@@ -11,7 +11,7 @@ from tpuserve_exporter.preflight.version_programs import VersionProgram
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Its dtype by numpy's or JAX's name."""
+    """One argument of a program. `dtype` is the name in numpy or JAX."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -20,14 +20,18 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class ProgramShapes:
-    """The arguments of one program, weights by name."""
+    """The arguments of one program: inputs in order, and weights by name."""
 
     inputs: tuple[Argument, ...]
     weights: Mapping[str, Argument]
 
     @classmethod
     def read(cls, program: VersionProgram) -> "ProgramShapes":
-        """Raises SourceUnreadable where this JAX cannot read it, or it takes other arguments than the manifest says."""
+        """Read the arguments of a program.
+
+        Raises SourceUnreadable if the installed JAX cannot read it, or if the number of arguments differs from the
+        manifest.
+        """
         arguments = _read_arguments(program)
         inputs = len(program.row_inputs)
         if len(arguments) != inputs + len(program.weights):
@@ -52,7 +56,7 @@ def _read_arguments(program: VersionProgram) -> Sequence[Argument]:
 
     try:
         avals = jax.export.deserialize(bytearray(program.path.read_bytes())).in_avals
-    except Exception as error:  # bytes that are no program fail in any way
+    except Exception as error:  # invalid bytes raise many kinds of errors
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise SourceUnreadable(
             f"the program {program.file} cannot be read by jax {jax.__version__}: {reason}"

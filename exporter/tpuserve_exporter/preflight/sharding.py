@@ -1,4 +1,4 @@
-"""Rules applied to weights, and rules made up for weights that are too large for one device."""
+"""Checks of shard rules against weights, and generated rules for weights that are too large for one device."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule, find_axes
 
-# Smaller weights are on every device: cutting them saves nothing and costs an exchange.
+# Smaller weights are replicated. Sharding would save little memory and add communication.
 _CUT_FROM_BYTES = 2**20
 
 
 def check_rules(rules: Sequence[ShardRule], shapes: Mapping[str, tuple[int, ...]], mesh: DeviceMesh) -> None:
-    """Raises OptionConflict for a rule that finds no weight, or that a weight cannot be cut by."""
+    """Raise OptionConflict for a rule that matches no weight, or that does not divide a weight evenly."""
     for rule in rules:
         if not any(rule.pattern.search(name) for name in shapes):
             raise OptionConflict(f"--shard '{rule}' finds no weight: there are {_some(shapes)}")
@@ -31,9 +31,9 @@ def _check_weight(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...
 
 
 def make_rules(weights: Mapping[str, tuple[tuple[int, ...], int]], model: int) -> tuple[ShardRule, ...]:
-    """Rules that cut every large weight along the longest dimension that `model` divides. Of each: shape and bytes.
+    """Make rules that shard every large weight along its longest dimension that `model` divides.
 
-    Weights whose names differ in numbers alone share one.
+    `weights` has the shape and the bytes of each weight. Weights whose names differ only in numbers share a rule.
     """
     rules: dict[str, ShardRule] = {}
     for name, (shape, size_bytes) in weights.items():
@@ -43,7 +43,7 @@ def make_rules(weights: Mapping[str, tuple[tuple[int, ...], int]], model: int) -
         axes = tuple("model" if one == axis else None for one in range(len(shape)))
         pattern = f"^{_any_number(name)}$"
         kept = rules.setdefault(pattern, ShardRule(re.compile(pattern), axes))
-        if kept.axes != axes:  # shaped otherwise than another of its kind
+        if kept.axes != axes:  # needs other axes than weights with a similar name
             exact = f"^{re.escape(name)}$"
             rules = {exact: ShardRule(re.compile(exact), axes), **rules}
     return tuple(rules.values())
@@ -55,7 +55,7 @@ def _longest(shape: tuple[int, ...], model: int) -> int | None:
 
 
 def _any_number(name: str) -> str:
-    """`block_12/kernel` → `block_\\d+/kernel`"""
+    """Return a pattern that matches any numbers in the name: `block_12/kernel` becomes `block_\\d+/kernel`."""
     return re.sub(r"\d+", r"\\d+", re.sub(r"[.^$*+?{}\[\]\\|()]", lambda one: "\\" + one[0], name))
 
 

@@ -1,4 +1,4 @@
-"""Ways to make a program fit that does not: each is tried, not guessed."""
+"""Trials: alternatives for a program that does not fit, each to be compiled."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,14 +10,14 @@ from tpuserve_exporter.preflight.program_shapes import ProgramShapes
 from tpuserve_exporter.preflight.sharding import make_rules
 from tpuserve_exporter.preflight.verdict import ProgramVerdict, gibibytes
 
-# Grids that the compiler knows and no machine has.
+# Grids that the compiler supports but no machine has.
 _NO_MACHINE = ("1x2", "1x2x1")
 _MOST_RULES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One program compiled otherwise. `bfloat16` is on the same devices, another mesh comes with its rules."""
+    """An alternative compilation of a program: in `bfloat16` on the same devices, or on another mesh with its rules."""
 
     program: ProgramVerdict
     topology: TpuTopology
@@ -32,7 +32,7 @@ class Trial:
         return replace(self.program, topology=self.topology, mesh=self.mesh, outcome=outcome).passed
 
     def describe(self, outcome: CompileOutcome) -> str:
-        """After `batch 8`, where it fits."""
+        """Describe a trial that fits, as a phrase to follow the advice's introduction."""
         size = gibibytes(outcome.hbm_bytes)
         if self.bfloat16:
             return f"with weights and layers in bfloat16 ({size})"
@@ -45,7 +45,7 @@ class Trial:
 def make_job(
     program: ProgramVerdict, topology: TpuTopology, mesh: DeviceMesh, rules: Sequence[ShardRule], bfloat16: bool = False
 ) -> CompileJob:
-    """Rows that `data` does not divide go to every device, as the server has it."""
+    """Make a compile job. Rows that `data` does not divide evenly are replicated, as in the server."""
     of = program.program
     cut = mesh.data > 1 and of.batch_size is not None and of.batch_size % mesh.data == 0
     return CompileJob(
@@ -56,7 +56,7 @@ def make_job(
 
 
 def list_trials(failed: ProgramVerdict, shapes: ProgramShapes, rules: Sequence[ShardRule]) -> Iterator[Trial]:
-    """In the order of what they take: other numbers first, then more devices."""
+    """List the trials in order of cost: bfloat16 first, then more devices."""
     if shapes.has_float32:
         yield Trial(failed, failed.topology, failed.mesh, tuple(rules), bfloat16=True)
     for topology in (failed.topology, *failed.topology.larger()):
@@ -67,7 +67,7 @@ def list_trials(failed: ProgramVerdict, shapes: ProgramShapes, rules: Sequence[S
 def _on_mesh(
     failed: ProgramVerdict, topology: TpuTopology, shapes: ProgramShapes, rules: Sequence[ShardRule]
 ) -> Iterator[Trial]:
-    """Weights cut where they are most of it, else batches."""
+    """Shard the weights if they are at least half of the needed memory, or else the batches."""
     size, devices = failed.program.batch_size, topology.devices
     if 2 * shapes.weights_bytes > (failed.needed_bytes or 0):
         weights = {name: (one.shape, one.size_bytes) for name, one in shapes.weights.items()}

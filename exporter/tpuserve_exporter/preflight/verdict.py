@@ -1,4 +1,4 @@
-"""What is known of one program on one topology after it was compiled, in the words that people are told it in."""
+"""The verdict on one program on one topology after compilation, with the text that reports print."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +13,10 @@ Verdict = Literal["compiles and fits", "does not fit", "does not compile", "not 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds, an estimate: no less than arithmetic or reading and writing once take, about as much as all traffic."""
+    """An estimate in seconds. `lower_s` is the time of arithmetic, or of reading and writing each buffer once.
+
+    `upper_s` is about the time of all memory traffic.
+    """
 
     lower_s: float
     upper_s: float
@@ -21,7 +24,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict:
-    """One program, one topology, `mesh` of its devices. Sizes are of one device."""
+    """The verdict on one program, for one topology and a `mesh` of its devices. Sizes are for one device."""
 
     program: VersionProgram
     topology: TpuTopology
@@ -30,7 +33,7 @@ class ProgramVerdict:
 
     @property
     def available_bytes(self) -> int:
-        """What the compiler allows a program."""
+        """The compiler's memory limit for a program."""
         return self.outcome.available_bytes or self.topology.family.hbm_bytes
 
     @property
@@ -51,7 +54,7 @@ class ProgramVerdict:
         return self.verdict == "compiles and fits"
 
     def __str__(self) -> str:
-        """`does not fit: needs 18.2 of 15.75 GiB, 2.5 GiB too much`"""
+        """Return the verdict with its reason: `does not fit: needs 18.2 of 15.75 GiB, 2.5 GiB too much`."""
         if self.verdict == "does not fit" and self.needed_bytes is not None:
             missing = gibibytes(self.needed_bytes - self.available_bytes)
             needed, available = in_gib(self.needed_bytes), gibibytes(self.available_bytes)
@@ -61,7 +64,10 @@ class ProgramVerdict:
 
     @property
     def latency(self) -> Latency | None:
-        """Arguments are counted once, or less where the program reads less of them than there is: a table's rows."""
+        """The estimated latency, or None if it is unknown. The lower bound counts arguments once.
+
+        It counts less if the program reads only a part of them, such as rows of an embedding table.
+        """
         out, family = self.outcome, self.topology.family
         if out.ending != "compiled" or out.bytes_accessed is None:
             return None
@@ -71,7 +77,7 @@ class ProgramVerdict:
 
     @property
     def layout_padding(self) -> float | None:
-        """How many times their own size arguments and outputs take: (10,) float32 becomes tiles of 8 x 128."""
+        """The memory of arguments and outputs divided by their logical size. A (10,) float32 takes tiles of 8 x 128."""
         out = self.outcome
         return (out.argument_bytes + out.output_bytes) / out.logical_bytes if out.logical_bytes else None
 
@@ -102,7 +108,7 @@ class ProgramVerdict:
 
 
 def in_gib(size_bytes: int) -> str:
-    """`18.2`, `0.003`: three digits of it."""
+    """Return a size in GiB with a few digits: `18.20`, `0.0031`."""
     gib = size_bytes / GIB
     return f"{gib:.2f}" if gib >= 1 else f"{gib:.2g}"
 

@@ -1,4 +1,4 @@
-"""What all programs of a version take together of a device's memory, and what else has room beside them."""
+"""The device memory of all programs of a version together, and the number of such versions that fit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import TpuTopology
 from tpuserve_exporter.preflight.verdict import ProgramVerdict, gibibytes, in_gib
 
-# Batches on the device or on their way: what a server has there at most, of one version.
+# The largest number of batches of one version that a server has in flight.
 _IN_FLIGHT = 2
 
 Together = Literal["fits", "does not fit", "not checked"]
@@ -17,10 +17,10 @@ Together = Literal["fits", "does not fit", "not checked"]
 
 @dataclass(frozen=True, slots=True)
 class VersionMemory:
-    """Of one device of a topology. None where a program has not been compiled: nobody knows then.
+    """The memory of all programs on one device of a topology. Totals are None unless all programs compiled.
 
-    Weights are there once, for all programs; the code of each; the temporaries of the largest, as programs run one
-    after another; the inputs and outputs of two batches, of the size that takes most.
+    The total counts weights once for all programs, and the code of each program. Programs run one at a time, so it
+    counts only the largest temporaries. It also counts the inputs and outputs of two batches of the largest size.
     """
 
     topology: TpuTopology
@@ -29,13 +29,13 @@ class VersionMemory:
 
     @classmethod
     def of_each(cls, verdicts: Sequence[ProgramVerdict]) -> Iterator[Self]:
-        """One for each topology, in their order."""
+        """Yield one instance for each topology, in order."""
         for (topology, mesh), ones in groupby(verdicts, key=lambda one: (one.topology, one.mesh)):
             yield cls(topology, mesh, tuple(ones))
 
     @property
     def weights_bytes(self) -> int:
-        """Of parts that share a weight, as large as the one has it where it takes most."""
+        """The bytes of all weights. A weight that parts share counts once, with its largest size."""
         sizes: dict[str, int] = {}
         for one in self.verdicts:
             for name, size in zip(one.program.weights, one.outcome.weight_bytes, strict=True):
@@ -77,16 +77,16 @@ class VersionMemory:
 
     @property
     def is_too_much(self) -> bool:
-        """Each of the programs fits, and all of them do not."""
+        """Whether each program fits alone but all together do not."""
         return self.verdict == "does not fit" and all(one.passed for one in self.verdicts)
 
     @property
     def side_by_side(self) -> int | None:
-        """How many versions like it have room on the device, itself among them."""
+        """The number of such versions that fit on the device, including this one, or None if unknown."""
         return None if self.needed_bytes is None else self.available_bytes // max(self.needed_bytes, 1)
 
     def explain(self) -> str:
-        """How much it `is_too_much`, and which batch sizes would fit."""
+        """Return a sentence on the missing memory, and on batch sizes that would fit."""
         needed = self.needed_bytes or 0
         head = (
             f"{self.topology.name}: each program fits, all together do not: they need {in_gib(needed)} of "
@@ -97,7 +97,7 @@ class VersionMemory:
         return f"{head}. What fits: batch sizes {', '.join(map(str, kept))} alone" if kept else head
 
     def _fitting_sizes(self) -> list[int]:
-        """Without the largest batches, as few as possible; empty where there are no others, or they do not fit."""
+        """Return the batch sizes that remain after dropping as few of the largest as needed, or [] if none fit."""
         sizes = sorted({one.program.batch_size for one in self.verdicts if one.program.batch_size is not None})
         while sizes := sizes[:-1]:
             rest = tuple(one for one in self.verdicts if one.program.batch_size in (None, *sizes))

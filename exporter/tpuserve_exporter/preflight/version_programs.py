@@ -60,10 +60,10 @@ class _Manifest(_Entry):
 
 @dataclass(frozen=True, slots=True)
 class VersionProgram:
-    """One program file, and how its arguments are called.
+    """One program file and its arguments.
 
-    `file` is relative to the version; `row_inputs` and `row_outputs` say of each whether its first dimension is the
-    rows'.
+    `file` is relative to the version's directory. `row_inputs` and `row_outputs` state for each tensor whether its first
+    dimension holds the rows.
     """
 
     part: str
@@ -81,21 +81,24 @@ class VersionProgram:
 
     @property
     def bucket(self) -> str:
-        """`8`, `8 x 128`; `as it is` without rows and sequences."""
+        """The program's sizes as text: `8`, `8 x 128`, or `as it is` for a program without rows and sequences."""
         sizes = [str(size) for size in (self.batch_size, self.sequence_length) if size is not None]
         return " x ".join(sizes) or "as it is"
 
 
 @dataclass(frozen=True, slots=True)
 class VersionPrograms:
-    """All programs of a version, and the rules that it was exported with."""
+    """All programs of a version, and the shard rules of its export."""
 
     programs: tuple[VersionProgram, ...]
     rules: tuple[ShardRule, ...]
 
     @classmethod
     def read(cls, version: Path) -> "VersionPrograms":
-        """Raises SourceUnreadable where it is no version, or one without device programs, or a file is damaged."""
+        """Read a version's manifest and check its program files.
+
+        Raises SourceUnreadable if it is no version, has no device programs, or has a damaged file.
+        """
         manifest = _read_manifest(version)
         if manifest.device is None:
             raise SourceUnreadable(
@@ -113,7 +116,7 @@ class VersionPrograms:
 
     @classmethod
     def describe(cls, version: Path, device: Mapping[str, Any]) -> "VersionPrograms":
-        """Those of a version that is being written: `device` is what its manifest will say."""
+        """Return the programs of a version before its manifest is written. `device` is that entry of the manifest."""
         return cls._list(version, _Device.model_validate(device))
 
     @classmethod
@@ -132,7 +135,7 @@ class VersionPrograms:
 
 
 def check_file(program: VersionProgram, files: Mapping[str, _File]) -> None:
-    """Raises SourceUnreadable where it is not the file that was written."""
+    """Raise SourceUnreadable if the file's SHA-256 differs from the manifest."""
     try:
         written = program.path.read_bytes()
     except OSError as error:
