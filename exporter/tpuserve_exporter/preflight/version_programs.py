@@ -62,8 +62,8 @@ class _Manifest(_Entry):
 class VersionProgram:
     """One program file and its arguments.
 
-    `file` is relative to the version's directory. `row_inputs` and `row_outputs` state for each tensor whether its first
-    dimension holds the rows.
+    `file` is relative to the version's directory. `row_inputs` and `row_outputs` state for each tensor whether its
+    first dimension holds the rows.
     """
 
     part: str
