@@ -1,1 +1,1 @@
-"""Rescaling and normalising inside a model: read the first operations on an image from its graph."""
+"""Detection of rescaling and normalisation inside a model, from its first operations on an image."""

@@ -1,4 +1,4 @@
-"""Arithmetic operations of TensorFlow and StableHLO, by name, as numpy computes them."""
+"""Arithmetic operations of TensorFlow and StableHLO by name, as numpy functions."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,7 +14,7 @@ BINARY: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
     **dict.fromkeys(("Add", "AddV2", "BiasAdd", "stablehlo.add"), ("+", np.add)),
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "stablehlo.divide"), ("/", np.divide)),
 }
-# Operations on constants alone.
+# Operations on constants.
 _OF_CONSTANTS: Mapping[str, Callable[..., Array]] = {
     **{name: function for name, (_, function) in BINARY.items()},
     **dict.fromkeys(("Maximum", "stablehlo.maximum"), np.maximum),
@@ -50,7 +50,7 @@ def compute_constant(operation: str, operands: list[Array]) -> Array | None:
 
 
 def combine(pixels: PixelValues, operation: str, name: str, constant: Array | None, index: int) -> PixelValues | None:
-    """Apply an operation of BINARY, called `name`, to pixels as operand number `index` and a constant.
+    """Apply the operation `name` from BINARY to a constant and to pixels, which are operand number `index`.
 
     Return None for an unknown or empty constant.
     """

@@ -1,4 +1,4 @@
-"""Follow an image from a TensorFlow graph's input to the first operations that do not prepare it."""
+"""A walk from an image input of a TensorFlow graph to the first operations that do not prepare the image."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,13 +53,13 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """One call of a part. `call` is the caller's frame and the calling node; None for the graph."""
+    """One call of a part. `call` is the caller's frame and the calling node, or None for the graph."""
 
     part: _Part
     call: "tuple[_Frame, NodeDef] | None" = None
 
     def argument(self, tensor: str) -> "tuple[_Frame, str] | None":
-        """Return the caller's frame and tensor for an argument; None for other tensors."""
+        """Return the caller's frame and tensor for an argument, or None for another tensor."""
         name = _node_of(tensor)
         if self.call is None or name not in self.part.arguments:
             return None
@@ -87,7 +87,7 @@ class GraphWalk:
         return list(self._follow(PixelValues(), _Frame(_Part.of(self.graph_def.node)), placeholder, 0))
 
     def _follow(self, pixels: PixelValues, frame: _Frame, name: str, output: int) -> Iterator[PixelValues]:
-        """Walk on from output number `output` of a node, or from an argument of a function."""
+        """Continue from output number `output` of a node, or from an argument of a function."""
         for node, index in frame.part.takers.get(name, ()):
             if _index_of(node.input[index]) == output or name in frame.part.arguments:
                 yield from self._through(pixels, frame, node, index)
@@ -117,7 +117,7 @@ class GraphWalk:
         return self._functions.get(node.op)
 
     def _change(self, pixels: PixelValues, frame: _Frame, node: "NodeDef", index: int) -> PixelValues | None:
-        """Return the values after arithmetic with a constant; None for any other operation."""
+        """Return the values after arithmetic with a constant, or None for any other operation."""
         if node.op in _NORMS and index == 0:
             return self._normalise(pixels, frame, node)
         if node.op not in BINARY:
@@ -137,7 +137,7 @@ class GraphWalk:
         return PixelValues(moved.values, tuple(dict.fromkeys(moved.operations)))
 
     def _constant(self, frame: _Frame, name: str) -> Array | None:
-        """Compute a tensor that depends on constants and variables alone; None for any other tensor."""
+        """Compute a tensor that depends only on constants and variables. Return None for any other tensor."""
         node = frame.part.nodes.get(_node_of(name))
         if node is None:
             given = frame.argument(name)
@@ -167,13 +167,13 @@ def _node_of(tensor: str) -> str:
 
 
 def _index_of(tensor: str) -> int:
-    """`node` → 0, `node:1` → 1, and within functions `node:output:1` → 1."""
+    """Return the output's index: `node` → 0, `node:1` → 1, and in functions `node:output:1` → 1."""
     last = tensor.rpartition(":")[2]
     return int(last) if ":" in tensor and last.isdecimal() else 0
 
 
 def _all_outputs(node: "NodeDef") -> range:
-    """List the outputs of a node, several if it splits an image."""
+    """Return the indices of a node's outputs. A node that splits an image has several."""
     count = node.attr["num_split"].i or node.attr["num"].i
     return range(count if node.op in ("Split", "SplitV", "Unpack") and count else 1)
 

@@ -1,4 +1,4 @@
-"""The arithmetic that a model begins with, and the pixel values that it expects."""
+"""The leading arithmetic of a model, and the pixel values that it expects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class LeadingArithmetic:
         return bool(self.found) and all(one.are_of_units for one in self.found)
 
     def __str__(self) -> str:
-        """Return the operations of the first path, such as `rescaling/mul: * 0.00392157`; empty without any."""
+        """Return the operations of the first path, such as `rescaling/mul: * 0.00392157`, or an empty text."""
         return ", ".join(next((one.operations for one in self.found if one.operations), ()))
 
 
@@ -47,7 +47,7 @@ def find_leading(
 def _by_input(
     graph: "tf.types.experimental.ConcreteFunction", placeholders: Sequence[str], inputs: Sequence[str]
 ) -> dict[str, str]:
-    """Map inputs to placeholders: TensorFlow sorts keyword arguments by name, and names placeholders after them."""
+    """Map inputs to placeholders. TensorFlow sorts keyword arguments by name and names placeholders after them."""
     import tensorflow as tf
 
     flat = tf.nest.flatten(graph.structured_input_signature)

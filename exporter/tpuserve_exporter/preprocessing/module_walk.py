@@ -1,4 +1,4 @@
-"""Follow an image through a StableHLO module: the form of JAX and PyTorch models in a TensorFlow graph.
+"""A walk of an image through a StableHLO module, the form of JAX and PyTorch models in a TensorFlow graph.
 
 jaxlib's MLIR bindings are private. If they fail, the walk ends at the module.
 """
@@ -52,7 +52,7 @@ def _walk(pixels: PixelValues, node: "NodeDef", index: int, constant: _Constant)
         module = stablehlo.deserialize_portable_artifact(context, node.attr["module"].s)
         functions = {operation.name.value: operation for operation in module.body.operations}
         arguments = functions["main"].entry_block.arguments
-        # The index of the platform may come before the node's own inputs.
+        # The platform index may precede the node's inputs.
         ahead = len(arguments) - len(node.input)
         outermost = _Call(lambda number: constant(number - ahead) if number >= ahead else None)
         yield from _Walker(functions).follow(pixels, outermost, arguments[index + ahead])

@@ -7,7 +7,7 @@ import numpy as np
 
 from tpuserve_exporter.signature import Array
 
-# Values to follow through the arithmetic: the ends of 0..1 and of 0..255.
+# Sample values for the arithmetic: the ends of 0..1 and of 0..255.
 _POINTS = np.array([[0.0], [1.0], [255.0]])
 # Largest magnitude of normalised values: (0 - 0.485) / 0.229 is -2.1, and some models divide by less.
 _NORMALISED = 16.0
@@ -21,9 +21,9 @@ Operation = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True, slots=True)
 class PixelValues:
-    """The values 0, 1 and 255 after the arithmetic so far: rows. Each column is one combination of constants.
+    """The values 0, 1 and 255, in rows, after the arithmetic so far. Each column is one combination of constants.
 
-    `operations` describe the arithmetic for a reader, in the order of the graph.
+    `operations` describe the arithmetic for reports, in the order of the graph.
     """
 
     values: Array = field(default_factory=lambda: _POINTS)

@@ -1,1 +1,1 @@
-"""Device programs: a model lowered for fixed shapes, with its weights beside it, for PJRT to run."""
+"""Device programs: a model lowered for fixed shapes, with separate weights, to run with PJRT."""

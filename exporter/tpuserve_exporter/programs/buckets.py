@@ -1,4 +1,4 @@
-"""The fixed shapes that a model gets programs for: every batch size, and with each every length of sequences."""
+"""The fixed shapes of a model's programs: every combination of a batch size and a sequence length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ _NOT_OF_SAVED_MODELS = "(a SavedModel's shapes are its own)"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """`batch_size` None is a model without rows, `sequence_length` None one without sequences."""
+    """Sizes of one program. `batch_size` is None without rows, and `sequence_length` is None without sequences."""
 
     batch_size: int | None
     sequence_length: int | None
 
     @property
     def name(self) -> str:
-        """`b8`, `b8_s128`: what a program's file is called."""
+        """The name of a program's file: `b8`, `b8_s128`, or `fixed` without rows and sequences."""
         rows = "fixed" if self.batch_size is None else f"b{self.batch_size}"
         return rows if self.sequence_length is None else f"{rows}_s{self.sequence_length}"
 
     def shape(self, spec: TensorSpec) -> tuple[int, ...]:
-        """A tensor's own, with the sizes of this bucket in its free dimensions."""
+        """Return a tensor's shape with this bucket's sizes in its free dimensions."""
         rows = self.sequence_length if self.batch_size is None else self.batch_size
         dims = [
             (rows if axis == 0 else self.sequence_length) if size is None else size
@@ -34,7 +34,7 @@ class Bucket:
 
 
 def list_buckets(signature: Signature, batch_sizes: Sequence[int], lengths: Sequence[int]) -> list[Bucket]:
-    """Raises CannotLower where a dimension is free that no bucket gives a size."""
+    """Return the buckets of a signature. Raises CannotLower if the sizes leave a dimension free."""
     _check_shapes(signature, lengths)
     batched = batch_sizes if signature.is_batchable else (None,)
     sequences = lengths if any(spec.free_axes for spec in signature.inputs.values()) else (None,)

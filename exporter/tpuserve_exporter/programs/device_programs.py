@@ -1,4 +1,4 @@
-"""The device programs of a version: one for each part and bucket, and the weights they share."""
+"""The device programs of a version: one for each part and bucket, with shared weights."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ PROGRAMS_FOLDER = Path("assets.extra/tpuserve/programs")
 
 
 class Part(Protocol):
-    """What a device computes, to be lowered for one bucket after another. `weights` are known after the first."""
+    """A device part, which is lowered once for each bucket. `weights` are known after the first call of `lower`."""
 
     name: str
     signature: Signature
@@ -36,9 +36,9 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelToLower:
-    """The parts, which signature of the version runs which, and their weights: listed once all parts are lowered.
+    """The parts of a model, the part of each signature, and the weights. `weights` are complete after all parts lower.
 
-    `hosts` are what signatures have around the device part; `left_out` says of signatures without programs why.
+    `hosts` are the host parts by signature. `left_out` has the reason for each signature without programs.
     """
 
     parts: Sequence[Part]
@@ -58,7 +58,8 @@ def write_programs(
 ) -> ManifestDevice:
     """Lower every part for every bucket into `version`, and write weights and host parts. Raises CannotLower.
 
-    `compute_dtype` None is told from the programs. `advance` is told how many programs are written, of how many.
+    If `compute_dtype` is None, it comes from the programs. The function calls `advance` with the number of written
+    programs and their total.
     """
     buckets = {part.name: list_buckets(part.signature, batch_sizes, sequences.buckets) for part in model.parts}
     total, entries, convention = sum(map(len, buckets.values())), dict[str, DevicePartEntry](), 0
@@ -112,12 +113,15 @@ def _tensors(specs: Mapping[str, TensorSpec], pads: Mapping[str, PadValue]) -> d
 
 
 def list_wide(version: Path, device: ManifestDevice) -> Iterator[str]:
-    """What a user should know of programs with 64 bits, by part. JAX's own have 32, whatever a signature says."""
+    """Yield a note for the user about each part with 64-bit tensors.
+
+    JAX lowers its own functions with 32 bits, even if the signature has 64.
+    """
     for name, part in device.parts.items():
         program = load_program((version / part.programs[0].file).read_bytes())
         names, avals = (*part.inputs, *part.weights, *part.outputs), (*program.in_avals, *program.out_avals)
         found = [f"'{one}' ({aval.dtype})" for one, aval in zip(names, avals, strict=True) if aval.dtype in _WIDE]
-        # An output may be an input by name, too.
+        # An input and an output may have the same name.
         if wide := list(dict.fromkeys(found)):
             named = " and ".join(wide[:_MOST_NAMED]) + (
                 f" and {more} more" if (more := len(wide) - _MOST_NAMED) > 0 else ""
@@ -126,7 +130,7 @@ def list_wide(version: Path, device: ManifestDevice) -> Iterator[str]:
 
 
 def describe_programs(version: Path, device: ManifestDevice) -> str:
-    """How many there are, and what they and the weights take."""
+    """Describe the number and size of the programs, and the size of the weights."""
     files = [program.file for part in device.parts.values() for program in part.programs]
     programs = sum((version / file).stat().st_size for file in files)
     weights = (version / device.weights).stat().st_size

@@ -1,4 +1,4 @@
-"""A TensorFlow function as a device part: lowered by XLA's bridge, its variables as arguments."""
+"""A TensorFlow function as a device part, lowered by XLA's bridge with its variables as arguments."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GraphPart:
-    """`graph` takes tensors by the inputs' names and returns them by the outputs'; its weights must stay in memory."""
+    """A device part of `graph`, which takes and returns tensors by name. The caller keeps its weights in memory."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class GraphPart:
         self.weights: tuple[str, ...] = ()
 
     def lower(self, bucket: Bucket) -> bytes:
-        """The program for the bucket's shapes. Raises CannotLower, naming every operation that is in the way."""
+        """Return the program for the bucket's shapes. Raises CannotLower with every unsupported operation."""
         check_strings(self.signature)
         lowered = self._lower_graph(bucket)
         self._check_results(lowered)
@@ -58,7 +58,7 @@ class GraphPart:
             raise CannotLower(f"{self.signature.name}: {explain(self._graph, error)}") from error
 
     def _check_results(self, lowered: LoweredGraph) -> None:
-        """What a module returns beyond its outputs are new values of variables."""
+        """Raise CannotLower if the module returns new values of variables in addition to its outputs."""
         if count_results(lowered.module) != len(self.signature.outputs):
             raise CannotLower(
                 f"{self.signature.name} changes its own variables when it is called (a counter, a state, statistics of "
@@ -68,5 +68,5 @@ class GraphPart:
 
 
 def _argument(name: str) -> str:
-    """As TensorFlow allows arguments to be called."""
+    """Return a valid name of a TensorFlow argument."""
     return "".join(one if one.isalnum() and one.isascii() else "_" for one in f"input_{name}")

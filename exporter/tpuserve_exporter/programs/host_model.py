@@ -1,4 +1,4 @@
-"""`assets.extra/tpuserve/host`: the host parts of a version's signatures, a SavedModel without the model's weights."""
+"""The host parts of a version's signatures: a SavedModel without weights in `assets.extra/tpuserve/host`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ HOST_FOLDER = Path("assets.extra/tpuserve/host")
 
 
 def write_host_model(version: Path, parts: Mapping[str, HostPart]) -> None:
-    """Write the halves there are, by the signatures' names, into `version`; nothing where there is none."""
+    """Write the existing halves into `version`, with names from their signatures. Without halves, write no file."""
     import tensorflow as tf
 
     halves = {
@@ -34,7 +34,7 @@ def write_host_model(version: Path, parts: Mapping[str, HostPart]) -> None:
 
 
 def describe_host(name: str, part: HostPart) -> DeviceHost | None:
-    """What the manifest says of a signature's host part."""
+    """Return the manifest's entry for a signature's host part, or None if it has none."""
     if part.before is None and part.after is None:
         return None
     return DeviceHost(
@@ -49,7 +49,7 @@ def _argument(index: int) -> str:
 
 
 def _trace(half: Half) -> "tf.types.experimental.ConcreteFunction":
-    """TensorFlow takes few names for arguments, so that those of the tensors are written afterwards."""
+    """Trace a half with numbered arguments. TensorFlow restricts their names, so `_name_inputs` renames them later."""
     import tensorflow as tf
 
     def run(**tensors: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
@@ -75,5 +75,5 @@ def _name_inputs(path: Path, halves: Mapping[str, Half]) -> None:
         for index in range(len(half.inputs)):
             del inputs[_argument(index)]
     file.write_bytes(saved_model.SerializeToString(deterministic=True))
-    # It is of the file's content.
+    # The fingerprint depends on the file's content.
     fingerprinting_utils.write_fingerprint(str(path))

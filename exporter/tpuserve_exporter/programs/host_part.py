@@ -1,4 +1,4 @@
-"""What of a signature a host does, before and after the device part: cut out of the signature's own graph."""
+"""The host part of a signature: subgraphs that run before and after the device part, cut from the signature's graph."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from tpuserve_exporter.signatures.served_signature import ServedSignature
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# How `after` calls those of the signature's inputs that it looks at.
+# The prefix of the signature's inputs among the inputs of `after`.
 INPUT_PREFIX = "input/"
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """A function of tensors in the order of `inputs`, which gives tensors by name."""
+    """A function that takes tensors in the order of `inputs` and returns tensors by name."""
 
     inputs: "Mapping[str, tf.TensorSpec]"
     call: "Callable[..., Mapping[str, tf.Tensor]]"
@@ -25,10 +25,11 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """`before` gives the device part's inputs, `after` the signature's outputs, of the part's and `input/NAME`.
+    """Host code around a device part. `before` computes the part's inputs, and `after` the signature's outputs.
 
-    None where there is nothing to do: then `inputs` maps the signature's to the part's, and `outputs` likewise.
-    `trackables` are tables and assets of both.
+    `after` takes the part's outputs, and the signature's inputs as `input/NAME`. If `before` is None, `inputs` maps the
+    signature's inputs to the part's inputs. If `after` is None, `outputs` maps the outputs. `trackables` are the tables
+    and assets of both halves.
     """
 
     before: Half | None
@@ -39,12 +40,12 @@ class HostPart:
 
 
 def split(signature: ServedSignature, device: DevicePart) -> HostPart:
-    """Cut the signature where it calls the device part. Raises CannotLower where it does not do so just once."""
+    """Split the signature at its call of the device part. Raises CannotLower unless it calls the part exactly once."""
     return _Traced(signature, device).split()
 
 
 class _Traced:
-    """The signature as one graph, placeholders in the place of the device part's outputs."""
+    """The signature as one graph, with placeholders instead of the device part's outputs."""
 
     def __init__(self, signature: ServedSignature, device: DevicePart) -> None:
         import tensorflow as tf
@@ -100,7 +101,7 @@ class _Traced:
         raise CannotLower(f"{self._name} calls the model {how}; around a device part, a host part calls it once")
 
     def _behind(self, late: "list[tf.Operation]") -> "dict[str, tf.Tensor]":
-        """What the outputs come from: the device part's, and inputs of the signature that are looked at again."""
+        """Return the inputs of `after`: the device part's outputs, and the signature's inputs that it uses."""
         needed = _sources([*(one.op for one in self._outputs.values()), *late])
         again = {f"{INPUT_PREFIX}{name}": one for name, one in self._inputs.items() if one.op in needed}
         return {**self._made, **again}
@@ -108,21 +109,21 @@ class _Traced:
     def _cut(
         self, feeds: "Mapping[str, tf.Tensor]", fetches: "Mapping[str, tf.Tensor]", checks: "list[tf.Operation]"
     ) -> Half:
-        """`checks` are run, too: inputs that the signature refuses are refused by its half."""
+        """Cut the subgraph between feeds and fetches. It also runs `checks`, so that it rejects the same inputs."""
         import tensorflow as tf
 
         pruned = self._graph.prune(list(feeds.values()), [*fetches.values(), *checks])
         results = list(fetches)
 
         def call(*tensors: "tf.Tensor") -> "dict[str, tf.Tensor]":
-            # Operations that are fetched give nothing, behind all that give something.
+            # Fetched operations come last and return no value.
             return dict(zip(results, pruned(*tensors), strict=False))
 
         return Half({name: tf.TensorSpec(one.shape, one.dtype) for name, one in feeds.items()}, call)
 
 
 def _names_of(tensors: "Mapping[str, tf.Tensor]", known: "Mapping[str, tf.Tensor]") -> dict[str, str] | None:
-    """What each is called in `known`, if all are there."""
+    """Return the name in `known` of each tensor, or None if one is missing."""
     names = {id(tensor): name for name, tensor in known.items()}
     if not all(id(tensor) in names for tensor in tensors.values()):
         return None
@@ -130,7 +131,7 @@ def _names_of(tensors: "Mapping[str, tf.Tensor]", known: "Mapping[str, tf.Tensor
 
 
 def _sources(operations: "Iterable[tf.Operation]") -> "set[tf.Operation]":
-    """The operations, and all that they come from."""
+    """Return the operations and everything that they depend on."""
     found, waiting = set(operations), list(operations)
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""A JAX function as a device part: lowered by JAX itself, from the function that was trained."""
+"""A JAX function as a device part, lowered by JAX from the source's function."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class JaxPart:
-    """The function's parameters need be shapes only: their values are in the served model's variables."""
+    """A device part of a JAX function. Its parameters may be shapes: the served model's variables hold the values."""
 
     def __init__(self, name: str, signature: Signature, function: JaxFunction) -> None:
         self.name = name
@@ -23,11 +23,11 @@ class JaxPart:
         self._shapes: Sequence[Any] = [shape_of(leaf.shape, leaf.dtype) for leaf in function.params.values()]
 
     def lower(self, bucket: Bucket) -> bytes:
-        """The program for the bucket's shapes. Raises CannotLower."""
+        """Return the program for the bucket's shapes. Raises CannotLower."""
         inputs = [shape_of(bucket.shape(spec), spec.dtype) for spec in self.signature.inputs.values()]
         try:
             return export_function(self._call, [*inputs, *self._shapes], self.name)
-        except Exception as error:  # the user's code, and whatever JAX makes of it
+        except Exception as error:  # the user's code may raise anything, inside JAX too
             raise CannotLower(
                 f"JAX cannot lower the model for a TPU at {bucket.name}: {type(error).__name__}: {reason_of(error)}"
             ) from error
@@ -40,5 +40,5 @@ class JaxPart:
         return tuple(outputs[name] for name in self.signature.outputs)
 
     def weight_dtypes(self) -> dict[str, str]:
-        """What the program takes, by name: JAX computes in 32 bits where a value has 64."""
+        """Return the program's dtypes of weights by name. JAX converts 64-bit values to 32 bits."""
         return {name: str(shape.dtype) for name, shape in zip(self.weights, self._shapes, strict=True)}

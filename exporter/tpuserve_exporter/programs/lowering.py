@@ -1,8 +1,8 @@
-"""TensorFlow functions and JAX functions as device programs: serialized `jax.export.Exported`, weights as arguments.
+"""Lowering of TensorFlow and JAX functions to device programs: serialized `jax.export.Exported`, weights as arguments.
 
-Every interface that TensorFlow and JAX keep to themselves is used here and nowhere else: `compiler_ir`, jaxlib's MLIR
-bindings and the constructor of `Exported`. `check_lowering` tries them on a tiny function first, so that another
-version of either says so, and lowers nothing wrong.
+This module uses private interfaces of TensorFlow and JAX: `compiler_ir`, jaxlib's MLIR bindings and the constructor of
+`Exported`. `check_lowering` tests them on a tiny function first. With an incompatible version, it raises an error, and
+the exporter lowers no wrong programs.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from tpuserve_exporter.models.jax_platform import compute_on_cpu
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# For a TPU, without the check of the platform: what was lowered runs on a CPU and a GPU, too, and is checked there.
+# Programs are lowered for a TPU without JAX's platform check, so that the exporter can run and check them on a CPU.
 PLATFORM = "tpu"
 _PACKAGES = ("tensorflow", "jax", "jaxlib")
-# Of the module that TensorFlow makes; JAX writes its own into what it exports.
+# The calling convention version of modules from TensorFlow. JAX writes its own version into its exports.
 _MODULE_VERSION = 9
 _PRODUCTS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
-# Of the exponent and of the mantissa.
+# Bits of the exponent and of the mantissa.
 _BFLOAT16_BITS = (8, 7)
-# `loc(fused["dense/MatMul", "ops.py":12:0])`: what has a line behind it is a file.
+# In `loc(fused["dense/MatMul", "ops.py":12:0])`, a string before a line number is a file.
 _NAME_IN_LOCATION = re.compile(r'"((?:[^"\\\\]|\\\\.)*)"(?!:\d)')
 
 
@@ -44,23 +44,26 @@ class LoweredGraph:
     """
 
     module: bytes
-    captured: tuple[Any, ...]  # tensors and resource handles, which TensorFlow has no one type for
+    captured: tuple[Any, ...]  # tensors and resource handles, which have no common type in TensorFlow
 
 
 def versions() -> dict[str, str]:
-    """Of what lowers, by package: a program is of these."""
+    """Return the versions of the packages that lower programs, for the manifest."""
     return {package: importlib.metadata.version(package) for package in _PACKAGES}
 
 
 @functools.cache
 def check_lowering() -> None:
-    """Lower a tiny function, run it and compare. Raises MissingExtra without JAX, CannotLower where that fails."""
+    """Lower a tiny function, run it and compare its output.
+
+    Raises MissingExtra without JAX, and CannotLower if lowering fails or the output is wrong.
+    """
     if importlib.util.find_spec("jax") is None:
         raise MissingExtra("device programs are written with JAX: pip install 'tpuserve-exporter[tpu]'")
     compute_on_cpu()
     try:
         works = _lower_tiny()
-    except Exception as error:  # what is private fails in any way once it has changed
+    except Exception as error:  # changed private interfaces raise many kinds of errors
         raise CannotLower(_CHANGED.format(_named(), f"{type(error).__name__}: {reason_of(error)}")) from error
     if not works:
         raise CannotLower(_CHANGED.format(_named(), "a tiny function, lowered and run, gives another answer"))
@@ -78,7 +81,7 @@ def _named() -> str:
 
 
 def _lower_tiny() -> bool:
-    """Whether `x @ weight + 1`, taken all the way, is that."""
+    """Lower and run `x @ weight + 1`. Return whether the output is correct."""
     import tensorflow as tf
 
     weight = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
@@ -91,9 +94,9 @@ def _lower_tiny() -> bool:
 
 
 def lower_graph(call: "Callable[..., list[tf.Tensor]]", specs: "Sequence[tf.TensorSpec]") -> LoweredGraph:
-    """`call`, which takes tensors in order and returns a list, for the fixed shapes of `specs`.
+    """Lower `call`, which takes tensors in order and returns a list, for the fixed shapes of `specs`.
 
-    Raises ValueError or tf.errors.OpError where TensorFlow cannot compile it.
+    Raises ValueError or tf.errors.OpError if TensorFlow cannot compile it.
     """
     import tensorflow as tf
     from tensorflow.python.eager.polymorphic_function import compiler_ir
@@ -109,7 +112,7 @@ def lower_graph(call: "Callable[..., list[tf.Tensor]]", specs: "Sequence[tf.Tens
 
 
 def _to_stablehlo(hlo: bytes) -> bytes:
-    """A module that JAX reads. TensorFlow's own way to one fails on copies, which LSTMs are full of."""
+    """Convert HLO to a module that JAX reads. TensorFlow's converter fails on copies, which LSTMs contain."""
     from jaxlib import _jax
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
@@ -127,7 +130,7 @@ def _to_stablehlo(hlo: bytes) -> bytes:
 
 
 def _find_operations(module: Any, *names: str) -> list[Any]:  # noqa: ANN401 - MLIR's bindings are untyped here
-    """Operations of these names, or all."""
+    """Find operations with these names, or all without names."""
     from jaxlib.mlir import ir
 
     found: list[Any] = []
@@ -148,7 +151,7 @@ def _drop_files(operation: Any) -> None:  # noqa: ANN401
 
 
 def _name_alone(location: Any) -> Any:  # noqa: ANN401
-    """The operation's name in the model, which profiles show, without the files of the machine that lowered it."""
+    """Reduce a location to the operation's name, which profiles show. Drop file names of the exporter's machine."""
     from jaxlib.mlir import ir
 
     named = _NAME_IN_LOCATION.search(str(location))
@@ -171,7 +174,7 @@ def _to_bytecode(module: Any) -> bytes:  # noqa: ANN401
 
 
 def _read_types(module: bytes) -> tuple[list[Any], list[Any]]:
-    """Shape and dtype, as JAX's avals, of what the module takes and returns. TensorFlow does not always tell."""
+    """Read the types of the module's arguments and results as JAX avals. TensorFlow does not always report them."""
     from jax._src import core
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
@@ -198,14 +201,14 @@ def _dtype_names() -> tuple[str, ...]:
 
 
 def count_results(module: bytes) -> int:
-    """How many tensors the module returns: the function's own, and the new value of each variable that it changes."""
+    """Count the module's results: the function's outputs, and the new value of each variable that it changes."""
     return len(_read_types(module)[1])
 
 
 def export_module(module: bytes, name: str, order: Sequence[int]) -> bytes:
-    """A program of a module. Its n-th argument is the program's `order[n]`-th.
+    """Return a program for a module. The module's argument n is the program's argument `order[n]`.
 
-    64-bit types stay what they are. An `Exported` made by hand cannot be serialized, so it is exported once more.
+    64-bit dtypes stay unchanged. JAX cannot serialize a manually constructed `Exported`, so this exports it again.
     """
     import jax
 
@@ -240,7 +243,7 @@ def _exported(module: bytes, given: Sequence[Any], returned: Sequence[Any]) -> A
         in_shardings_hlo=(None,) * len(given),
         out_shardings_hlo=(None,) * len(returned),
         nr_devices=1,
-        # With several platforms it would take the platform's index as an argument.
+        # With several platforms, the module would take the platform index as an argument.
         platforms=(PLATFORM,),
         ordered_effects=(),
         unordered_effects=(),
@@ -260,9 +263,9 @@ def _anywhere() -> Any:  # noqa: ANN401
 
 
 def export_function(call: Callable[..., tuple[Any, ...]], arguments: Sequence[Any], name: str) -> bytes:
-    """A program of a JAX function of arrays in order, for the fixed shapes of `arguments` (jax.ShapeDtypeStruct).
+    """Return a program for a JAX function, for the fixed shapes of `arguments` (jax.ShapeDtypeStruct, in order).
 
-    In 32 bits, as JAX trains. Raises whatever the function or JAX does.
+    It computes in 32 bits, JAX's default. Exceptions of the function and of JAX propagate.
     """
 
     def run(*arrays: Any) -> Any:  # noqa: ANN401 - JAX's tracers
@@ -283,7 +286,7 @@ def _export(call: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
 
 @contextlib.contextmanager
 def _no_source_lines() -> Iterator[None]:
-    """Programs of one model are the same wherever it is lowered, and tell nothing of the machine."""
+    """Omit source lines, so that programs do not depend on the machine that lowers them or reveal its paths."""
     import jax
 
     before = jax.config.jax_traceback_in_locations_limit
@@ -295,16 +298,16 @@ def _no_source_lines() -> Iterator[None]:
 
 
 def load_program(program: bytes) -> Any:  # noqa: ANN401 - jax.export.Exported, which is untyped here
-    """Raises ValueError and others for what is no program."""
+    """Load a serialized program. Raises ValueError or other exceptions for an invalid program."""
     from jax import export
 
     return export.deserialize(bytearray(program))
 
 
 def round_products(program: Any) -> Any:  # noqa: ANN401 - both jax.export.Exported
-    """The program with float32 operands of products and convolutions rounded to bfloat16: a TPU's own precision.
+    """Round float32 operands of products and convolutions to bfloat16, a TPU's default precision.
 
-    Sums stay in float32, as there. What asks for a higher precision keeps it.
+    Sums stay in float32, as on a TPU. Operations that request a higher precision keep it.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
@@ -328,7 +331,7 @@ def _round_operands(product: Any, ir: Any, stablehlo: Any) -> None:  # noqa: ANN
 
 
 def rewrite_module(program: Any, rewrite: Callable[[str], str]) -> bytes:  # noqa: ANN401 - jax.export.Exported
-    """The program's module with another text, as Exported holds it. Raises MLIRError where that is none."""
+    """Rewrite the text of the program's module and serialize it. Raises MLIRError if the new text does not parse."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
@@ -338,18 +341,21 @@ def rewrite_module(program: Any, rewrite: Callable[[str], str]) -> bytes:  # noq
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> list[Any]:  # noqa: ANN401
-    """The results, in order, as numpy arrays. On this machine's CPU, compiled for it. Blocks."""
+    """Compile the program for this machine's CPU and run it. Return the results in order as numpy arrays. Blocks."""
     return [np.asarray(one) for one in compile_program(program)(*arguments)]
 
 
 def compile_program(program: Any) -> Callable[..., Sequence[Any]]:  # noqa: ANN401
-    """A function that runs it on this machine's CPU; compiles at its first call. Arguments are of its very dtypes."""
+    """Return a function that runs the program on this machine's CPU. Its first call compiles.
+
+    Arguments must have exactly the program's dtypes.
+    """
     import jax
 
     device, compiled = jax.local_devices(backend="cpu")[0], jax.jit(program.call)
 
     def run(*arguments: Any) -> Sequence[Any]:  # noqa: ANN401
-        # Else JAX would make 32 bits of 64 on their way in.
+        # Without enable_x64, JAX would convert 64-bit arguments to 32 bits.
         with jax.enable_x64(True), jax.default_device(device):
             results: Sequence[Any] = compiled(*arguments)
             return results
@@ -358,7 +364,7 @@ def compile_program(program: Any) -> Callable[..., Sequence[Any]]:  # noqa: ANN4
 
 
 def shape_of(dims: Sequence[int], dtype: Any) -> Any:  # noqa: ANN401 - anything that names a dtype
-    """What `export_function` takes for an argument."""
+    """Return an argument for `export_function`."""
     import jax
 
     return jax.ShapeDtypeStruct(tuple(dims), jax.dtypes.canonicalize_dtype(dtype))

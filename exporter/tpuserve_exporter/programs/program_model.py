@@ -1,4 +1,4 @@
-"""A version's device programs, run on this machine's CPU with the weights from their file, as PJRT runs them."""
+"""A version's device programs on this machine's CPU, with the weights from their file, as PJRT runs them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, Man
 
 
 class ProgramModel:
-    """Holds the weights once; programs are compiled when they are first run."""
+    """The programs of a version with shared weights. The first run of a program compiles it."""
 
     def __init__(self, version: Path, device: ManifestDevice, *, in_bfloat16: bool = False) -> None:
-        """`in_bfloat16`, products are of operands rounded to that, as a TPU's are."""
+        """Map the weights. With `in_bfloat16`, products round their operands to bfloat16, as on a TPU."""
         self._in_bfloat16 = in_bfloat16
         self._version = version
         self._weights = map_weights(version / device.weights)
@@ -25,14 +25,17 @@ class ProgramModel:
         self._taken: dict[str, Sequence[Any]] = {}
 
     def run(self, part: DevicePartEntry, program: DeviceProgram, inputs: Tensors) -> Tensors:
-        """The part's outputs by name, in its dtypes, for inputs of the program's very shapes. Raises ParityFailed."""
+        """Return the part's outputs by name, in its dtypes. Inputs must have the program's exact shapes.
+
+        Raises ParityFailed if the program does not run.
+        """
         try:
             run = self._compile(program)
             dtypes = [aval.dtype for aval in self._taken[program.file]]
             given: list[Array] = [inputs[name] for name in part.inputs] + [self._weights[name] for name in part.weights]
             arguments = [value.astype(dtype, copy=False) for value, dtype in zip(given, dtypes, strict=True)]
             results = [np.asarray(one) for one in run(*arguments)]
-        except Exception as error:  # JAX raises nearly anything for what its CPU client cannot run
+        except Exception as error:  # JAX raises many kinds of errors for unsupported programs
             raise ParityFailed(
                 f"{program.file} does not run on this machine's CPU: {type(error).__name__}: {reason_of(error)[:300]}"
             ) from error

@@ -1,4 +1,4 @@
-"""What of each kind of source is lowered: the device part that all its signatures share, or signature by signature."""
+"""The parts to lower for each kind of source: one device part for all signatures, or one part for each signature."""
 
 import contextlib
 import functools
@@ -34,9 +34,9 @@ _PART = "device"
 
 
 def lower_part(device: DevicePart, jax: JaxFunction | None, served: Mapping[str, ServedSignature]) -> ModelToLower:
-    """The one device part of a model, by JAX where it is a JAX function."""
+    """Return the one device part of a model. JAX lowers it if the model is a JAX function."""
     hosts, left_out = _split_all(device, served)
-    signature = replace(device.signature, name="the model")  # what messages call it
+    signature = replace(device.signature, name="the model")  # the name in error messages
     signatures = {
         name: DeviceSignature(
             method_name=served[name].method_name,
@@ -58,7 +58,7 @@ def lower_part(device: DevicePart, jax: JaxFunction | None, served: Mapping[str,
 def _split_all(
     device: DevicePart, served: Mapping[str, ServedSignature]
 ) -> tuple[dict[str, HostPart], tuple[str, ...]]:
-    """Host parts by signature, and why a signature has none. Raises CannotLower where all have none."""
+    """Return host parts by signature, and reasons for signatures without one. Raises CannotLower if all lack one."""
     hosts, left_out = dict[str, HostPart](), list[str]()
     for name, signature in served.items():
         try:
@@ -71,14 +71,14 @@ def _split_all(
 
 
 def _straight(part: str, signature: Signature) -> DeviceSignature:
-    """A signature whose tensors are the part's own."""
+    """Describe a signature with the same tensors as its part."""
     return DeviceSignature(
         part=part, inputs={name: name for name in signature.inputs}, outputs={name: name for name in signature.outputs}
     )
 
 
 def _jax_weights(part: JaxPart, device: DevicePart) -> Iterator[Weight]:
-    """The served model's variables are the function's parameters, by name."""
+    """Yield the function's parameters from the served model's variables, which have the same names."""
     variables = dict(named_variables(device.trackables))
     for name, dtype in part.weight_dtypes().items():
         variable = variables[name]
@@ -92,15 +92,15 @@ def _read_as(variable: "tf.Variable", dtype: str) -> Array:
 
 @contextlib.contextmanager
 def lower_saved_model(version: Path) -> Iterator[ModelToLower]:
-    """A SavedModel's signatures without strings, each a part; its weights are in memory while the body runs.
+    """Return each of a SavedModel's signatures without strings as a part. The weights stay loaded while the body runs.
 
-    Raises CannotLower where it has none, or does not load by Python.
+    Raises CannotLower if there is no such signature, or if Python cannot load the SavedModel.
     """
     import tensorflow as tf
 
     try:
         loaded = tf.saved_model.load(str(version))
-    except Exception as error:  # TensorFlow raises nearly anything here
+    except Exception as error:  # TensorFlow raises many kinds of errors here
         raise CannotLower(f"only what loads by Python can be lowered for a device: {reason_of(error)}") from error
     signatures = {name: _read_signature(name, graph) for name, graph in loaded.signatures.items()}
     signatures = mark_ragged(signatures, read_saved_model(version).meta_graphs[0])

@@ -1,4 +1,4 @@
-"""Why a graph cannot be compiled for a device: every operation in the way, where it is, and what can be done."""
+"""Errors for graphs that cannot be compiled for a device: every unsupported operation, its place, and advice."""
 
 import re
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _KERNELS = "XLA_CPU_JIT"
-# A compiler gets these as arguments, or they are gone before it comes.
+# A compiler takes these as arguments, or TensorFlow removes them before the compilation.
 _NO_KERNEL_NEEDED = frozenset({"Placeholder", "VarHandleOp", "_Arg", "_Retval"})
 _COMPLAINT = re.compile(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}")
 _MOST_PLACES = 3
@@ -22,7 +22,7 @@ _STRINGS = (
     "leave what makes numbers of them, or them of numbers, to the host part of a signature, --signature "
     "NAME=image_bytes, tf_example, classify or pkg.module:function"
 )
-# What is to be done about operations whose names begin so.
+# Advice by prefixes of operation names.
 _ADVICE = (
     (("DecodeJpeg", "DecodePng", "DecodeImage", "DecodeBmp", "DecodeGif", "DecodeAndCrop", "ExtractJpeg"),
      "image files are decoded on the host: leave decoding out of the model, --signature NAME=image_bytes"),
@@ -44,7 +44,7 @@ _ADVICE = (
 
 
 def explain(graph: "tf.types.experimental.ConcreteFunction", error: Exception) -> str:
-    """What to tell of a graph that could not be lowered: `error` is what TensorFlow said of it."""
+    """Explain why TensorFlow failed with `error` to lower the graph."""
     found = find_unsupported(graph)
     for operation, node in _COMPLAINT.findall(str(error)):
         if operation not in _NO_KERNEL_NEEDED:
@@ -59,7 +59,7 @@ def explain(graph: "tf.types.experimental.ConcreteFunction", error: Exception) -
 
 
 def find_unsupported(graph: "tf.types.experimental.ConcreteFunction") -> dict[str, list[str]]:
-    """Operations that no compiler has, each with the names of its nodes in the model."""
+    """Find operations that the compiler does not support, each with the names of its nodes in the model."""
     found: dict[str, list[str]] = {}
     for node in _all_nodes(graph):
         if node.op not in _NO_KERNEL_NEEDED and not _is_compiled(node.op):
@@ -68,7 +68,7 @@ def find_unsupported(graph: "tf.types.experimental.ConcreteFunction") -> dict[st
 
 
 def check_strings(signature: Signature) -> None:
-    """Raises CannotLower where one goes in or comes out."""
+    """Raise CannotLower if an input or output has strings."""
     tensors = (("input", signature.inputs), ("output", signature.outputs))
     named = [f"{what} {name!r}" for what, specs in tensors for name, spec in specs.items() if spec.dtype == "string"]
     if named:
@@ -76,7 +76,7 @@ def check_strings(signature: Signature) -> None:
 
 
 def _all_nodes(graph: "tf.types.experimental.ConcreteFunction") -> "Iterator[NodeDef]":
-    """Those of the graph, and of every function that it calls, once; calls themselves are none."""
+    """Yield the nodes of the graph and of every function that it calls, each once, without the calls themselves."""
     graph_def = graph.graph.as_graph_def()
     functions = {function.signature.name: function.node_def for function in graph_def.library.function}
     called, waiting = set[str](), list(graph_def.node)
@@ -90,14 +90,14 @@ def _all_nodes(graph: "tf.types.experimental.ConcreteFunction") -> "Iterator[Nod
 
 
 def _is_compiled(operation: str) -> bool:
-    """By the kernels that are registered once anything was compiled in the process."""
+    """Return whether the operation has a compiler kernel. The first compilation in a process registers the kernels."""
     from tensorflow.python.framework import kernels
 
     return any(one.device_type == _KERNELS for one in kernels.get_registered_kernels_for_op(operation).kernel)
 
 
 def _places(nodes: list[str]) -> str:
-    """Names of nodes tell the layer: `model/decoder/nms/CombinedNonMaxSuppression`."""
+    """List names of nodes, which contain the layer: `model/decoder/nms/CombinedNonMaxSuppression`."""
     more = f" and {len(nodes) - _MOST_PLACES} more" if len(nodes) > _MOST_PLACES else ""
     return f"{', '.join(nodes[:_MOST_PLACES])}{more}"
 

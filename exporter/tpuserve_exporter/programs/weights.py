@@ -1,4 +1,4 @@
-"""The weights that programs take as arguments: which there are, by name, and where their values are."""
+"""The weights that programs take as arguments: their names, and access to their values."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class GraphWeights:
-    """Of TensorFlow functions that capture them: variables, and constants that were made outside of the function.
+    """The weights that TensorFlow functions capture: variables, and constants from outside of the functions.
 
-    One that several functions capture has one name. Only those that were asked for are listed.
+    A weight that several functions capture has one name. Iteration lists the weights that `name_of` has named.
     """
 
     def __init__(self, trackables: Iterable[Any], variables: "Iterable[tf.Variable]" = ()) -> None:
-        """`trackables` name their variables; `variables` are others, by their own names."""
+        """Use the names in `trackables` for their variables. Other `variables` keep their own names."""
         named = list(named_variables(trackables))
         known = {id(variable.handle) for _, variable in named}
         named += [(one.name.removesuffix(":0"), one) for one in variables if id(one.handle) not in known]
         self._variables = {id(variable.handle): (name, variable) for name, variable in named}
         self._names: dict[int, str] = {}
         self._weights: dict[str, Weight] = {}
-        # Identity is told by address: nothing that was captured may go before this does.
+        # The keys are addresses, so captured objects must stay alive as long as this object.
         self._captured: list[Any] = []
 
     def name_of(self, captured: Any) -> str:  # noqa: ANN401 - a handle or a tensor
-        """Its name in the file. Raises CannotLower for a resource that is no variable, such as a table."""
+        """Return the weight's name in the file. Raises CannotLower for another resource, such as a table."""
         if id(captured) not in self._names:
             self._names[id(captured)] = self._add(captured)
             self._captured.append(captured)

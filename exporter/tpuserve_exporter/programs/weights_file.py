@@ -1,8 +1,8 @@
-"""`weights.safetensors`: every weight of a version, once, by name, as servers map it into memory.
+"""`weights.safetensors`: every weight of a version once by name, for servers to map into memory.
 
-The format: eight bytes of the header's length, the header (JSON), the tensors' bytes
-(https://github.com/huggingface/safetensors#format). Written here and not by the safetensors library, which wants all
-tensors in memory at a time, and copies them: what is served may be as large as the machine.
+The format has eight bytes with the header's length, a JSON header and the tensors' bytes
+(https://github.com/huggingface/safetensors#format). The safetensors library needs all tensors in memory at once and
+copies them. This module writes one tensor at a time, because a model may be as large as the machine's memory.
 """
 
 import json
@@ -18,7 +18,7 @@ from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.signature import Array
 
 WEIGHTS_FILE = Path("assets.extra/tpuserve/weights.safetensors")
-# A tensor at such an offset can be used where the file is mapped; readers copy others.
+# Readers use a tensor at a multiple of this offset in place, and copy other tensors.
 _ALIGNMENT = 64
 _DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
@@ -31,7 +31,7 @@ _NAMES = {short: name for name, short in _DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One to write. `read` gives its value, of that dtype and shape, when its turn comes."""
+    """One weight to write. `read` returns its value with `dtype` and `shape` when the writer needs it."""
 
     name: str
     dtype: str
@@ -44,9 +44,10 @@ class Weight:
 
 
 def write_weights(path: Path, weights: Iterable[Weight]) -> int:
-    """Write them all, one value in memory at a time; returns the file's size in bytes. Raises CannotLower for a dtype.
+    """Write the weights with one value in memory at a time. Return the file's size in bytes.
 
-    Those of whole lines of memory come first: the others would put all that follow off the alignment.
+    Weights whose sizes are multiples of the alignment come first, so that they are aligned. Raises CannotLower for an
+    unsupported dtype.
     """
     ordered = sorted(weights, key=lambda one: (one.size_bytes % _ALIGNMENT != 0, one.name))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ def write_weights(path: Path, weights: Iterable[Weight]) -> int:
 
 
 def _write_value(file: BinaryIO, weight: Weight) -> None:
-    """A function of its own, so that the value is gone before the next is read."""
+    """Write one value. A separate function frees the value before the writer reads the next."""
     value = np.asarray(weight.read(), order="C")
     if (value.dtype.name, value.shape) != (weight.dtype, weight.shape):
         raise AssertionError(f"{weight.name} is {value.dtype}{value.shape}, told was {weight}")
@@ -84,7 +85,7 @@ def _header(weights: Iterable[Weight]) -> bytes:
 
 
 def map_weights(path: Path) -> Mapping[str, Array]:
-    """Every weight by name, in the file's memory map: nothing is read before it is used."""
+    """Map the file into memory and return every weight by name. Values are read on first use."""
     content = np.memmap(path, np.uint8, "r")
     length = int.from_bytes(content[:8].tobytes(), "little")
     header: dict[str, Any] = json.loads(content[8 : 8 + length].tobytes())
@@ -98,7 +99,7 @@ def _views(tensors: Array, header: Mapping[str, Any]) -> Iterator[tuple[str, Arr
 
 
 def numpy_dtype(name: str) -> "np.dtype[Any]":
-    """Numpy's own, or one of those that ml_dtypes adds to them."""
+    """Return a dtype of numpy or ml_dtypes by name."""
     import ml_dtypes  # noqa: F401 - makes its dtypes known to numpy by name
 
     return np.dtype(name)
