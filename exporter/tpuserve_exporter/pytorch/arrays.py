@@ -1,4 +1,4 @@
-"""torch's tensors as numpy's arrays and back, without a copy; bfloat16 too, which numpy has from ml_dtypes."""
+"""Conversion between torch tensors and numpy arrays without a copy, including bfloat16 from ml_dtypes."""
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +9,7 @@ from tpuserve_exporter.signature import Array
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:
-    """The same memory, where the tensor is on the CPU and of one stretch."""
+    """Convert a tensor to an array, which shares memory with a contiguous tensor on the CPU."""
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype is torch.bfloat16:
         return np.asarray(tensor.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
@@ -17,7 +17,7 @@ def to_numpy(tensor: torch.Tensor) -> Array:
 
 
 def to_torch(array: Array) -> torch.Tensor:
-    """The same values. Copied where numpy would not let torch write into them."""
+    """Convert an array to a tensor. Copy arrays that are read-only or not contiguous."""
     array = np.require(array, requirements=("C", "W"))
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -25,12 +25,12 @@ def to_torch(array: Array) -> torch.Tensor:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """TensorFlow's name of it, which is torch's own."""
+    """Return TensorFlow's name of the dtype, which equals torch's name."""
     return str(dtype).removeprefix("torch.")
 
 
 def find_dtype(name: str) -> torch.dtype:
-    """Raises OptionConflict for a name that torch has no dtype of (`string`, for one)."""
+    """Return the torch dtype with this name. Raises OptionConflict for a name unknown to torch, such as `string`."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise OptionConflict(f"--input: torch has no dtype {name!r}")

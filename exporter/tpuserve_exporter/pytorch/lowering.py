@@ -1,4 +1,4 @@
-"""A torch.export program as a JAX function: each ATen operation by torchax's implementation of it in JAX."""
+"""Lowering of torch.export programs to JAX functions, with torchax's JAX implementation of each ATen operation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -22,17 +22,17 @@ _OWN = {
     torch.ops.aten._embedding_bag_forward_only.default: embedding_bag,
     torch.ops.aten.arange.start_step: arange,
 }
-# What torch.export writes of its assumptions about sizes and values. The graph computes without them.
+# Assertions by torch.export about sizes and values. The outputs do not depend on them.
 _ASSERTIONS = ("_assert", "sym_constrain_range")
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
 class LoweringFailed(NotImplementedError):
-    """An operation that torchax has, and cannot do for these shapes."""
+    """Raised if torchax fails to lower a supported operation for these shapes."""
 
 
 def lower(program: ExportedProgram) -> JaxProgram:
-    """The function of a program. Raises CannotLower naming every operation that JAX cannot have."""
+    """Lower a program to a JAX function. Raises CannotLower with every unsupported operation."""
     start_torchax()
     decomposed = _decompose(program)
     graph_module = decomposed.graph_module
@@ -52,23 +52,23 @@ def lower(program: ExportedProgram) -> JaxProgram:
 
 
 def state_names(program: ExportedProgram) -> list[str]:
-    """Names of the parameters and buffers that the program reads."""
+    """Return the names of the parameters and buffers that the program reads."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     specs = program.graph_signature.input_specs
     return [spec.target for spec in specs if spec.kind in _STATE and nodes[spec.arg.name].users]
 
 
 def _arguments(program: ExportedProgram, state: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
-    """The graph's own arguments, in order. Constants become part of what is lowered."""
+    """Return the graph's arguments in order. Constants become part of the lowered program."""
     given = iter(inputs)
     arguments: list[Any] = []
     for spec in program.graph_signature.input_specs:
         if spec.kind in _STATE:
-            # One that nothing reads may not be among the state.
+            # The state may omit an unused parameter or buffer.
             arguments.append(state.get(spec.target))
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             arguments.append(_constant(program.constants[spec.target]))
-        elif hasattr(spec.arg, "value"):  # an argument that was no tensor when the program was made
+        elif hasattr(spec.arg, "value"):  # not a tensor at export
             arguments.append(spec.arg.value)
         else:
             arguments.append(next(given))
@@ -82,7 +82,7 @@ def _constant(tensor: torch.Tensor) -> Any:  # noqa: ANN401 - an array of JAX
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:
-    """First into torch's core operations, then into those that torchax has."""
+    """Decompose a program into torch's core operations, and then into operations that torchax supports."""
     from torchax.decompositions import DECOMPOSITIONS
 
     return program.run_decompositions().run_decompositions(DECOMPOSITIONS)
@@ -94,7 +94,7 @@ class _JaxInterpreter(torch.fx.Interpreter):  # type: ignore[misc]  # torch is u
             return super().call_function(target, args, kwargs)
         try:
             return _find(target).func(*args, **kwargs)
-        except Exception as error:  # whatever JAX or torchax's own code may raise
+        except Exception as error:  # JAX and torchax may raise anything
             raise LoweringFailed(f"{target}: {type(error).__name__}: {reason_of(error)}") from error
 
 
@@ -111,13 +111,13 @@ def _drop_assertions(graph_module: Any) -> None:  # noqa: ANN401 - torch is unty
     graph = graph_module.graph
     for node in [node for node in graph.nodes if _operation_name(node).startswith(_ASSERTIONS)]:
         graph.erase_node(node)
-    # Comparisons of sizes that only assertions asked for: JAX could not decide them for free sizes.
+    # Remove comparisons of sizes that only assertions used. JAX could not decide them for free sizes.
     graph.eliminate_dead_code()
     graph_module.recompile()
 
 
 def _operation_name(node: Any) -> str:  # noqa: ANN401 - torch is untyped here
-    """`_assert_scalar.default` of `aten._assert_scalar.default`; empty for anything else than an operation."""
+    """Return `_assert_scalar.default` for `aten._assert_scalar.default`, or an empty text if it is no operation."""
     return str(node.target).partition(".")[2] if isinstance(node.target, _OPERATIONS) else ""
 
 

@@ -1,4 +1,4 @@
-"""What a torch model returns, as tensors by name."""
+"""The outputs of a torch model as tensors by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,18 @@ from tpuserve_exporter.pytorch.arrays import dtype_name
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where each output stands among the leaves of what the model returns, and its dtype. What is no tensor is not."""
+    """The position and dtype of each output among the leaves of the model's return value. Other leaves are ignored."""
 
     positions: Mapping[str, int]
     dtypes: Mapping[str, str]
 
     @classmethod
     def read(cls, returned: Any, given: Sequence[str]) -> "Outputs":  # noqa: ANN401 - whatever a model returns
-        """Named after a dictionary's keys, a named tuple's or data class's fields; else `outputs`, `output_0` and on.
+        """Name the tensors in the model's return value.
 
-        `given` names, from --output, take their place. Raises OptionConflict where they do not fit, BuilderFailed where
-        there is no tensor.
+        Names come from `given` (--output), or else from keys of a dictionary or fields of a named tuple or data class.
+        Other outputs are named `outputs`, or `output_0` and so on. Raises OptionConflict if the `given` names do not
+        fit, and BuilderFailed if there is no tensor.
         """
         leaves = pytree.tree_flatten_with_path(returned)[0]
         tensors = {index: (path, leaf) for index, (path, leaf) in enumerate(leaves) if torch.is_tensor(leaf)}
@@ -38,7 +39,7 @@ class Outputs:
         return cls(dict(zip(names, tensors, strict=True)), dtypes)
 
     def pick(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """By name, of all the leaves."""
+        """Return the outputs by name from all the leaves."""
         return {name: leaves[position] for name, position in self.positions.items()}
 
     def pick_from(self, returned: Any) -> dict[str, torch.Tensor]:  # noqa: ANN401 - whatever a model returns

@@ -1,4 +1,4 @@
-"""Operations in JAX that torchax cannot lower where sizes are left free."""
+"""JAX implementations of operations that torchax cannot lower with free sizes."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Any, None, None, None]:
-    """`aten._embedding_bag` for serving: bags [bags, width], and nothing of what training needs beside them.
+    """Compute `aten._embedding_bag` for serving: bags of shape [bags, width], and None for training's outputs.
 
-    torchax's own asks for the values of `offsets`, which are not known while a model is lowered.
+    torchax's implementation needs the values of `offsets`, which are unknown during lowering.
 
-    indices [n], of bags one after another; offsets [bags], where each begins. What padding_idx names counts for
-    nothing. An empty bag is zeros.
+    `indices` [n] holds the indices of all bags in order, and `offsets` [bags] the start of each bag. The result ignores
+    indices equal to `padding_idx`. An empty bag is zeros.
     """
     import jax.numpy as jnp
 
@@ -43,7 +43,7 @@ def embedding_bag(
 
 
 def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401 - sizes of JAX
-    """`aten.arange.start_step`. JAX's own takes no step where the end is free. `kwargs` say where tensors are."""
+    """Compute `aten.arange.start_step`, because jnp.arange takes no step with a free end. Ignores `kwargs` (device)."""
     import jax.numpy as jnp
     from torchax.ops.mappings import t2j_dtype
 

@@ -1,4 +1,4 @@
-"""Programs of torch.export: made of a module for given inputs, and what they take and return."""
+"""torch.export programs of modules for given inputs, and the inputs of a program."""
 
 import contextlib
 import inspect
@@ -15,19 +15,19 @@ from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict,
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.pytorch.arrays import dtype_name, find_dtype
 
-# Sizes that free dimensions have while a module is traced. No two alike, lest torch takes them for one; none 0 or 1,
-# which it takes as fixed; lengths such as patches and strides divide.
+# Sizes of free dimensions during a trace. They differ, because torch treats equal sizes as one dimension. None is 0 or
+# 1, because torch treats these as fixed. Patch sizes and strides divide the lengths.
 _ROWS = 3
 _LENGTHS = range(16, 1 << 16, 16)
 
 
 class RowsFixed(Exception):
-    """The module's code makes a number of its rows, so that a program is for so many rows alone."""
+    """Raised if the module's code fixes the number of rows, so that a program works for one number only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module in eval mode and what it is called with: by keyword, or in order."""
+    """A module in eval mode with its inputs, which it takes by keyword or in order."""
 
     module: torch.nn.Module
     inputs: Mapping[str, JaxInput]
@@ -37,27 +37,30 @@ class Module:
             return self.module(*self._positional(tensors), **self._by_name(tensors))
 
     def trace(self, rows: int | None = None) -> ExportedProgram:
-        """Its program for any number of rows, or for `rows`. Raises RowsFixed, OptionConflict and CannotLower."""
+        """Return a program for any number of rows, or for `rows`. Raises RowsFixed, OptionConflict and CannotLower."""
         tensors = example(self.inputs, rows or _ROWS)
         free = {name: _free_dimensions(one, rows) for name, one in self.inputs.items()}
         shapes: Any = self._by_name(free) or self._positional(free)
         try:
-            # For code that it cannot follow, torch prints that code at length.
+            # torch prints code that it cannot trace.
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 program = torch.export.export(
                     self.module, self._positional(tensors), self._by_name(tensors), dynamic_shapes=shapes, strict=False
                 )
-        except Exception as error:  # torch raises many kinds
+        except Exception as error:  # torch raises many kinds of errors
             raise CannotLower(f"torch.export cannot follow the model's code: {_explain(error)}") from error
         self._check_freedom(program, rows)
         return program
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Its parameters and buffers; of several names for one, the first."""
+        """Return parameters and buffers by name. A tensor with several names has the first."""
         return dict(self.module.named_parameters()) | dict(self.module.named_buffers())
 
     def run_example(self) -> Any:  # noqa: ANN401 - whatever the module returns
-        """What it returns for zeros: torch says of real tensors best what does not fit. Raises BuilderFailed."""
+        """Run the module on zeros and return its outputs. torch's errors are clearer for real tensors than in a trace.
+
+        Raises BuilderFailed.
+        """
         try:
             return self.call(example(self.inputs, _ROWS))
         except Exception as error:  # the user's code
@@ -74,7 +77,7 @@ class Module:
         return {name: values[name] for name in self.inputs} if self._takes_names() else {}
 
     def _check_freedom(self, program: ExportedProgram, rows: int | None) -> None:
-        """That torch left free what --input says is free."""
+        """Raise RowsFixed or OptionConflict if torch fixed a dimension that --input leaves free."""
         for (name, one), shape in zip(
             self.inputs.items(), (spec.dims for spec in taken(program).values()), strict=True
         ):
@@ -90,7 +93,7 @@ class Module:
 
 
 def example(inputs: Mapping[str, JaxInput], rows: int) -> dict[str, torch.Tensor]:
-    """Zeros, of `rows` rows: any vocabulary has a word 0."""
+    """Return zeros with `rows` rows for each input. Zero is a valid index of every vocabulary."""
     words = {dim for one in inputs.values() for dim in one.dims[1:] if isinstance(dim, str)}
     sizes = dict(zip(sorted(words), _LENGTHS, strict=False))
 
@@ -104,7 +107,7 @@ def example(inputs: Mapping[str, JaxInput], rows: int) -> dict[str, torch.Tensor
 
 
 def taken(program: ExportedProgram) -> dict[str, JaxInput]:
-    """The inputs of a program, in order, by the names of its arguments; words where torch left sizes free."""
+    """Return the inputs of a program in order, by argument name. Words stand for free sizes."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     values = {spec.arg.name: nodes[spec.arg.name].meta["val"] for spec in specs if not hasattr(spec.arg, "value")}
@@ -118,7 +121,7 @@ def _input(value: torch.Tensor, rows: set[str]) -> JaxInput:
 
 
 def _is_fixed(size: Any) -> bool:  # noqa: ANN401 - an int or a torch.SymInt
-    """One that the code of a module has fixed may still be a symbol, of one value."""
+    """Return whether the size has one value. A size that a module's code fixes may still be a symbol."""
     return not isinstance(size, torch.SymInt) or size.node.maybe_as_int() is not None
 
 
@@ -134,7 +137,7 @@ def _free_dimensions(one: JaxInput, rows: int | None) -> list[Any]:
 
 
 def _explain(error: Exception) -> str:
-    """torch explains at length, with paths of this machine: what it says first, in one line."""
+    """Return the first line of torch's error, without its long explanation and this machine's paths."""
     said = f"{type(error).__name__}: {reason_of(error)}"
     if "data-dependent" not in said:
         return said

@@ -1,7 +1,7 @@
-"""`.pt2` files: programs that torch.export saved, read without running anything of theirs.
+"""`.pt2` files: saved programs of torch.export, loaded without running their code.
 
-torch.export.load trusts a file: it unpickles parts of it, evaluates its expressions, and calls whatever of torch its
-graph names. So the file is read through first, and refused if it holds more than a graph of operations on tensors.
+torch.export.load trusts a file. It unpickles parts of it, evaluates its expressions, and calls functions of torch that
+its graph names. This module first checks the file, and refuses it if it holds more than a graph of tensor operations.
 """
 
 import ast
@@ -20,10 +20,10 @@ from torch.export.pt2_archive._package import load_pt2
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
 from tpuserve_exporter.pytorch.quiet import quiet
 
-# What a graph may call beside operations (torch.ops.NAMESPACE.NAME.OVERLOAD): arithmetic on sizes.
+# A graph may call operations (torch.ops.NAMESPACE.NAME.OVERLOAD) and arithmetic on sizes.
 _ARITHMETIC = re.compile(r"_operator\.(?!methodcaller|attrgetter|itemgetter|call)\w+|math\.\w+|torch\._?sym_\w+")
 _OPERATION = re.compile(r"torch\.ops\.([a-z]\w*)\.\w+(\.(?!__)\w+)?")
-# What expressions of sizes are made of, in sympy's notation.
+# The names in expressions of sizes, in sympy's notation.
 _SIZES = frozenset(
     """
     Symbol Integer Rational Float Add Mul Pow Max Min Mod Abs Eq Ne Lt Le Gt Ge And Or Not Piecewise FloorDiv
@@ -36,7 +36,7 @@ _WORD = re.compile(r"\w+")
 
 
 def read_program(path: Path, unsafe: bool) -> ExportedProgram:
-    """Raises SourceUnreadable, and UnsafeSource for a file that could run code, unless `unsafe`."""
+    """Load a program. Raises SourceUnreadable, and UnsafeSource for a file that could run code, unless `unsafe`."""
     try:
         if not unsafe:
             _check_safe(path)
@@ -44,7 +44,7 @@ def read_program(path: Path, unsafe: bool) -> ExportedProgram:
             return _load(path)
     except UnsafeSource:
         raise
-    except Exception as error:  # torch and zipfile raise nearly anything for damaged files
+    except Exception as error:  # torch and zipfile raise many kinds of errors for damaged files
         reason = reason_of(error).replace(str(path), path.name).rstrip(". ")
         raise SourceUnreadable(
             f"cannot read {path.name} as torch.export.save writes it: {reason}; it has to be whole, saved by torch "
@@ -53,7 +53,7 @@ def read_program(path: Path, unsafe: bool) -> ExportedProgram:
 
 
 def _load(path: Path) -> ExportedProgram:
-    """What torch.export.load gives, but for its fallback to older files, which hides what was wrong with this one."""
+    """Load the file as torch.export.load does, but use its fallback only for old files. The fallback hides errors."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if not any(name.endswith("/archive_version") for name in names):
@@ -91,10 +91,10 @@ def _unsafe_parts(archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def _unsafe_pickle(name: str, content: bytes) -> Iterator[str]:
-    """Of tensors in torch's own format, which torch.export.load falls back to reading with all that is in them."""
+    """Yield the unsafe parts of tensors in torch's format. torch.export.load may unpickle them without restrictions."""
     try:
         yield from torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content)) if content else ()
-    except Exception:  # no such format, and nothing that this could vouch for
+    except Exception:  # another format, which this module cannot check
         yield f"{Path(name).name}, a pickle"
 
 
@@ -116,12 +116,12 @@ def _unsafe_values(value: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
 
 def _is_operation(target: str) -> bool:
     operation = _OPERATION.fullmatch(target)
-    # torch.ops has functions of its own beside the namespaces of operations, such as load_library.
+    # torch.ops has functions such as load_library next to the namespaces of operations.
     return bool(_ARITHMETIC.fullmatch(target)) or bool(operation and not hasattr(type(torch.ops), operation[1]))
 
 
 def _is_size(text: object) -> bool:
-    """Whether sympy, which evaluates it, would meet nothing but sizes and arithmetic."""
+    """Return whether an expression, which sympy evaluates, has only sizes and arithmetic."""
     try:
         nodes = list(ast.walk(ast.parse(str(text), mode="eval")))
     except (SyntaxError, ValueError, RecursionError):

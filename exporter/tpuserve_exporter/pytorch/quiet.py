@@ -1,4 +1,4 @@
-"""torch and torchax without their remarks on themselves: deprecations of their own code, whole tracebacks in logs."""
+"""Suppression of torch's and torchax's warnings on their own code and of tracebacks in their logs."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing below an error is logged or warned of while the body runs; what it raises says what went wrong."""
+    """Suppress warnings and log records below ERROR while the body runs. Exceptions propagate."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""The index of safetensors in several files: which tensor is in which. Neither torch nor safetensors is needed."""
+"""The index of sharded safetensors, which maps each tensor to its file. Needs neither torch nor safetensors."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ INDEX_SUFFIX = ".safetensors.index.json"
 
 
 def read_index(index: Path) -> dict[str, Path]:
-    """Each tensor's file: one beside the index, whatever it says, and perhaps missing. Raises SourceUnreadable."""
+    """Return each tensor's file, always in the index's directory. The file may be missing. Raises SourceUnreadable."""
     try:
         file_of: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
         return {tensor: index.with_name(Path(file).name) for tensor, file in file_of.items()}

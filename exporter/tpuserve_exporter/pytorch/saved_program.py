@@ -1,4 +1,4 @@
-"""A program from a `.pt2` file, which knows what it takes."""
+"""A program from a `.pt2` file, which records its inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,13 +17,13 @@ from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport
 
 
 class SavedProgram:
-    """`inputs` stand in the order of the program's, under the names they are served by."""
+    """A saved program. `inputs` are in the program's order, with their names in the signature."""
 
     def __init__(self, program: ExportedProgram, given: Sequence[InputNaming]) -> None:
-        """Raises OptionConflict where the `given` names, dtypes and sizes do not fit what the program takes."""
+        """Name the inputs. Raises OptionConflict if the `given` names, dtypes and sizes do not fit the program."""
         self._program = program
         self.inputs = _name(taken(program), given)
-        # Without the guards, which would refuse one row where the program was made with more and left them free.
+        # Guards would refuse a single row for a program with a free number of rows that was exported with several.
         self._module = program.module(check_guards=False)
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the program returns
@@ -37,19 +37,19 @@ class SavedProgram:
         return self._program
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What is a parameter or buffer; the rest of the constants becomes part of the program."""
+        """Return parameters and buffers by name. Other constants become part of the lowered program."""
         held = {**self._program.constants, **self._program.state_dict}
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
         return {one.target: held[one.target] for one in self._program.graph_signature.input_specs if one.kind in kinds}
 
     def returned(self) -> Any:  # noqa: ANN401 - whatever the program returns
-        """Stand-ins for what it returns: of the right structure and dtypes, without values."""
+        """Return placeholders for the outputs, with the same structure and dtypes but without values."""
         values = {node.name: node.meta.get("val") for node in self._program.graph.nodes}
         specs = [one for one in self._program.graph_signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
         return pytree.tree_unflatten([values.get(one.arg.name) for one in specs], self._program.call_spec.out_spec)
 
     def report(self) -> RestoreReport:
-        """Every parameter and buffer, and what of training is left in the program."""
+        """Report every parameter and buffer, and operations of training in the program."""
         described = {
             name: f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for name, one in self.state().items()
         }
@@ -68,14 +68,14 @@ class SavedProgram:
 
 
 def _argument(node: Any, name: str) -> object:  # noqa: ANN401 - a node of torch.fx
-    """The value of an operation's argument, given by name or by position."""
+    """Return the value of an operation's argument, passed by name or by position."""
     names = [one.name for one in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     return given.get(name)
 
 
 def _name(known: Mapping[str, JaxInput], given: Sequence[InputNaming]) -> dict[str, JaxInput]:
-    """The program's inputs by the names that --input gives, in order, free sizes narrowed as it says."""
+    """Apply the names and sizes from --input to the program's inputs, in order. Raises OptionConflict."""
     if given and len(given) != len(known):
         raise OptionConflict(f"--input is given {len(given)} time(s), the program has {len(known)} input(s)")
     check_names([naming.name for naming in given])

@@ -1,4 +1,4 @@
-"""torch models as served functions, and torch's own answers to compare them with."""
+"""torch models as served functions, and reference outputs from torch."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,43 +23,46 @@ if TYPE_CHECKING:
 
 
 class TorchModel(Protocol):
-    """A module with its inputs, or a program that was saved."""
+    """A module with its inputs, or a saved program."""
 
     @property
     def inputs(self) -> Mapping[str, JaxInput]: ...
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the model returns
-        """torch's own answer, on the CPU."""
+        """Return torch's outputs, computed on the CPU."""
 
     def trace(self, rows: int | None = None) -> ExportedProgram:
-        """The program for any number of rows, or for `rows`. Raises RowsFixed, OptionConflict and CannotLower."""
+        """Return a program for any number of rows, or for `rows`. Raises RowsFixed, OptionConflict and CannotLower."""
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """Parameters and buffers, by the names that programs know them by."""
+        """Return parameters and buffers by their names in programs."""
 
 
 class TorchReference:
-    """torch's own answers, on the CPU, operation by operation."""
+    """The source model in torch, run eagerly on the CPU to compare the version's outputs with."""
 
     def __init__(self, model: TorchModel, outputs: Outputs) -> None:
         self._model = model
         self._outputs = outputs
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. `signature` is the one there is."""
+        """Return the outputs by name. The model has one signature, so it ignores `signature`."""
         tensors = {name: to_torch(value) for name, value in inputs.items()}
         with torch.no_grad():
             returned = self._model.call(tensors)
         return {name: to_numpy(value) for name, value in self._outputs.pick_from(returned).items()}
 
     def release(self) -> None:
-        """Give the weights' memory back; it cannot be asked any more. Programs made of the model hold its tensors."""
+        """Release the weights' memory, also for programs of the model, which hold the same tensors.
+
+        The caller must not call `run` afterwards.
+        """
         for tensor in self._model.state().values():
             tensor.data = tensor.new_empty(0)
 
 
 def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> ServedJax:
-    """The served function. Raises OptionConflict, CannotLower, and BuilderFailed where no program can be made."""
+    """Convert a torch model to a served function. Raises OptionConflict, CannotLower and BuilderFailed."""
     lowered = _Lowered(model, outputs, options.compute_dtype)
     params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
     function = JaxFunction(lowered.call, params, model.inputs, traced=True)
@@ -68,7 +71,7 @@ def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> S
 
 
 class _Lowered:
-    """A model's programs, lowered: one for any number of rows, or, where torch fixes it, one for each that is asked."""
+    """A model's lowered programs: one for any number of rows or, if torch fixes it, one for each requested number."""
 
     def __init__(self, model: TorchModel, outputs: Outputs, dtype: ComputeDtype) -> None:
         self._model = model
@@ -86,13 +89,13 @@ class _Lowered:
             self._free = lower(program)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What the program reads; all there is where there are several programs."""
+        """Return the parameters and buffers that the program reads, or all if there are several programs."""
         return {
             name: tensor for name, tensor in self._model.state().items() if self._names is None or name in self._names
         }
 
     def call(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """As a JaxFunction is called."""
+        """Compute the outputs by name, as `JaxFunction.call` does."""
         with quiet():
             return self._call(params, inputs)
 
@@ -113,14 +116,14 @@ class _Lowered:
 
 
 def _cast(value: Any, dtype: ComputeDtype) -> Any:  # noqa: ANN401 - an array or tracer of JAX
-    """Floats in the dtype to compute in."""
+    """Convert floats to the compute dtype."""
     import jax.numpy as jnp
 
     return value.astype(dtype) if dtype != "keep" and jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
 def _with_dtypes(function: ServedFunction, dtypes: Mapping[str, str]) -> ServedFunction:
-    """Answers in the dtypes that torch gives: JAX computes 64-bit ones in 32 bits, and --compute-dtype as it says."""
+    """Cast outputs to torch's dtypes. JAX computes 64-bit outputs in 32 bits, and --compute-dtype changes floats."""
     import tensorflow as tf
 
     def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":

@@ -1,4 +1,4 @@
-"""torchax, imported beside the installed torch. torchax 0.0.13 looks up names that torch 2.13 no longer has."""
+"""The import of torchax with the installed torch. torchax 0.0.13 looks up names that torch 2.13 removed."""
 
 import contextlib
 import importlib
@@ -8,14 +8,14 @@ from typing import Any
 
 from tpuserve_exporter.models.jax_platform import compute_on_cpu
 
-# The release that was tried; a later one is imported as it is.
+# Only this tested release needs the workaround below.
 _NEEDS_HELP = "0.0.13"
-# Decompositions that torch has registered itself by now, and refuses to have twice.
+# torch now registers these decompositions itself, and refuses a second registration.
 _REGISTERED_TWICE = ("grid_sampler_3d",)
 
 
 def start_torchax() -> None:
-    """Import torchax and what of it lowers operations. Takes seconds the first time."""
+    """Import torchax and its modules that lower operations. The first call takes seconds."""
     compute_on_cpu()
     with _names_of_old() if importlib.metadata.version("torchax") == _NEEDS_HELP else contextlib.nullcontext():
         importlib.import_module("torchax.decompositions")
@@ -24,7 +24,7 @@ def start_torchax() -> None:
 
 @contextlib.contextmanager
 def _names_of_old() -> Iterator[None]:
-    """Let torchax list overloads that torch has dropped (`aten.prod.dim_Dimname`), and register what torch has."""
+    """Let torchax look up overloads that torch removed (`aten.prod.dim_Dimname`) and register its decompositions."""
     from torch._ops import OpOverloadPacket
 
     find = OpOverloadPacket.__getattr__
@@ -46,7 +46,7 @@ def _names_of_old() -> Iterator[None]:
 
 
 class _Dropped:
-    """Stands for an overload that is gone: a key in torchax's tables that no operation will look up."""
+    """A placeholder for a removed overload: a key in torchax's tables that no operation looks up."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,7 +1,7 @@
-"""Files of torch's weights: `.pt` and the like, written by torch.save, and safetensors, of one file or several.
+"""Files of torch weights: `.pt` and similar files of torch.save, and safetensors in one file or several.
 
-torch.save writes a pickle, which can hold code to run on loading. Only plain tensors and containers are read, unless
-the user allows the rest.
+torch.save writes a pickle, which can run code when it is loaded. Unless the user allows more, this module reads only
+plain tensors and containers.
 """
 
 import collections
@@ -21,16 +21,16 @@ from tpuserve_exporter.pytorch.safetensors_index import INDEX_SUFFIX, read_index
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
-# In files before torch 1.6, before the tensors' values: a magic number, two on the system, and what was saved.
+# Files before torch 1.6 start with a magic number, two pickles on the system, and the saved object.
 _PICKLES = 4
 _CODE_IN_IT = "reading it could run code that came with it, with all your rights"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """What a file holds: sets of tensors by name, each by where it stands in the file (`model`, `ema.shadow`, or ``).
+    """The content of a file: sets of tensors by name, keyed by their path in the file (`model`, `ema.shadow`, or ``).
 
-    `module` is a whole pickled module, which only an unsafe reading gives.
+    `module` is a whole pickled module, which only unsafe loading returns.
     """
 
     name: str
@@ -42,9 +42,9 @@ class WeightsFile:
 
 
 def read_weights(path: Path, unsafe: bool) -> WeightsFile:
-    """Raises SourceUnreadable, and UnsafeSource for a file that holds more than tensors, unless `unsafe`.
+    """Read a file or directory. Raises SourceUnreadable, and UnsafeSource for more than tensors, unless `unsafe`.
 
-    Tensors stay in the file as long as nobody asks for their values, where its format allows that.
+    If the format allows, tensors are mapped from the file and read on first use.
     """
     if path.is_dir() or path.name.endswith(INDEX_SUFFIX):
         return WeightsFile(path.name, {"": _read_shards(_find_index(path))})
@@ -54,7 +54,7 @@ def read_weights(path: Path, unsafe: bool) -> WeightsFile:
 
 
 def _find_index(path: Path) -> Path:
-    """The index of a directory, or its one file of safetensors."""
+    """Return the index in a directory, or its only safetensors file. Raises SourceUnreadable."""
     if not path.is_dir():
         return path
     found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob("*.safetensors"))
@@ -98,11 +98,11 @@ def _load(path: Path, unsafe: bool) -> Any:  # noqa: ANN401 - whatever was saved
         is_zip = zipfile.is_zipfile(path)
         if is_zip:
             _refuse_torchscript(path)
-        # Files before torch 1.6 are no archives, and are read at once.
+        # Files before torch 1.6 are no archives, and torch cannot map them.
         return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=is_zip)
     except (SourceUnreadable, UnsafeSource):
         raise
-    except Exception as error:  # torch, zipfile and pickle raise nearly anything for damaged files
+    except Exception as error:  # torch, zipfile and pickle raise many kinds of errors for damaged files
         unsafe_names = [] if unsafe else _unsafe_names(path, error)
         if unsafe_names:
             raise UnsafeSource(
@@ -127,15 +127,15 @@ def _refuse_torchscript(path: Path) -> None:
 
 
 def _unsafe_names(path: Path, error: Exception) -> list[str]:
-    """What besides tensors the pickle would import: all of it for an archive, else the first."""
+    """Return the names that the pickle would import besides tensors: all for an archive, else only the first."""
     try:
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
-    except Exception:  # an old file, or none of torch's
+    except Exception:  # an old file, or not a file of torch
         return [] if _is_cut(path) else _UNSAFE_GLOBAL.findall(str(error))[:1]
 
 
 def _is_cut(path: Path) -> bool:
-    """Whether an old file ends within one of its pickles, perhaps in the middle of a name. Nothing of it is run."""
+    """Return whether an old file ends within one of its pickles. This parses the pickles without running them."""
     with path.open("rb") as file:
         try:
             for _ in range(_PICKLES):
@@ -147,12 +147,12 @@ def _is_cut(path: Path) -> bool:
 
 
 def _said(error: Exception, path: Path) -> str:
-    """The first sentence of what torch says, without the machine's paths."""
+    """Return the first sentence of torch's error, without the machine's paths."""
     return reason_of(error).replace(str(path), path.name).partition(". ")[0].rstrip(".")
 
 
 def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever was saved
-    """Tell weights from optimizer state and the rest of what training scripts save in one file."""
+    """Separate weights from optimizer state and other training data in the same file."""
     if isinstance(loaded, torch.nn.Module):
         return WeightsFile(name, {"": loaded.state_dict()}, module=loaded)
     nodes = dict(_walk("", loaded))
@@ -165,7 +165,7 @@ def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever
     ]
     own = loaded if isinstance(loaded, Mapping) else {}
     if nested and len(sets) > len(nested):
-        # Beside whole sets, a tensor or two of the file's own are counters and losses.
+        # Next to whole sets, tensors at the top level are counters and losses.
         return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own))
     return WeightsFile(name, sets, tuple(optimizer), step=_step(own))
 

@@ -1,4 +1,4 @@
-"""Which stored tensor belongs to which parameter or buffer of a module: by name, in full, and never a part of them."""
+"""The match of stored tensors with a module's parameters and buffers by full name. Incomplete matches are errors."""
 
 import re
 from collections import Counter
@@ -15,20 +15,20 @@ from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport, allow
 
 Tensors = Mapping[str, torch.Tensor]
 
-# Of several sets in one file that fit alike, the one to serve.
+# Preferred sets, in order, if several sets in one file fit equally well.
 _PREFERRED = ("model", "state_dict", "model_state_dict", "module", "net", "")
 _AVERAGED = re.compile(r"(^|[._])(ema|swa|averaged?|shadow)([._]|$)", re.IGNORECASE)
-# Counts of training batches: nothing in a served model depends on them, and old files lack them.
+# Counters of training batches. Predictions do not depend on them, and old files lack them.
 _COUNTERS = ("num_batches_tracked", "n_averaged")
-# torch.compile puts itself into names.
+# The prefix that torch.compile adds to names.
 _COMPILED = "_orig_mod."
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """A set of the file, and its tensors by the names that the module has for them; `leftover` by their own.
+    """A matched set of the file. `pairs` has tensors by their names in the module, and `leftover` by their own names.
 
-    `averaged` are those of the pairs that are averages.
+    `averaged` names the pairs that are averaged weights.
     """
 
     path: str
@@ -37,13 +37,13 @@ class Matching:
     averaged: frozenset[str] = frozenset()
 
     def fit(self, module: Tensors) -> tuple[int, int, int]:
-        """Higher is better: pairs of one shape, pairs, little left over."""
+        """Score the match: pairs with equal shapes, then pairs, then few leftover tensors. Higher is better."""
         alike = sum(module[name].shape == tensor.shape for name, tensor in self.pairs.items())
         return alike, len(self.pairs), -len(self.leftover)
 
 
 def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -> RestoreReport:
-    """Put the stored tensors into the module. Raises CheckpointMismatch before any is set, with the report."""
+    """Assign the stored tensors to the module. Raises CheckpointMismatch with the report, before any assignment."""
     wanted = {name: value for name, value in module.state_dict().items() if torch.is_tensor(value)}
     chosen, notes = _choose(wanted, file, options)
     report = _report(wanted, chosen, file, options, notes)
@@ -52,14 +52,17 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
             report.refusal(f"{file.name} does not fit the model that {options.builder or file.name} builds"),
             restore=report,
         )
-    # Assigned, not copied: where the file is mapped into memory, its weights are there once.
+    # Assignment avoids a copy of weights that are mapped from the file.
     values = {name: tensor.to(wanted[name].dtype) for name, tensor in chosen.pairs.items()}
     module.load_state_dict(values, strict=False, assign=True)
     return report
 
 
 def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[Matching, list[str]]:
-    """The set to serve, raw or averaged as asked. Raises CheckpointMismatch where there is none, or several alike."""
+    """Choose the set to serve by --weights, with notes for the user.
+
+    Raises CheckpointMismatch if there is no such set, or if several fit equally well.
+    """
     matched = {path: _match(wanted, path, _rename(tensors, file, options)) for path, tensors in file.sets.items()}
     averaged = {path: one for path, one in matched.items() if _AVERAGED.search(path) and one.pairs}
     raw = {path: one for path, one in matched.items() if path not in averaged}
@@ -75,7 +78,7 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     if not raw:
         return best, [f"took the averaged weights, '{best.path}': the file holds no others"]
     others = _best(wanted, raw, file)
-    # An average is of parameters; what training counts beside them, as running means, is not averaged.
+    # Averages cover parameters only. Buffers such as running means come from the raw weights.
     pairs = {name: tensor for name, tensor in others.pairs.items() if name not in best.pairs}
     note = f"took the averaged weights, '{best.path}', not '{others.path}' (--weights raw takes those)"
     return replace(best, pairs={**best.pairs, **pairs}), [note]
@@ -98,7 +101,7 @@ def _quote(path: str) -> str:
 
 
 def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[str, torch.Tensor]:
-    """By --rename, in order. Counters go, as far as no model asks for them."""
+    """Apply --rename in order, and drop the prefix of torch.compile. Raises CheckpointMismatch for equal names."""
     names = {name: rename(name.replace(_COMPILED, ""), options.renames) for name in tensors}
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:
@@ -107,7 +110,7 @@ def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[
 
 
 def _match(wanted: Tensors, path: str, stored: Tensors) -> Matching:
-    """The names as they are, or without what training put before them all, or before some (`module.`, `model.`)."""
+    """Match the names unchanged or without a prefix from training (`module.`, `model.`), and return the best match."""
     prefixes = ["", *dict.fromkeys(_prefixes(stored))]
     return max((_match_below(wanted, path, stored, prefix) for prefix in prefixes), key=lambda one: one.fit(wanted))
 
@@ -127,7 +130,7 @@ def _match_below(wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Ma
 
 
 def _tied(wanted: Tensors, pairs: Tensors) -> dict[str, torch.Tensor]:
-    """Parameters of two names, of which safetensors keep one."""
+    """Return tensors for parameters with a second name. safetensors stores only one of the names."""
     by_place = {_place(wanted[name]): tensor for name, tensor in pairs.items() if wanted[name].numel()}
     return {
         name: by_place[_place(tensor)]
