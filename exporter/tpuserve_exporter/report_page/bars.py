@@ -1,4 +1,4 @@
-"""Horizontal bars with their names and numbers: a table, so that it reads without its bars too."""
+"""Horizontal bars with names and numbers, in a table that is readable without the bars."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tpuserve_formats.markup import Markup, element
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`value` is its length among the others', None for one without a bar; `text` is what it says."""
+    """One row. `value` is the bar's length relative to the others, or None without a bar. `text` is its number."""
 
     name: str
     value: float | None
@@ -30,7 +30,7 @@ def _row(bar: Bar, longest: float) -> Markup:
 
 
 def draw_largest(sizes: Mapping[str, int], most: int) -> Markup:
-    """The `most` largest, by name, and what the others come to together. In bytes."""
+    """Draw bars for the `most` largest sizes in bytes, and a row with the total of the others."""
     ranked = sorted(sizes.items(), key=lambda one: -one[1])
     bars = [Bar(name, size, megabytes(size)) for name, size in ranked[:most]]
     rest = ranked[most:]

@@ -1,4 +1,4 @@
-"""The report in a few lines of HTML, for the output of a notebook's cell: it takes the notebook's own colours."""
+"""The report in a few lines of HTML, for the output of a notebook cell, with the notebook's colours."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _QUIET = "opacity:.65"
 
 
 def render_compact(document: Mapping[str, Any]) -> str:
-    """`document` is the report of an export that passed."""
+    """Return the HTML for `document`, the report of a successful export."""
     where = "" if document["path"] is None else f" at {document['path']}"
     told = f"{describe_outcome(document)}{where}"
     facts = [_fact(name, value, note) for name, value, note in list_facts(document)]

@@ -1,4 +1,4 @@
-"""A chart of differences: batch sizes from left to right, the largest difference upwards on a logarithmic scale."""
+"""A chart of differences: batch sizes on the x axis, and the largest difference on a logarithmic y axis."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from tpuserve_exporter.units import difference
 from tpuserve_formats.markup import Markup, element
 
-# Of the drawing, in pixels at its natural width: a phone's, less the page's margins.
+# Sizes of the drawing in pixels. Its natural width is that of a phone, less the page's margins.
 _WIDTH, _HEIGHT = 320.0, 180.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 8.0, 12.0, 40.0
-# Zero has no place on a logarithmic scale: it gets a line of its own, below.
+# A logarithmic scale has no zero, so zero gets a separate line below it.
 _ZERO_Y = _HEIGHT - _BOTTOM
 _LOWEST_Y = _ZERO_Y - 18.0
 _MOST_TICKS = 4
@@ -18,7 +18,7 @@ _MOST_TICKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One point: the largest difference in batches of `column`, loaded by `series`. None is infinite."""
+    """One point: the largest difference in batches of `column`, loaded by `series`. None stands for infinity."""
 
     column: str
     series: str
@@ -27,7 +27,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Powers of ten from `low` to `high`."""
+    """A logarithmic y axis from 10**`low` to 10**`high`."""
 
     low: int
     high: int
@@ -47,7 +47,7 @@ class _Scale:
 
 
 def draw_differences(marks: Sequence[Mark], atol: float) -> Markup:
-    """An SVG, `atol` being a line across it. Marks tell their numbers when pointed at, and to screen readers."""
+    """Draw an SVG with a line at `atol`. Marks show their numbers on hover and to screen readers."""
     columns = list(dict.fromkeys(mark.column for mark in marks))
     series = list(dict.fromkeys(mark.series for mark in marks))
     values = [mark.value for mark in marks if mark.value] + ([atol] if atol > 0 else [])
@@ -91,7 +91,7 @@ def _limit(scale: _Scale, atol: float) -> list[Markup]:
 
 
 def _columns(columns: Sequence[str]) -> list[Markup]:
-    """Where there are many, only some are named: the last, a padded one, always."""
+    """Label the columns. If there are many, label some of them and always the last, which is a padded batch."""
     every = math.ceil(len(columns) / 7)
     named = [number for number in range(len(columns)) if number % every == 0 or number == len(columns) - 1]
     return [
@@ -102,7 +102,7 @@ def _columns(columns: Sequence[str]) -> list[Markup]:
 
 
 def _point(mark: Mark, columns: Sequence[str], series: Sequence[str], scale: _Scale) -> Markup:
-    """Series lie side by side within a column, so that equal values do not hide each other."""
+    """Draw a mark. Series are side by side in a column, so that equal values do not hide each other."""
     number = series.index(mark.series)
     x = _x(columns.index(mark.column), len(columns)) + 8 * (number - (len(series) - 1) / 2)
     told = f"batch of {mark.column}, loaded by {mark.series}: {difference(mark.value)}"

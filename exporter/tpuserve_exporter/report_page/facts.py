@@ -1,4 +1,4 @@
-"""The top of the page: what was exported and how it ended, what to mind, and the numbers that matter most."""
+"""The top of the page: the export's outcome, warnings, and the most important figures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def show_heading(document: Mapping[str, Any]) -> Markup:
 
 
 def describe_outcome(document: Mapping[str, Any]) -> str:
-    """Of an export that passed."""
+    """Describe the outcome of a successful export."""
     version = document["version"]
     if version is None:
         return "checked, not published"
@@ -62,7 +62,7 @@ def _tile(name: str, value: str, note: str = "") -> Markup:
 
 
 def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, value and what to know of it. Of an export that passed."""
+    """Return name, value and note of each important figure of a successful export."""
     manifest, parity = document["manifest"], document["manifest"]["parity"]
     allowed = f"allowed {parity['atol']:g} + {parity['rtol']:g} * |expected|"
     top1 = [

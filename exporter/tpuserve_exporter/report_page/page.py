@@ -1,4 +1,4 @@
-"""The report of an export as one page: no file and no address beside it, to be read, mailed, printed or kept."""
+"""The report of an export as one self-contained HTML page."""
 
 import importlib.resources
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Document: TypeAlias = Mapping[str, Any]
 
 
 def render_page(document: Document) -> str:
-    """`document` is the JSON report of an export, be it of one that was published or of one that failed."""
+    """Return the page for `document`, the JSON report of a published or failed export."""
     title = f"Export of {document.get('name') or 'a model'}"
     return render_document(title, _sections(document), style=_read("page.css"), script=_read("page.js"))
 

@@ -1,4 +1,4 @@
-"""How far the version's answers are from the source's: a table of outputs, and a chart of each by batch size."""
+"""Differences between the version and the source: a table of outputs, and a chart of each output by batch size."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,7 +36,7 @@ def show_parity(document: Mapping[str, Any]) -> Markup:
 
 
 def _is_equal(output: str, buckets: list[Mapping[str, Any]]) -> bool:
-    """Return whether the output is equal in every batch: its chart would be empty."""
+    """Return whether the output is equal in every batch, so that its chart would be empty."""
     found = [bucket["outputs"][output]["max_abs_difference"] for bucket in buckets if output in bucket["outputs"]]
     return bool(found) and all(value == 0 for value in found)
 
@@ -48,7 +48,7 @@ def _describe_equal(equal: list[tuple[str, str]], outputs: list[tuple[str, str]]
 
 
 def show_outputs(found: Mapping[str, Any]) -> Markup:
-    """A table of every signature's outputs."""
+    """Return a table of every signature's outputs."""
     head = element("tr", *(element("th", heading, scope="col") for heading in _HEADINGS))
     return element("table", element("thead", head), element("tbody", *_rows(found)), class_="numbers")
 

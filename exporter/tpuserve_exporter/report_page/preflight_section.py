@@ -1,4 +1,4 @@
-"""What the preflight found of each program: the same cells on the page and on the terminal."""
+"""The preflight's result for each program, with table cells that the page and the terminal share."""
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -8,7 +8,7 @@ from tpuserve_exporter.units import megabytes, seconds
 from tpuserve_formats.markup import Markup, element
 
 Row: TypeAlias = Mapping[str, Any]
-# Topology, mesh and the HBM that a program may have on one device.
+# Topology, mesh axes (data, model), and a program's HBM limit on one device in bytes.
 Place: TypeAlias = tuple[str, int, int, int]
 
 COLUMNS = ("batch", "verdict", "HBM", "compiled in", "flops", "bytes", "latency, estimated", "layout", "padding")
@@ -22,7 +22,7 @@ _INTRO = (
 
 
 def show_preflight(document: Mapping[str, Any]) -> Markup:
-    """Of a published version's manifest, or of a failed export's details."""
+    """Return the section from a published version's manifest, or from a failed export's details."""
     rows = _find(document, "preflight")
     if not rows:
         return Markup()
@@ -38,7 +38,7 @@ def _find(document: Mapping[str, Any], name: str) -> list[Row]:
 
 
 def list_together(rows: Iterable[Row]) -> dict[tuple[str, int, int], str]:
-    """What is said of all programs together on a topology, by its name and mesh. Nothing where it is not known."""
+    """Return a sentence on the memory of all programs together, by topology and mesh, if it is known."""
     return {
         (row["topology"], row["mesh"]["data"], row["mesh"]["model"]): _describe_together(row)
         for row in rows
@@ -65,7 +65,7 @@ def place_of(row: Row) -> Place:
 
 
 def describe_place(place: Place) -> str:
-    """`v5e:2x2, --mesh model=4: 15.75 GiB a device`"""
+    """Return the place as text: `v5e:2x2, --mesh model=4: 15.75 GiB a device`."""
     topology, data, model, available = place
     axes = ",".join(f"{axis}={size}" for axis, size in (("data", data), ("model", model)) if size > 1)
     mesh = f", --mesh {axes}" if axes else ", one device"
@@ -73,7 +73,7 @@ def describe_place(place: Place) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """In the order of COLUMNS."""
+    """Return the cells of a row in the order of COLUMNS."""
     sizes = [str(size) for size in (row["batch_size"], row["sequence_length"]) if size is not None]
     bucket = " x ".join(sizes) or "as it is"
     if row["latency_s_estimate"] is None:
@@ -102,7 +102,7 @@ def _show_place(place: Place, rows: Iterable[Row], together: str) -> Markup:
 
 
 def _hbm(size_bytes: float) -> str:
-    """As the compiler counts: 15.75 GiB."""
+    """Return a size in the compiler's binary units: `15.75 GiB`."""
     if size_bytes >= _GIB / 10:
         return f"{size_bytes / _GIB:.2f} GiB"
     return f"{size_bytes / 2**20:.1f} MiB" if size_bytes >= 2**20 / 10 else f"{size_bytes / 2**10:.1f} KiB"

@@ -1,4 +1,4 @@
-"""Sample inputs with the version's answers: the user's examples with their verdicts come first."""
+"""Sample inputs with the version's predictions. The user's examples with their verdicts come first."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What callers get: each signature's tensors, and how to serve the version and ask it."""
+"""The tensors of each signature, and snippets to serve the version and call it."""
 
 import math
 import shlex
@@ -8,9 +8,9 @@ from typing import Any
 
 from tpuserve_formats.markup import Markup, element
 
-# A request in JSON with more numbers than this is no example.
+# The most numbers in an example request in JSON.
 _MOST_NUMBERS = 16
-# A free dimension, besides the rows', is this long in examples.
+# The size of free dimensions in examples, except that of the rows.
 _FREE = 4
 
 
@@ -42,7 +42,7 @@ def _spec(spec: Mapping[str, Any]) -> str:
 
 
 def show_serving(document: Mapping[str, Any]) -> Markup:
-    """How to serve it; nothing for what was not published."""
+    """Return snippets to serve and call the version, or an empty section if it was not published."""
     path = document.get("path")
     if not document["ok"] or path is None:
         return Markup()
@@ -85,13 +85,13 @@ def _array(spec: Mapping[str, Any]) -> str:
 
 
 def _example_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
-    """One row."""
+    """Return the shape of a tensor with one row."""
     dims = spec["shape"] or (None,)
     return tuple((1 if axis == 0 else _FREE) if dim is None else dim for axis, dim in enumerate(dims))
 
 
 def _instance(inputs: Mapping[str, Any]) -> str | None:
-    """One row in JSON, where it is short enough to be read."""
+    """Return one row in JSON, or None if it is too long to read."""
     shapes = {name: _example_shape(spec)[1:] for name, spec in inputs.items()}
     if not inputs or sum(math.prod(shape) for shape in shapes.values()) > _MOST_NUMBERS:
         return None

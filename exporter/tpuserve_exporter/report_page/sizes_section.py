@@ -1,4 +1,4 @@
-"""Where the bytes and the seconds went."""
+"""Sizes of files and durations of steps."""
 
 from collections.abc import Mapping
 from typing import Any

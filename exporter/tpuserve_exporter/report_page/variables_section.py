@@ -1,4 +1,4 @@
-"""Every variable and what became of it: grouped by fate, with a search; and which of them are the largest."""
+"""Every variable, grouped by its fate in the restore, with a search, and the largest variables."""
 
 import math
 import re
@@ -9,10 +9,10 @@ from tpuserve_exporter.report_page.bars import draw_largest
 from tpuserve_exporter.units import megabytes
 from tpuserve_formats.markup import Markup, element, join
 
-# A group of more rows starts folded, unless it is what an export failed for.
+# Groups with more rows start collapsed, except those that made the export fail.
 _MOST_OPEN = 12
 _MOST_BARS = 10
-# Of a model that was taken over as it is.
+# The fate of variables in a model that the exporter copies unchanged.
 _SERVED = "served"
 _GOOD = ("matched", "cast", _SERVED)
 _SPEC = re.compile(r"(?P<dtype>[a-z]+)(?P<bits>\d*)\w*\[(?P<shape>[\d, ]*)\]")
@@ -38,7 +38,7 @@ def show_variables(document: Mapping[str, Any]) -> Markup:
 
 
 def _served(variables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Of a source that was taken over as it is, whose variables met no model's."""
+    """Return a restore document for a source that the exporter copies without a restore, or None without variables."""
     if not variables:
         return None
     entries = [{"fate": _SERVED, "checkpoint": None, "allowed": False} | dict(one) for one in variables]
@@ -46,7 +46,7 @@ def _served(variables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def _group(restore: Mapping[str, Any]) -> dict[str, list[Sequence[str]]]:
-    """Rows (name, model, checkpoint) by fate, those that do not fit first."""
+    """Return rows (name, model, checkpoint) by fate. Variables that do not fit come first."""
     groups: dict[str, list[Sequence[str]]] = {}
     for one in restore["variables"]:
         fate = f"{one['fate']}, allowed" if one["allowed"] else one["fate"]
@@ -80,7 +80,7 @@ def _show_largest(variables: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def _size_bytes(spec: str) -> int:
-    """Of `float32[3, 3, 1, 32]`; 0 for what has no fixed size, such as strings."""
+    """Return the bytes of `float32[3, 3, 1, 32]`, or 0 for a dtype or shape without a fixed size, such as strings."""
     found = _SPEC.fullmatch(spec)
     if found is None or (not found["bits"] and found["dtype"] != "bool"):
         return 0

@@ -1,1 +1,1 @@
-"""How an export goes and what came of it, told to people and to programs."""
+"""Reports of an export's progress and outcome, for users and for programs."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM wait while something is drawn: half of it would stay on the screen."""
+"""Delay of Ctrl-C and SIGTERM during output, so that no partial output stays on the screen."""
 
 import contextlib
 import signal
@@ -10,15 +10,15 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[None]:
-    """A signal that comes during the body takes effect when it has ended, as it would have: the body has to be short.
+    """Delay signals until the body ends, and then raise the first one. The body must be short.
 
-    Python runs handlers in the main thread alone; in others nothing is held, and nothing would break off.
+    Python runs signal handlers only in the main thread, so this has no effect in other threads.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    # What C code has put there, None, cannot be put back.
+    # getsignal returns None for handlers of C code, which Python cannot restore.
     handlers = {number: handler for number in _HELD if (handler := signal.getsignal(number)) is not None}
     try:
         for number in handlers:

@@ -1,4 +1,4 @@
-"""Progress of an export in the cell of a notebook: a list of steps, redrawn as it grows."""
+"""Progress of an export in a notebook cell: a list of steps that is redrawn as it grows."""
 
 import contextlib
 import time
@@ -13,9 +13,9 @@ _QUIET = "opacity:.65"
 
 
 class NotebookProgress:
-    """A line for the running step, and a line for each finished step that took long.
+    """A display with a line for the running step, and a line for each finished step that took long.
 
-    `show` replaces the output of the cell by HTML.
+    `show` replaces the output of the cell with HTML.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the preflight found: a table for each topology, or a line for each program where there is no room for one."""
+"""The preflight's result: a table for each topology, or a line for each program on a narrow terminal."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _PASSED = "compiles and fits"
 _NOTE = "Latencies are estimates from flops and bytes, without what devices exchange; no TPU was used."
-# Columns of a terminal that a table takes.
+# The terminal width that a table needs, in columns.
 _TABLE_WIDTH = 118
 
 
 def print_preflight(console: Console, report: "PreflightReport") -> None:
-    """Every program, and below those of a topology all of them together."""
+    """Print every program by topology, followed by the memory of all its programs together."""
     rows = report.to_json()
     several = len({row["part"] for row in rows}) > 1
     together = list_together(report.together_to_json())
@@ -47,7 +47,7 @@ def print_preflight(console: Console, report: "PreflightReport") -> None:
 
 
 def print_suggestion(console: Console, report: "PreflightReport") -> None:
-    """Batch sizes, where others than those there are seem better."""
+    """Print the suggested batch sizes if they differ from the checked ones."""
     if report.batch_sizes and set(report.batch_sizes) != {one.program.batch_size for one in report.verdicts}:
         sizes = ",".join(map(str, report.batch_sizes))
         others = "the others do not fit, or take as long as the next larger, by these estimates"

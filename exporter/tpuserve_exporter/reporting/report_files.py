@@ -1,4 +1,4 @@
-"""Report files: JSON for programs, or a page for people, as the file's name asks."""
+"""Report files: an HTML page if the file name ends in .html or .htm, or else JSON."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ _PAGES = (".html", ".htm")
 
 
 def write_report(path: Path, document: Mapping[str, Any]) -> None:
-    """Raises OSError."""
+    """Write the report. Raises OSError."""
     path.write_text(_render(path, document), encoding="utf-8")
 
 

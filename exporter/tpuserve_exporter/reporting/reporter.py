@@ -1,4 +1,4 @@
-"""How an export's outcome reaches people and programs: the terminal, standard output, report files, the exit code."""
+"""Reports of an export's outcome: on the terminal, on standard output, in report files, and as the exit code."""
 
 import contextlib
 import json
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tpuserve_exporter.stages.exported import Exported
 
 _BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
-# Columns of tables written to a file or a pipe.
+# The width of tables in a file or a pipe, in columns.
 _LOG_WIDTH = 120
 
 
 class Reporter:
-    """Says how the export went, in the form asked for, and gives the exit code."""
+    """A reporter that prints the outcome in the requested form and returns the exit code."""
 
     def __init__(self, name: str, as_json: bool, reports: Sequence[Path], *, verbose: bool = False) -> None:
         self._name = name
@@ -33,7 +33,7 @@ class Reporter:
         self.progress = RecordedProgress(choose_progress(as_json, self._console, verbose=verbose))
 
     def output(self) -> contextlib.AbstractContextManager[object]:
-        """Beside JSON, what a user's builder prints goes to standard error."""
+        """Redirect a builder's output to standard error if standard output is JSON."""
         return contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
 
     def break_off(self) -> int:
@@ -61,7 +61,7 @@ class Reporter:
         for path in self._reports:
             try:
                 write_report(path, document)
-            except OSError as error:  # the export's own outcome counts
+            except OSError as error:  # the exit code is that of the export
                 click.echo(f"warning: cannot write {path}: {error.strerror}", err=True)
         if self._as_json:
             click.echo(json.dumps(document, indent=2))

@@ -1,6 +1,6 @@
-"""How an export shows its progress: a live line on a terminal, plain lines elsewhere, nothing beside JSON.
+"""Progress displays of an export: a live line on a terminal, plain lines elsewhere, and none with JSON.
 
-A step of less than a second leaves no line, unless it fails or --verbose is given: its result is in the summary.
+A step of less than a second leaves no line, unless it fails or --verbose is given. Its result is in the summary.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _BAR = 20
 
 
 class SilentProgress:
-    """Shows nothing."""
+    """A display that shows nothing."""
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -90,7 +90,7 @@ class TerminalProgress:
         self._end(status, f"[green]✓[/] {escape(title)} [dim]{took}{escape(_suffix(step))}[/]" if took else "")
 
     def _end(self, status: Status, line: str) -> None:
-        """Replace the spinner by the line, or by nothing. A signal waits, so that the next output has its own line."""
+        """Replace the spinner with the line, or remove it. Signals wait, so that later output starts on a new line."""
         with held_signals():
             status.stop()
             if line:
@@ -133,7 +133,7 @@ class RecordedProgress:
 
 
 def choose_progress(silent: bool, console: Console | None = None, *, verbose: bool = False) -> Progress:
-    """Choose by this process's output: a notebook, a terminal, or a file or pipe."""
+    """Choose a display for this process's output: a notebook, a terminal, or a file or pipe."""
     console = console or Console()
     if silent:
         return SilentProgress()

@@ -3,18 +3,18 @@
 import time
 from collections.abc import Callable
 
-# A shorter step leaves no line: its result is in the summary.
+# Shorter steps leave no line. Their results are in the summary.
 _SHOWN_S = 1.0
 
 
 class StepTiming:
-    """Times steps for a progress. All of them leave a line if `verbose`, else those of a second or more."""
+    """A timer of steps for a display. With `verbose`, all steps leave a line, or else steps of a second or more."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
         self.now = clock
         self._least_s = 0.0 if verbose else _SHOWN_S
 
     def describe(self, started: float) -> str:
-        """Return `1.3 s` for a step that ends now; empty if it leaves no line."""
+        """Return `1.3 s` for a step that ends now, or an empty text if it leaves no line."""
         seconds = self.now() - started
         return f"{seconds:.1f} s" if seconds >= self._least_s else ""

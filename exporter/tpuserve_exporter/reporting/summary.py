@@ -1,4 +1,4 @@
-"""What is said when an export has ended: a panel or plain lines for people, one JSON document for programs."""
+"""The summary of a finished export: a panel or plain lines for users, and a JSON document for programs."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ from tpuserve_exporter.units import megabytes
 from tpuserve_formats.manifest.device import ManifestDevice, describe_sizes
 from tpuserve_formats.manifest.version import ManifestParity
 
-# Of a mismatch table: enough to see what is wrong, and still on one screen.
+# The most rows of a mismatch table, so that it fits on one screen.
 _MOST_ROWS = 30
 _PARITY_COLUMNS = ("against the source", "largest", "mean", "top-1", "largest at")
 
 
 def success_document(exported: Exported, seconds: float, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
-    """The JSON report of an export that passed every check."""
+    """Return the JSON report of an export that passed every check."""
     return {
         "ok": True,
         "name": exported.name,
@@ -50,7 +50,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
 
 
 def failure_document(name: str, error: ExportError, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
-    """The JSON report of an export that failed: nothing was published."""
+    """Return the JSON report of a failed export, which published nothing."""
     details = {key: _to_json(value) for key, value in error.details.items()}
     known = {"ok": False, "name": name, "error": str(error), "kind": error.kind, "exit_code": error.exit_code}
     return {**known, "steps": [asdict(step) for step in steps], **details}
@@ -61,7 +61,7 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - details are any JSON value or
 
 
 def print_success(console: Console, exported: Exported, seconds: float, steps: int) -> None:
-    """Print a panel on a terminal, lines elsewhere. `steps` is the number of steps."""
+    """Print a panel on a terminal, or lines elsewhere. `steps` is the number of steps."""
     if exported.preflight is not None:
         print_preflight(console, exported.preflight)
         print_suggestion(console, exported.preflight)
@@ -104,7 +104,7 @@ def _title(exported: Exported) -> str:
 
 
 def _parity_rows(parity: ManifestParity) -> Iterator[tuple[str, str, str, str, str]]:
-    """Each output over all comparisons: its name, largest and mean difference, top-1, where it was off the most."""
+    """Yield each output over all comparisons: name, largest and mean difference, top-1, and place of the largest."""
     for name, signature in parity.signatures.items():
         for output, found in signature.outputs.items():
             top1 = "-" if found.top1_agreement is None else f"{found.top1_agreement:.2%}"
@@ -132,7 +132,7 @@ def _parity_table(parity: ManifestParity) -> Table:
 
 
 def print_failure(console: Console, error: ExportError) -> None:
-    """The message, and for a checkpoint that does not fit the table of what does not."""
+    """Print the message, and a table of mismatches if the checkpoint does not fit."""
     report = error.details.get("restore")
     said = str(error).rstrip(".")
     message = Text(f"{said}{'' if said.endswith('?') else '.'} Nothing was published.")
@@ -174,7 +174,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
 
 
 def _next_steps(exported: Exported) -> list[tuple[str, str]]:
-    """Return the next commands for the user; none after a dry run."""
+    """Return the next commands for the user, or [] after a dry run."""
     if exported.path is None or exported.version is None:
         return []
     base = str(exported.path).rpartition("/")[0]
@@ -184,7 +184,7 @@ def _next_steps(exported: Exported) -> list[tuple[str, str]]:
 
 
 def _describe_programs(exported: Exported) -> list[tuple[str, str]]:
-    """How many there are, of which sizes, and what is not known of them yet."""
+    """Describe the number and sizes of the device programs, with a hint if they were not compiled for a TPU."""
     device = exported.manifest.device
     if device is None:
         return []
@@ -195,7 +195,7 @@ def _describe_programs(exported: Exported) -> list[tuple[str, str]]:
 
 
 def _describe_numerics(device: ManifestDevice | None) -> list[tuple[str, str]]:
-    """A line for each output that --tpu-numerics looked at."""
+    """Return a line for each output that --tpu-numerics compared."""
     if device is None or device.numerics is None:
         return []
     outputs = (
