@@ -1,1 +1,1 @@
-"""Inputs to ask a model with: a user's own, or made up."""
+"""Inputs for a model's checks: the user's samples, or made-up ones."""

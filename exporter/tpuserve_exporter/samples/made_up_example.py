@@ -1,11 +1,11 @@
-"""A tf.Example that a graph can parse: the features that its own ParseExample operations ask for."""
+"""Made-up tf.Examples with the features that a graph's ParseExample operations read."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 _SEED = 20
-# Of the sequences, row by row.
+# Lengths of the sequences, row by row.
 _LENGTHS = (8, 3, 5, 1)
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def make_examples(graph: "GraphDef", count: int, longest: int) -> list[bytes]:
-    """Serialized tf.Examples with every dense feature of the graph, each of other values; without features, empty ones.
+    """Make serialized tf.Examples with every dense feature of the graph and different values in each.
 
-    Sparse features may always be missing. Sequences are of one length in an example and of several in all.
+    Sparse features are optional, so the Examples omit them. Sequences have one length within an Example, and different
+    lengths across Examples.
     """
     from tensorflow.core.example.example_pb2 import Example
 
@@ -39,7 +40,7 @@ def make_examples(graph: "GraphDef", count: int, longest: int) -> list[bytes]:
 
 
 def _dense_features(nodes: "Iterable[NodeDef]") -> "Iterator[tuple[str, int, TensorShapeProto]]":
-    """From the operations of one graph or function, whose constants hold the names."""
+    """Yield the dense features that one graph or function parses. Its constants hold their names."""
     constants = {node.name: node for node in nodes if node.op == "Const"}
     for node in nodes:
         if node.op in ("ParseExample", "ParseExampleV2"):
@@ -48,7 +49,10 @@ def _dense_features(nodes: "Iterable[NodeDef]") -> "Iterator[tuple[str, int, Ten
 
 
 def _dense_names(node: "NodeDef", constants: "Mapping[str, NodeDef]") -> list[str]:
-    """Inputs in the order of core/ops/parsing_ops.cc: V2 has one vector of names, V1 an input for each."""
+    """Return the names of the dense features, from inputs in the order of core/ops/parsing_ops.cc.
+
+    V2 has one vector of names, and V1 has an input for each name.
+    """
     if node.op == "ParseExampleV2":
         return _strings(constants, node.input[3])
     first = 2 + node.attr["Nsparse"].i
@@ -65,7 +69,10 @@ def _strings(constants: "Mapping[str, NodeDef]", name: str) -> list[str]:
 
 
 def _make_feature(random: np.random.Generator, dtype: int, shape: "TensorShapeProto", length: int) -> "Feature":
-    """Floats from 0 to 1, integers 0 and 1, of which a sequence begins with 1: it may be a mask."""
+    """Make a feature of floats from 0 to 1, of integers 0 and 1, or of strings.
+
+    An integer sequence starts with 1, because it may be a mask.
+    """
     import tensorflow as tf
     from tensorflow.core.example.feature_pb2 import Feature
 

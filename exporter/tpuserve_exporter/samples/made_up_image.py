@@ -1,4 +1,4 @@
-"""Images that a graph can decode: TensorFlow's decoders read PNG and JPEG whatever they are called."""
+"""Made-up images that a graph can decode. Each of TensorFlow's image decoders reads both PNG and JPEG."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ _SEED = 20
 
 
 def make_image(variant: int) -> bytes:
-    """An RGB image of a smooth pattern, another one for each `variant`: PNG and JPEG in turns.
+    """Make an RGB image with a smooth pattern that depends on `variant`: PNG if it is even, or JPEG if it is odd.
 
-    All are of one size, for graphs that do not resize; smooth, because noise would be averaged to one grey.
+    All images have one size, for graphs that do not resize. A resize would average a noisy pattern to uniform grey.
     """
     import tensorflow as tf
 

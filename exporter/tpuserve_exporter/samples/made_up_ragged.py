@@ -6,7 +6,7 @@ import numpy as np
 
 from tpuserve_exporter.signature import Array, Signature
 
-# Lengths of rows, in turn. None is empty: models may take means of rows.
+# Lengths of rows in turn. Rows are not empty, because a model may compute their means.
 _LENGTHS = (2, 1, 3)
 
 
@@ -25,6 +25,6 @@ def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], 
 
 
 def _fixed_rows(signature: Signature, splits: Sequence[str]) -> int | None:
-    """Return the number of rows of a ragged input whose shape fixes it."""
+    """Return the number of rows of a ragged input, or None if its shape does not fix it."""
     shape = signature.inputs[splits[0]].shape if splits else None
     return shape[0] - 1 if shape and shape[0] is not None else None

@@ -1,4 +1,4 @@
-"""A user's own inputs: arrays of an .npz file, or the tf.Examples of a TFRecord file."""
+"""The user's samples: arrays of an .npz file, or tf.Examples of a TFRecord file."""
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from tensorflow.core.example.example_pb2 import Example
     from tensorflow.core.example.feature_pb2 import Feature
 
-# Of a TFRecord file, which may be a whole data set: enough to tell.
+# The most records to read from a TFRecord file, which may be a whole data set.
 MOST_RECORDS = 1000
 _GZIP = b"\x1f\x8b"
 _NUMPY = b"\x93NUMPY"
 
 
 class SampleFile(Protocol):
-    """Rows of samples, as any signature may want them."""
+    """Rows of samples for any signature."""
 
     def find(self, name: str, signature: Signature) -> Array:
-        """Rows for one input. Raises SamplesUnfit where the file has none, saying what it has."""
+        """Return rows for one input. Raises SamplesUnfit, with a list of the file's content, if it has none."""
         ...
 
     def as_examples(self, signature: Signature) -> Array | None:
-        """The rows as serialized tf.Examples, for signatures that parse those; None where rows cannot be told."""
+        """Return the rows as serialized tf.Examples, or None if the file's content cannot be split into rows."""
         ...
 
 
 def open_samples(path: Path, pad_values: Mapping[str, PadValue]) -> SampleFile:
-    """Read the file: .npz by its name or content, anything else as TFRecord. Raises SamplesUnfit.
+    """Read the file as .npz, detected by its name or content, or else as TFRecord. Raises SamplesUnfit.
 
-    Sequences of a TFRecord are padded to the longest with `pad_values`, by input, or with 0.
+    Sequences of a TFRecord are padded to the longest one with `pad_values` by input, or with 0.
     """
     try:
         with path.open("rb") as file:
@@ -50,7 +50,7 @@ def open_samples(path: Path, pad_values: Mapping[str, PadValue]) -> SampleFile:
 
 
 class ArraysFile:
-    """Arrays called `INPUT` or `SIGNATURE/INPUT` in an .npz file."""
+    """Arrays named `INPUT` or `SIGNATURE/INPUT` in an .npz file."""
 
     def __init__(self, path: Path) -> None:
         self._name = path.name
@@ -64,7 +64,7 @@ class ArraysFile:
         raise SamplesUnfit(f"{self._name} has no array for input {name!r} of {signature.name}; it holds {held}")
 
     def as_examples(self, signature: Signature) -> Array | None:
-        """With a feature for each array."""
+        """Return tf.Examples with a feature for each array, or None if the arrays differ in their rows."""
         prefix = f"{signature.name}/"
         arrays = {name.removeprefix(prefix): value for name, value in self._arrays.items()}
         counts = {len(value) if value.ndim else 0 for value in arrays.values()}
@@ -110,7 +110,7 @@ def _encode(row: Tensors) -> bytes:
 
 
 class RecordsFile:
-    """The first tf.Examples of a TFRecord file, which have a feature for each input, or are the input."""
+    """The first tf.Examples of a TFRecord file. They have a feature for each input, or are the input itself."""
 
     def __init__(self, path: Path, compression: str, pad_values: Mapping[str, PadValue]) -> None:
         self._name = path.name
@@ -160,7 +160,7 @@ def _parse(record: bytes, index: int, path: Path) -> "Example":
 
 
 def _stack(name: str, spec: TensorSpec, lists: Sequence[Sequence[object]], said: PadValue | None) -> Array:
-    """Rows of the spec's shape; where its second dimension is free, as long as the longest of them."""
+    """Stack lists to rows with the spec's shape. If its second dimension is free, pad rows to the longest one."""
     dims = spec.shape or (None,)
     inner = int(np.prod([size or 1 for size in dims[2:]]))
     longest = max(len(values) for values in lists)

@@ -1,4 +1,4 @@
-"""Inputs to check and warm a signature with: the user's own, or made up from its specs."""
+"""Inputs to check and warm up a signature: the user's samples, or values made up from its specs."""
 
 import hashlib
 import itertools
@@ -16,7 +16,7 @@ from tpuserve_exporter.samples.sample_files import SampleFile
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 _SEED = 20
-# Sizes tried for dimensions, other than the batch, that a signature leaves free.
+# Candidate sizes of free dimensions, except the batch.
 _FREE_SIZES = (8, 32, 224)
 _TEXT = b"tpuserve"
 
@@ -24,11 +24,10 @@ _TEXT = b"tpuserve"
 def find_samples(
     signature: Signature, rows: int, given: SampleFile | None, model: Sampled, longest: int | None = None
 ) -> Tensors:
-    """At least `rows` rows of inputs that `model` accepts: those `given`, repeated as need be, or made-up ones.
+    """Return at least `rows` rows of inputs that `model` accepts: `given` samples, repeated if needed, or made-up ones.
 
-    What is made up is at most `longest` long in free dimensions.
-
-    Raises SamplesUnfit where the given ones do not fit the signature, or the model takes no made-up ones.
+    Made-up inputs are at most `longest` long in free dimensions. Raises SamplesUnfit if the given samples do not fit
+    the signature, or if the model refuses all made-up ones.
     """
     if given is not None:
         samples = read_samples(given, signature, rows, model)
@@ -45,7 +44,7 @@ def find_samples(
 def find_made_up(
     signature: Signature, rows: int, model: Sampled, longest: int | None = None
 ) -> tuple[Tensors | None, str]:
-    """Made-up inputs that `model` accepts, or None and why it did not accept the first, the likeliest."""
+    """Return made-up inputs that `model` accepts, or None and the reason why it refused the likeliest candidate."""
     reason = ""
     sizes = [size for size in _FREE_SIZES if longest is None or size <= longest] or [longest or 1]
     for candidate in _made_up(
@@ -59,7 +58,7 @@ def find_made_up(
 
 
 def refusal_of(signature: Signature, inputs: Tensors, model: Sampled) -> str | None:
-    """Why `model` does not run on `inputs`; None where it does."""
+    """Return the reason why `model` does not run on `inputs`, or None if it runs."""
     import tensorflow as tf
 
     try:
@@ -72,10 +71,10 @@ def refusal_of(signature: Signature, inputs: Tensors, model: Sampled) -> str | N
 
 
 def read_samples(given: SampleFile, signature: Signature, rows: int, model: Sampled) -> Tensors:
-    """What the file has for each input, in the signature's dtypes, at least `rows` rows.
+    """Read the file's rows for each input in the signature's dtypes, repeated to at least `rows` rows if batchable.
 
-    Where it has nothing for a signature's only input, and `model` parses it, that is given the rows as tf.Examples.
-    Raises SamplesUnfit naming the input, what was expected and what came.
+    If the file has no array for a signature's only input, and `model` parses tf.Examples, return the rows as
+    tf.Examples. Raises SamplesUnfit with the input, the expected spec, and the sample's shape or dtype.
     """
     inputs: Tensors
     try:
@@ -92,7 +91,7 @@ def read_samples(given: SampleFile, signature: Signature, rows: int, model: Samp
 
 
 def _check_ragged_rows(signature: Signature, inputs: Tensors) -> None:
-    """Raises SamplesUnfit for a ragged input without rows: nothing would be compared."""
+    """Raise SamplesUnfit for a ragged input without rows, because the checks would compare no values."""
     for name, spec in signature.inputs.items():
         if spec.row_splits and len(inputs[spec.row_splits[0]]) < 2:
             raise SamplesUnfit(f"input {name!r} has no rows: {spec.row_splits[0]!r} needs at least two row splits")
@@ -107,7 +106,7 @@ def _as_examples(given: SampleFile, signature: Signature) -> Tensors | None:
 
 
 def distinct_rows(inputs: Tensors) -> list[int]:
-    """The first of every row that is like no row before it."""
+    """Return the index of the first occurrence of each distinct row."""
     first: dict[bytes, int] = {}
     for index in range(count_rows(inputs)):
         digest = hashlib.sha256()
@@ -119,7 +118,10 @@ def distinct_rows(inputs: Tensors) -> list[int]:
 
 
 def add_neighbours(signature: Signature, inputs: Tensors, rows: int, model: Sampled) -> Tensors:
-    """`inputs` with made-up rows of the same sizes after its first, where `model` takes such; else as they are."""
+    """Return the first row of `inputs` followed by made-up rows with the same sizes.
+
+    Return `inputs` unchanged if `model` refuses such rows.
+    """
     specs = {name: replace(spec, shape=(None, *inputs[name].shape[1:])) for name, spec in signature.inputs.items()}
     like_them = replace(signature, inputs=specs)
     made = find_made_up(like_them, rows - 1, model)[0]
@@ -152,7 +154,7 @@ def fit_array(value: Array, spec: TensorSpec, wanted: str, given: str) -> Array:
         len(dims) == value.ndim and all(want in (None, got) for want, got in zip(dims, value.shape, strict=True))
     ):
         raise SamplesUnfit(f"{wanted} is {spec}, {given} has shape {list(value.shape)}")
-    if not value.size:  # an empty list of JSON has no dtype of its own
+    if not value.size:  # an empty JSON list has no dtype
         return value.astype(_numpy_dtype(spec))
     if spec.dtype == "string" and value.dtype.kind == "O":
         return value
@@ -178,7 +180,7 @@ def _has_strings(signature: Signature) -> bool:
 def _made_up(
     signature: Signature, rows: int, examples: Sequence[bytes], free_sizes: Sequence[int]
 ) -> Iterator[Tensors]:
-    """Guesses, likeliest first; reproducible. Strings are text, examples or images, of each row its own."""
+    """Yield reproducible candidates, the likeliest first. Strings are text, examples or images, one for each row."""
     specs = signature.inputs
     texts = [_TEXT if index == 0 else b"%s %d" % (_TEXT, index) for index in range(rows)]
     images = [make_image(index) for index in range(rows)] if _has_strings(signature) else []
@@ -204,9 +206,10 @@ def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:
 
 
 def _make_up(random: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
-    """Floats from 0 to 1; bytes from 0 to 255, as images have; other integers 0 and 1, which any vocabulary has.
+    """Make an array: floats from 0 to 1, uint8 from 0 to 255 as in images, or other integers 0 and 1.
 
-    A sequence of those begins with 1: it may be a mask, and one that hides everything asks a model about nothing.
+    Every vocabulary has 0 and 1. A sequence of them starts with 1, because it may be a mask, and a mask of zeros would
+    hide the whole input.
     """
     if spec.dtype == "string":
         return _fill(shape, strings)
@@ -222,7 +225,7 @@ def _make_up(random: np.random.Generator, spec: TensorSpec, shape: tuple[int, ..
 
 
 def _fill(shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
-    """Strings one row after another, in each row the same."""
+    """Fill an array with strings, one for each row in turn."""
     filled = np.empty(shape, dtype=object)
     for index in range(len(filled) if shape else 0):
         filled[index] = strings[index % len(strings)]
@@ -239,7 +242,7 @@ def _numpy_dtype(spec: TensorSpec) -> "np.dtype[np.generic]":
 
 
 def check_lengths(signature: Signature, inputs: Tensors, sequences: SequenceOptions, what: str) -> None:
-    """Servers refuse what is longer than the last bucket. Raises SamplesUnfit."""
+    """Raise SamplesUnfit for inputs that are longer than the last sequence bucket, which servers reject."""
     for name, value in inputs.items():
         longest = max((value.shape[axis] for axis in signature.inputs[name].free_axes), default=0)
         if sequences.buckets and longest > sequences.buckets[-1]:

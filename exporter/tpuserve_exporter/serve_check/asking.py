@@ -1,4 +1,4 @@
-"""Asking a server about tensors, by gRPC's Predict and by REST's :predict. No more of either than the check needs."""
+"""Requests to a server with gRPC's Predict and REST's :predict. Implements only as much as the check needs."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ _TIMEOUT_S = 300.0
 
 
 def ask_grpc(server: ServerProcess, signature: str, inputs: Tensors) -> dict[str, Array]:
-    """Outputs by name. Raises ParityFailed with what the server said instead."""
+    """Send a Predict request and return the outputs by name. Raises ParityFailed with the server's error."""
     import grpc
     import tensorflow as tf
     from tensorflow_serving.apis.predict_pb2 import PredictRequest
@@ -34,7 +34,10 @@ def ask_grpc(server: ServerProcess, signature: str, inputs: Tensors) -> dict[str
 
 
 def ask_rest(server: ServerProcess, signature: str, inputs: Tensors, like: Tensors) -> dict[str, Array]:
-    """Outputs by name, in the dtypes of those they are to be `like`: JSON has numbers and text. Raises ParityFailed."""
+    """Send a :predict request and return the outputs by name. Raises ParityFailed.
+
+    JSON has only numbers and text, so the outputs take their dtypes from `like`.
+    """
     columns = {name: _to_json(value) for name, value in inputs.items()}
     request = urllib.request.Request(
         f"{server.rest}/v1/models/{server.model}:predict",
@@ -49,7 +52,7 @@ def ask_rest(server: ServerProcess, signature: str, inputs: Tensors, like: Tenso
         raise ParityFailed(f"the server answers {error.code}: {error.read().decode(errors='replace')}") from error
     except (OSError, ValueError, KeyError) as error:
         raise ParityFailed(f"the server does not answer: {error}") from error
-    if len(like) == 1:  # REST names outputs where there are several
+    if len(like) == 1:  # REST omits the name of a single output
         outputs = {next(iter(like)): outputs}
     if outputs.keys() != like.keys():
         raise ParityFailed(f"outputs {sorted(outputs)} instead of {sorted(like)}")
@@ -57,7 +60,10 @@ def ask_rest(server: ServerProcess, signature: str, inputs: Tensors, like: Tenso
 
 
 def can_be_json(inputs: Tensors, outputs: Tensors) -> bool:
-    """Whether REST can carry them: no complex numbers, and no outputs that are neither text nor called `*_bytes`."""
+    """Return whether REST can carry the tensors.
+
+    It carries no complex numbers, and binary strings only in outputs named `*_bytes`.
+    """
     if any(np.asarray(value).dtype.kind == "c" for value in (*inputs.values(), *outputs.values())):
         return False
     strings = (value for name, value in outputs.items() if not name.endswith("_bytes"))
@@ -82,7 +88,7 @@ def _to_json(value: Array) -> Any:  # noqa: ANN401 - nested lists
 
 
 def _nest(flat: list[Any], shape: tuple[int, ...]) -> Any:  # noqa: ANN401 - nested lists
-    """`flat` in the shape of an array; its one element for a scalar."""
+    """Return `flat` as lists nested to an array's shape, or its one element for a scalar."""
     holder = np.empty(len(flat), dtype=object)
     holder[:] = flat
     return holder.reshape(shape).tolist()

@@ -1,4 +1,4 @@
-"""Whether a real server answers as the source does: what was exported, served before anyone else is."""
+"""The check that a real server returns the source's outputs, before the exporter publishes the version."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tpuserve_exporter.signature import Tensors
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Inputs for one signature, and what the source answers to them."""
+    """A request: inputs for one signature, and the source's outputs for them."""
 
     signature: str
     rows: int | None
@@ -29,7 +29,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ServeCheck:
-    """What a server answered. `rest_answers` is less than `grpc_answers` where JSON cannot carry the tensors."""
+    """The result of the check. `rest_answers` is less than `grpc_answers` if JSON cannot carry some tensors."""
 
     grpc_answers: int
     rest_answers: int
@@ -44,7 +44,7 @@ class ServeCheck:
 
 
 def make_questions(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[Question]:
-    """Make questions for each deterministic signature: the smallest batch, the largest, and one that needs padding."""
+    """Make requests for each deterministic signature: the smallest batch, the largest, and one that needs padding."""
     questions = []
     for one in (one for one in checked.signatures.values() if one.deterministic):
         for rows in _choose_rows(one, batch_sizes):
@@ -55,7 +55,10 @@ def make_questions(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[
 
 
 def check_serving(version: Path, model: str, questions: Sequence[Question], tolerance: Tolerance) -> ServeCheck:
-    """Serve `version` and ask. Blocks. Raises MissingExtra, SessionLoadFailed, or ParityFailed as `ask_all`."""
+    """Serve `version` and compare its predictions. Blocks.
+
+    Raises MissingExtra, SessionLoadFailed, and ParityFailed as `ask_all` does.
+    """
     started_s = time.monotonic()
     with serving(version, model) as server:
         ready_s = time.monotonic()
@@ -68,7 +71,7 @@ def check_serving(version: Path, model: str, questions: Sequence[Question], tole
 def ask_all(
     server: ServerProcess, questions: Sequence[Question], tolerance: Tolerance
 ) -> tuple[list[float], list[float]]:
-    """The largest differences by gRPC and by REST. Raises ParityFailed for the first answer that is off."""
+    """Return the differences by gRPC and by REST. Raises ParityFailed for the first one beyond the tolerance."""
     for_rest = [question for question in questions if can_be_json(question.inputs, question.expected)]
     return (
         [_ask("gRPC", server, question, tolerance) for question in questions],
@@ -77,7 +80,7 @@ def ask_all(
 
 
 def _choose_rows(one: CheckedSignature, batch_sizes: Sequence[int]) -> Sequence[int | None]:
-    """None but numbers of rows that the source was asked about: it may be gone, and its answers recorded."""
+    """Return numbers of rows that the checks used. A released source has only its recorded outputs."""
     if not one.signature.is_batchable:
         return [None]
     largest = max(batch_sizes)
@@ -86,7 +89,7 @@ def _choose_rows(one: CheckedSignature, batch_sizes: Sequence[int]) -> Sequence[
 
 
 def _ask(protocol: str, server: ServerProcess, question: Question, tolerance: Tolerance) -> float:
-    """The largest difference."""
+    """Send one request and return the largest difference."""
     where = f"served by {protocol}, {question}"
     try:
         if protocol == "gRPC":

@@ -1,6 +1,7 @@
-"""A real server in a process of its own, with one version to serve, on ports of this machine alone.
+"""A real server in a separate process that serves one version on the loopback interface.
 
-The server is another distribution: nothing of it is imported, its program is found as the `tpuserve` command finds it.
+The server is a separate distribution. The exporter does not import it, and finds its program as the `tpuserve` command
+does.
 """
 
 import contextlib
@@ -26,15 +27,15 @@ PROGRAM = "tpuserve-serve"
 _START_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 60.0
 _LOOK_AGAIN_S = 0.1
-# How a server whose first model fails to load says so before it ends, as TensorFlow Serving does.
+# Matches the last log line of a server, or of TensorFlow Serving, that ends because its model fails to load.
 _LOAD_ERROR = re.compile(r"due to error: (.*?)\}, \}$")
-# Samples may be of any size.
+# Samples may have any size.
 _LARGEST_MESSAGE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A server that serves `model`. `channel` is gRPC's, `rest` an address."""
+    """A server that serves `model`. `channel` is its gRPC channel, and `rest` the address of its REST API."""
 
     model: str
     channel: "grpc.Channel"
@@ -42,7 +43,7 @@ class ServerProcess:
 
 
 def find_server() -> str:
-    """The server's program: beside this Python first, then on PATH. Raises MissingExtra."""
+    """Find the server's program, first next to this Python and then on PATH. Raises MissingExtra."""
     beside = Path(sys.executable).parent / PROGRAM
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
     if found is None:
@@ -54,9 +55,9 @@ def find_server() -> str:
 
 @contextlib.contextmanager
 def serving(version: Path, model: str) -> Iterator[ServerProcess]:
-    """A server that has loaded and warmed `version`, until the body ends. Blocks until it is ready.
+    """Run a server with the loaded and warmed `version` until the body ends. Blocks until the server is ready.
 
-    Raises MissingExtra, or SessionLoadFailed with the server's own reason.
+    Raises MissingExtra, or SessionLoadFailed with the server's reason.
     """
     import grpc
 
@@ -71,12 +72,12 @@ def serving(version: Path, model: str) -> Iterator[ServerProcess]:
             f"--port={grpc_port}", f"--rest_api_port={rest_port}", f"--max_request_bytes={_LARGEST_MESSAGE}",
             "--max_num_load_retries=0",
         ]  # fmt: skip
-        # In a session of its own: Ctrl-C is ours, and the server is stopped on the way out.
+        # In a separate session, Ctrl-C reaches only the exporter, which then stops the server.
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         open_things.callback(_stop, process)
         sizes = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-        # No proxy that the environment may name knows a port of this machine.
+        # A proxy from the environment cannot reach loopback ports.
         channel = grpc.insecure_channel(f"127.0.0.1:{grpc_port}", options=[*sizes, ("grpc.enable_http_proxy", 0)])
         open_things.enter_context(contextlib.closing(channel))
         _wait(process, channel, model, log)
@@ -101,7 +102,7 @@ def _wait(process: "subprocess.Popen[bytes]", channel: "grpc.Channel", model: st
 
 
 def _find_status(channel: "grpc.Channel", model: str) -> Any:  # noqa: ANN401 - protobuf without types
-    """The version's ModelVersionStatus; None while nobody answers or nothing is known of it."""
+    """Return the version's ModelVersionStatus, or None if the server does not respond or does not know the model."""
     import grpc
     from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
     from tensorflow_serving.apis.model_service_pb2_grpc import ModelServiceStub
