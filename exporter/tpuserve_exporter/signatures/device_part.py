@@ -1,4 +1,4 @@
-"""The device part: what the source's model computes, traced once, and called by every signature's host part."""
+"""The device part: the source's model, traced once and called by the host part of every signature."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -10,15 +10,15 @@ from tpuserve_exporter.signature import Signature, TensorSpec
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# The device part as host parts call it: tensors by its inputs' names, to tensors by its outputs' names.
+# A callable device part, which takes tensors by input name and returns tensors by output name.
 Call: TypeAlias = "Callable[..., Mapping[str, tf.Tensor]]"
 
 
 class DevicePart:
-    """A function of its own in the SavedModel, so that it can be told from the host parts and lowered without them."""
+    """The model as a separate function in the SavedModel, so that it can be lowered without the host parts."""
 
     def __init__(self, function: ServedFunction) -> None:
-        """Traces `function`. Raises BuilderFailed."""
+        """Trace `function`. Raises BuilderFailed."""
         self.inputs = function.inputs
         self.trackables = function.trackables
         self.function, self.graph = function.trace()
@@ -28,20 +28,20 @@ class DevicePart:
             raise BuilderFailed("the model returns no tensors by name")
 
     def call(self, **inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
-        """A call of the traced graph, whatever shape within its own the inputs are known to have."""
+        """Call the traced graph. The inputs may have more specific static shapes than its specs."""
         outputs: Mapping[str, tf.Tensor] = self.graph(**inputs)
         return outputs
 
     @property
     def signature(self) -> Signature:
-        """What it takes and returns, as a source's reference is asked."""
+        """The inputs and outputs of the part, as the signature for a source's reference."""
         return Signature("device", describe_specs(self.inputs), describe_specs(self.outputs)).with_row_splits(
             self.ragged.inputs, self.ragged.outputs
         )
 
 
 def describe_specs(specs: "Mapping[str, tf.TensorSpec]") -> dict[str, TensorSpec]:
-    """Specs as signatures state them."""
+    """Convert TensorFlow's specs to a signature's specs."""
     return {
         name: TensorSpec(spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape.as_list()))
         for name, spec in specs.items()

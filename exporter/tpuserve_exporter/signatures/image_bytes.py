@@ -1,4 +1,4 @@
-"""`image_bytes`: JPEG, PNG, BMP, GIF or WebP files in, decoded, resized and normalised on the host."""
+"""`image_bytes` signatures: JPEG, PNG, BMP, GIF or WebP files, decoded, resized and normalized on the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ from tpuserve_exporter.signatures.served_signature import ServedSignature
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# TensorFlow Serving's REST gateway takes base64 for inputs whose names end like this.
+# TensorFlow Serving's REST API takes base64 for inputs whose names end in `_bytes`.
 INPUT = "image_bytes"
 _CHANNELS = (1, 3, 4)
-# Images decoded at the same time; the executor's threads are the real bound.
+# The most images to decode at once. The executor's threads are the effective limit.
 _AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Pixels:
-    """What the model's image input takes: rows of `height`, `width` and `channels`, in the order of `layout`.
+    """The model's image input: rows of `height`, `width` and `channels` in the order of `layout`.
 
-    `crop` is how much of the image is taken, of its middle; None for all.
+    `crop` is the fraction of the largest central window to take (`_crop`), or None for the whole image.
     """
 
     name: str
@@ -52,17 +52,17 @@ class _Pixels:
 
 
 def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
-    """One input of the model takes images, and is called `image_bytes`; the others stay as they are.
+    """Serve a signature with image files for one input, named `image_bytes`. Other inputs stay unchanged.
 
-    Raises OptionConflict if no input takes images, if the options do not fit that input, or if neither the options nor
-    the model determine the pixel values.
+    Raises OptionConflict if no input takes images, if the options do not fit the input, or if the pixel values are
+    unknown.
     """
     pixels, choice = _fit(request, device)
 
     def wrap(call: Call) -> ServedFunction:
         return ServedFunction(_input_specs(device, pixels.name), lambda **inputs: call(**_decode(inputs, pixels)), [])
 
-    # A crop resizes, and the values after a resize are not known pixel by pixel.
+    # A crop also resizes, and the exact pixel values after a resize are unknown.
     raw_images = pixels.raw_images if pixels.crop in (None, 1) else None
     return ServedSignature(
         request.name, request.kind, wrap, raw_images=raw_images, note=choice.note, warning=choice.warning
@@ -77,7 +77,7 @@ def _input_specs(device: DevicePart, image: str) -> "dict[str, tf.TensorSpec]":
 
 
 def _decode(inputs: "Mapping[str, tf.Tensor]", pixels: _Pixels) -> "dict[str, tf.Tensor]":
-    """The device part's inputs. On the CPU wherever the graph runs: no accelerator has a decoder."""
+    """Compute the device part's inputs, always on the CPU, because accelerators have no image decoder."""
     import tensorflow as tf
 
     with tf.device("/device:CPU:0"):
@@ -97,7 +97,7 @@ def _decode(inputs: "Mapping[str, tf.Tensor]", pixels: _Pixels) -> "dict[str, tf
 
 
 def _decode_one(image: "tf.Tensor", pixels: _Pixels) -> "tf.Tensor":
-    """One file as float32 [height, width, channels], 0 to 255."""
+    """Decode one file to float32 [height, width, channels], 0 to 255."""
     import tensorflow as tf
 
     decoded = decode_image(image, pixels.channels)
@@ -107,7 +107,7 @@ def _decode_one(image: "tf.Tensor", pixels: _Pixels) -> "tf.Tensor":
 
 
 def _crop(image: "tf.Tensor", part: float, height: int, width: int) -> "tf.Tensor":
-    """Of the largest window in the middle with the proportions of `height` and `width`, its middle `part`."""
+    """Crop to the central `part` of the largest central window with the proportions of `height` and `width`."""
     import tensorflow as tf
 
     size = tf.shape(image)[:2]
@@ -142,7 +142,7 @@ def _fit(request: SignatureRequest, device: DevicePart) -> "tuple[_Pixels, Scale
 
 
 def _find_input(request: SignatureRequest, named: str | None, device: DevicePart) -> str:
-    """The input named by the option, else the only one that an image fits."""
+    """Return the input named by the option, or else the only input that fits an image. Raises OptionConflict."""
     described = ", ".join(f"{name}: {_text(spec)}" for name, spec in device.inputs.items())
     if named is not None and named not in device.inputs:
         raise OptionConflict(f"{request}: the model has no input {named!r}; it takes {described}")
@@ -158,7 +158,7 @@ def _find_input(request: SignatureRequest, named: str | None, device: DevicePart
 
 
 def _layout(spec: "tf.TensorSpec") -> str | None:
-    """Which dimension is which, told from the channels; None for what no image fits."""
+    """Return the order of the dimensions, detected from the channels, or None if an image does not fit the input."""
     dims = spec.shape.as_list() if spec.shape.rank is not None else []
     if spec.dtype.is_bool or not (spec.dtype.is_integer or spec.dtype.is_floating) or not dims or dims[0] is not None:
         return None
@@ -178,7 +178,10 @@ def _find_layout(request: SignatureRequest, name: str, spec: "tf.TensorSpec") ->
 def _find_size(
     request: SignatureRequest, given: tuple[int, int] | None, name: str, dims: Mapping[str, int | None]
 ) -> tuple[int, int]:
-    """Height and width: the model's own, or those of size=HEIGHTxWIDTH where the model leaves them free."""
+    """Return height and width from the model, or from size=HEIGHTxWIDTH if the model leaves them free.
+
+    Raises OptionConflict.
+    """
     sizes = []
     for axis, wanted in zip("HW", given or (None, None), strict=True):
         own = dims[axis]

@@ -1,7 +1,7 @@
-"""Image files to pixels, in TensorFlow: JPEG, PNG, BMP, GIF and WebP, converted to the model's channels.
+"""Decoding of image files in TensorFlow: JPEG, PNG, BMP, GIF and WebP, converted to the model's channels.
 
-TensorFlow's decoders convert between channels only in part: they refuse a GIF for a model of one channel, and a JPEG
-for one of four. Orientation in EXIF is ignored, as the loaders of TensorFlow, Keras and torchvision ignore it.
+TensorFlow's decoders support only some conversions. They refuse a GIF for a model with one channel, and a JPEG for a
+model with four. The functions here ignore the EXIF orientation, like the loaders of TensorFlow, Keras and torchvision.
 """
 
 from typing import TYPE_CHECKING
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 _PNG, _JPEG, _BMP, _WEBP = b"\x89PNG", b"\xff\xd8\xff", b"BM", b"WEBP"
 _ANIMATED = "an animated WebP is not decoded: send one picture as JPEG, PNG or still WebP"
-# The flag of an animation in an extended WebP header, and where the flags are.
+# The animation flag in an extended WebP header, and byte offsets in the header.
 _ANIMATION_FLAG, _FLAGS_AT, _EXTENDED, _EXTENDED_AT = 2, 20, b"VP8X", 12
-# ITU-R 601-2, as Pillow computes it: grey stays as it is.
+# ITU-R 601-2 weights in Pillow's fixed-point arithmetic, which leaves grey pixels unchanged.
 _GREY, _HALF, _ONE = (19595, 38470, 7471), 1 << 15, 1 << 16
 _OPAQUE = 255
 
 
 def decode_image(image: "tf.Tensor", channels: int) -> "tf.Tensor":
-    """Decode a file to uint8 [height, width, channels], of 1, 3 or 4 channels. An animated GIF gives its first picture.
+    """Decode a file to uint8 [height, width, channels] with 1, 3 or 4 channels. Use the first frame of an animated GIF.
 
-    Refuses an animated WebP: TensorFlow 2.21 decodes it beyond the end of its buffer, and the process aborts.
+    Refuse an animated WebP: TensorFlow 2.21 decodes it beyond the end of its buffer, and the process aborts.
     """
     import tensorflow as tf
 
@@ -39,7 +39,7 @@ def _decode_colour(image: "tf.Tensor") -> "tf.Tensor":
 
 
 def _decode_grey(image: "tf.Tensor") -> "tf.Tensor":
-    """Decode to grey. The decoders of PNG and JPEG can, except for a JPEG in CMYK."""
+    """Decode to grey. The PNG and JPEG decoders convert to grey themselves, except for a JPEG in CMYK."""
     return _if(_has_grey(image), lambda: _decode(image, 1), lambda: _to_grey(_decode_colour(image)), 1)
 
 
@@ -50,7 +50,10 @@ def _has_grey(image: "tf.Tensor") -> "tf.Tensor":
 
 
 def _decode_with_alpha(image: "tf.Tensor") -> "tf.Tensor":
-    """Decode with alpha. The decoders of PNG and BMP can, that of WebP keeps the file's channels, others have none."""
+    """Decode with alpha. The PNG and BMP decoders return alpha, and the WebP decoder keeps the file's channels.
+
+    Other decoders return no alpha.
+    """
     has_alpha = _begins(image, _PNG) | _begins(image, _BMP)
     return _if(has_alpha, lambda: _decode(image, 4), lambda: _add_alpha(image), 4)
 
@@ -107,7 +110,7 @@ def _is_animated_webp(image: "tf.Tensor") -> "tf.Tensor":
 
 
 def _part(image: "tf.Tensor", start: int, length: int) -> "tf.Tensor":
-    """Return bytes of the file; fewer if it ends before."""
+    """Return bytes of the file, or fewer if it ends early."""
     import tensorflow as tf
 
     return tf.strings.substr(image, tf.minimum(start, tf.strings.length(image)), length)

@@ -1,4 +1,4 @@
-"""Choose the pixel values of an image signature: the user's values, else those that the model's arithmetic expects."""
+"""The choice of an image signature's pixel values: the user's, or else those that the model's arithmetic expects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _BYTES = IMAGE_SCALES["none"]
-# Smallest useful range of values for a model that normalises 0 to 255 itself: it hardly tells closer values apart.
+# The smallest useful range of values for a model that normalizes 0 to 255 itself. Closer values look almost equal.
 _LEAST_RANGE = 16.0
 
 
@@ -60,7 +60,7 @@ def _explain(leading: LeadingArithmetic) -> str:
 
 
 def _doubt(request: SignatureRequest, given: ImageScale, leading: LeadingArithmetic) -> str:
-    """Return the reason why the given values are likely wrong; empty if they are not."""
+    """Return the reason why the given values are likely wrong, or an empty text."""
     low, high = _ends(given)
     if not leading.is_for_bytes or high - low >= _LEAST_RANGE:
         return ""

@@ -1,4 +1,4 @@
-"""--batching in-graph: the graph itself gathers rows of calls that come at the same time, for servers that do not."""
+"""`--batching in-graph`: a graph that batches rows of concurrent calls, for servers that do not batch."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def batch_calls(device: DevicePart, batching: InGraphBatching, batch_sizes: Sequence[int]) -> Call:
-    """Calls of the device part, in batches padded to `batch_sizes`; longer requests are split.
+    """Return a function that calls the device part in batches padded to `batch_sizes`. It splits longer requests.
 
-    The function that is batched stays the device part, alias and all. Raises OptionConflict for a model whose rows
-    cannot be joined with another call's.
+    The batched function is still the device part, with its alias. Raises OptionConflict for a model whose rows cannot
+    be joined with those of another call.
     """
     import tensorflow as tf
 
@@ -32,7 +32,7 @@ def batch_calls(device: DevicePart, batching: InGraphBatching, batch_sizes: Sequ
 
     @tf.nondifferentiable_batch_function(  # type: ignore[untyped-decorator]  # TensorFlow is untyped
         num_batch_threads=batching.threads,
-        # Of one call: what the queue could take. Batches are of the sizes allowed, and what is larger is split.
+        # The limit for one call, which is the queue's capacity. The operation splits it into allowed batch sizes.
         max_batch_size=max(batch_sizes) * batching.queue,
         batch_timeout_micros=batching.timeout_us,
         allowed_batch_sizes=sorted(batch_sizes),
@@ -46,7 +46,7 @@ def batch_calls(device: DevicePart, batching: InGraphBatching, batch_sizes: Sequ
 
     def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
         outputs = run(*(inputs[name] for name in device.inputs))
-        # The operation forgets the shapes of what it returns.
+        # The operation loses the shapes of its outputs.
         specs = device.outputs.items()
         return {name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(specs, outputs, strict=True)}
 

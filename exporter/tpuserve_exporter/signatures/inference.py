@@ -1,6 +1,6 @@
-"""`classify` and `regress`: what the Classify and Regress calls need of a signature.
+"""`classify` and `regress` signatures, for the Classify and Regress calls.
 
-One input called `inputs`, of serialized tf.Examples; outputs `classes` and `scores`, or `outputs`
+They have one input named `inputs` with serialized tf.Examples, and the outputs `classes` and `scores`, or `outputs`
 (tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc).
 """
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 INPUT = "inputs"
-# What class scores are usually called, where several outputs could be them.
+# Common names of class scores, to choose from several fitting outputs.
 _USUAL_SCORES = ("scores", "probabilities", "predictions", "logits")
 
 
 def classify(
     request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue], labels: Sequence[str]
 ) -> ServedSignature:
-    """Every class with its score, in the model's order. Without `labels` classes are called by their number.
+    """Serve every class with its score, in the model's order. Without `labels`, the classes have numbers as names.
 
-    Raises OptionConflict where no output, or no one output, is scores of classes, or the labels are not as many.
+    Raises OptionConflict if there is not exactly one output of class scores, or if the number of labels differs.
     """
     name = _find_output(request, device, "scores", _are_scores, "floats of [batch, classes]")
     count = device.outputs[name].shape[1]
@@ -49,7 +49,7 @@ def classify(
 
 
 def regress(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> ServedSignature:
-    """One number a row. Raises OptionConflict where no output, or no one output, is that."""
+    """Serve one number a row. Raises OptionConflict if there is not exactly one output of this kind."""
     name = _find_output(request, device, "value", _is_value, "floats of [batch] or [batch, 1]")
 
     def read(outputs: "Mapping[str, tf.Tensor]") -> "dict[str, tf.Tensor]":
@@ -82,9 +82,10 @@ def _serve(
 def _find_output(
     request: SignatureRequest, device: DevicePart, option: str, fits: "Callable[[tf.TensorSpec], bool]", wanted: str
 ) -> str:
-    """The output named by the option, else one called as scores are, else the only one there is.
+    """Return the output named by the option, or else one with a common name of scores, or else the only output.
 
-    One of several that happens to fit may be anything: an embedding has the shape of scores.
+    With several outputs, a fitting shape is not enough, because an embedding has the shape of scores. Raises
+    OptionConflict.
     """
     described = ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in device.outputs.items())
     named = request.options.get(option)

@@ -1,4 +1,4 @@
-"""The kinds of signature there are, and the signatures that one export offers."""
+"""The kinds of signatures, and the signatures of one export."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +17,10 @@ def serve_signatures(
     pad_values: Mapping[str, PadValue],
     labels: Sequence[str] = (),
 ) -> dict[str, ServedSignature]:
-    """A signature for each request, by name; the first under the default name, too, where none is called so.
+    """Return a signature for each --signature, by name. If none has the default name, the first also gets that name.
 
-    Requests that name no signature are answered by that. Raises OptionConflict or BuilderFailed, naming the request.
+    Servers use the default signature if a client's request names none. Raises OptionConflict or BuilderFailed with the
+    text of the --signature.
     """
     kinds: dict[str, Callable[[SignatureRequest], ServedSignature]] = {
         "tensor": lambda request: tensors.serve(request, device),

@@ -1,4 +1,4 @@
-"""The names of a model's classes: a text file, one a line, in the order of its scores."""
+"""The names of a model's classes: a text file with one name a line, in the order of the scores."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import OptionConflict
 
-# In the version, for clients that are given scores alone.
+# The file in a version, for clients that receive only scores.
 LABELS_FILE = Path("assets.extra/labels.txt")
 
 
 def write_labels(version: Path, labels: Sequence[str]) -> None:
-    """Put them into a version directory; nothing where there are none."""
+    """Write the labels into a version directory. Without labels, write no file."""
     if labels:
         path = version / LABELS_FILE
         path.parent.mkdir(exist_ok=True)
@@ -19,9 +19,9 @@ def write_labels(version: Path, labels: Sequence[str]) -> None:
 
 
 def read_labels(path: Path | None) -> tuple[str, ...]:
-    """The lines of the file, without blanks around; none without a file.
+    """Return the lines of the file without surrounding spaces, or () without a file.
 
-    Raises OptionConflict for a file that is no text, is empty, or has an empty line or a name twice.
+    Raises OptionConflict for a file that is not text, is empty, has an empty line, or repeats a name.
     """
     if path is None:
         return ()

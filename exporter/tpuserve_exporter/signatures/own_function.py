@@ -1,4 +1,4 @@
-"""`pkg.module:function`: a host part of the user's own.
+"""`pkg.module:function` signatures: a host part from the user's code.
 
     def serve_text(call, inputs, **options):
         table = tf.lookup.StaticHashTable(...)
@@ -8,9 +8,10 @@
 
         return run, {"text": tf.TensorSpec([None], tf.string)}, [table]
 
-`call` is the device part, `inputs` its tf.TensorSpecs by name. It is called twice, around what is written and around
-the source, and returns the signature's function (tensors by name to a dictionary of tensors), the specs of its inputs,
-and, if it has tables or variables of its own, a list of them.
+`call` is the device part, and `inputs` has its tf.TensorSpecs by name. The exporter calls the function at least twice:
+for the written model and for the source. The function returns the signature's function, the specs of its inputs, and
+optionally a list of its tables and variables. The signature's function takes tensors by name and returns a dictionary
+of tensors.
 """
 
 import json
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
-    """Options of the request are the function's arguments, read as JSON where they are. Raises BuilderFailed."""
+    """Serve a signature with the user's function. Raises BuilderFailed.
+
+    The options in --signature are the function's arguments, parsed as JSON if they are valid JSON, or else text.
+    """
     function = find_builder(request.kind, "--signature")
     arguments = {name: _read(value) for name, value in request.options.items()}
 
@@ -52,7 +56,7 @@ def _read(text: str) -> object:
 
 
 def _check(request: SignatureRequest, made: object) -> ServedFunction:
-    """That it is a function, specs by name, and maybe what to track."""
+    """Check that `made` is a function, specs by name, and optionally trackables. Raises BuilderFailed."""
     import tensorflow as tf
 
     wanted = "it returns a function, a dictionary of tf.TensorSpec, and maybe a list of what to track"

@@ -1,6 +1,6 @@
-"""Image files of known pixels, and the model's inputs for them, prepared without TensorFlow.
+"""Image files with known pixels, and the model's inputs for them, prepared without TensorFlow.
 
-The preparation is independent: a comparison that shares the version's own cannot find a mistake in it.
+The preparation is independent of the version's. A comparison that used the same code could not find its errors.
 """
 
 import struct
@@ -21,7 +21,7 @@ _BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class RawImages:
-    """Images in the size that the model's input `name` takes, so that nothing is resized.
+    """Images in the size of the model's input `name`, so that the signature does not resize them.
 
     `layout` is the order of the input's dimensions, such as `NHWC`.
     """

@@ -1,4 +1,4 @@
-"""A signature that a version offers: a host part around the device part."""
+"""A signature of a version: a host part around the device part."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ REGRESS = "tensorflow/serving/regress"
 
 @dataclass(frozen=True, slots=True)
 class ServedSignature:
-    """`wrap` puts the host part around a device part: around the one that is written, and around the source itself.
+    """A signature. `wrap` puts its host part around a device part: the written one, or the source itself.
 
-    What it returns tracks the host part's own tables and assets, and not the model's. `raw_images` are images of known
-    pixels, for signatures that take image files. `note` states a choice that the exporter made, `warning` one that is
-    likely wrong.
+    The wrapped function tracks the tables and assets of the host part, and not those of the model. `raw_images` are
+    images with known pixels, for signatures that take image files. `note` states a choice of the exporter, and
+    `warning` a likely mistake of the user.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ServedSignature:
 
 
 class WrappedReference:
-    """The source's answers to any of the signatures: its host part, run operation by operation around the source."""
+    """The source behind every signature, to compare outputs with. Host parts run eagerly around the source."""
 
     def __init__(self, signatures: Mapping[str, ServedSignature], device: DevicePart, source: Runnable) -> None:
         self._signatures = signatures
@@ -46,7 +46,7 @@ class WrappedReference:
         self._wrapped: dict[str, ServedFunction] = {}
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises tf.errors.OpError where the host part does."""
+        """Return the outputs by name. Raises tf.errors.OpError if the host part fails."""
         import tensorflow as tf
 
         if signature.name not in self._wrapped:
@@ -57,15 +57,15 @@ class WrappedReference:
 
     @property
     def raw_images(self) -> dict[str, RawImages]:
-        """Images of known pixels by signature, for those that take image files."""
+        """Images with known pixels, by signature, for signatures that take image files."""
         return {name: one.raw_images for name, one in self._signatures.items() if one.raw_images is not None}
 
     def run_device(self, inputs: Tensors) -> Tensors:
-        """Ask the source itself, without any host part."""
+        """Run the source without a host part."""
         return self._source.run(self._device, inputs)
 
     def release(self) -> None:
-        """Give the source's memory back, if it can; it cannot be asked any more."""
+        """Release the source's memory if it supports this. The caller must not call `run` afterwards."""
         if isinstance(self._source, Releasable):
             self._source.release()
 

@@ -1,4 +1,4 @@
-"""`tensor`: the model's own inputs and outputs, names and dtypes kept."""
+"""`tensor` signatures: the model's inputs and outputs with their names and dtypes."""
 
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.signature_request import SignatureRequest
@@ -7,7 +7,7 @@ from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 
 def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
-    """Nothing is left to the host."""
+    """Serve the device part without a host part."""
     return ServedSignature(
         request.name, request.kind, lambda call: ServedFunction(device.inputs, call, [], device.ragged)
     )

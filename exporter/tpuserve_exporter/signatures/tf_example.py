@@ -1,4 +1,4 @@
-"""`tf_example`: serialized tf.Examples in, with a feature for each of the model's inputs, parsed on the host."""
+"""`tf_example` signatures: serialized tf.Examples with a feature for each of the model's inputs, parsed on the host."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ INPUT = "examples"
 
 
 def serve(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> ServedSignature:
-    """Outputs are the model's own. Raises OptionConflict where an input is none that a feature can hold."""
+    """Serve the model's outputs for tf.Examples. Raises OptionConflict if a feature cannot hold an input."""
     parser = ExampleParser(request, device, pad_values)
     return ServedSignature(
         request.name,
@@ -27,17 +27,17 @@ def serve(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str
 
 
 def example_specs(name: str) -> "dict[str, tf.TensorSpec]":
-    """The one input, called `name`: serialized tf.Examples, one a row."""
+    """Return the spec of the one input, `name`, which takes a serialized tf.Example for each row."""
     import tensorflow as tf
 
     return {name: tf.TensorSpec([None], tf.string, name=name)}
 
 
 class ExampleParser:
-    """Parses serialized tf.Examples into the device part's inputs.
+    """A parser of serialized tf.Examples to the device part's inputs.
 
-    A feature is called what the input is called; floats of any width are float lists, integers and booleans int64
-    lists, strings byte lists. A sequence is as long as the longest in its batch; `pad_values` fill the others up.
+    Each feature has the name of its input. Floats of any width are float lists, integers and booleans are int64 lists,
+    and strings are byte lists. `pad_values` pad the sequences of a batch to the longest one.
     """
 
     def __init__(self, request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> None:
@@ -47,7 +47,7 @@ class ExampleParser:
         }
 
     def parse(self, examples: "tf.Tensor") -> "dict[str, tf.Tensor]":
-        """The device part's inputs by name."""
+        """Return the device part's inputs by name."""
         import tensorflow as tf
 
         with tf.device("/device:CPU:0"):
@@ -76,7 +76,7 @@ def _feature(
 
 
 def _stored_dtype(request: SignatureRequest, name: str, spec: "tf.TensorSpec") -> "tf.DType":
-    """The one of a feature's three lists that holds such values."""
+    """Return the dtype of the feature's list that holds the input's values. Raises OptionConflict."""
     import tensorflow as tf
 
     if spec.dtype.is_floating:
