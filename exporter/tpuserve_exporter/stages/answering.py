@@ -1,4 +1,4 @@
-"""The stage that records the answers to compare: those of the source, of the version in Python, and of its programs."""
+"""The stage that records outputs to compare: of the source, of the version in Python, and of its programs."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from tpuserve_formats.manifest.device import DeviceNumerics, ManifestDevice
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A version and the answers to compare with those of a session. `device` has the findings of --tpu-numerics.
+    """A version, and the outputs to compare with those of a session. `device` has the results of --tpu-numerics.
 
-    The source has given its weights' memory back.
+    The source has released its weights.
     """
 
     written: Written
@@ -23,7 +23,7 @@ class Answered:
 
 
 def record_answers(job: Job, compiled: Compiled) -> Answered:
-    """Ask the source, then the version. Raises CannotLower for Python functions, and what Checks.ask raises."""
+    """Run the source and then the version. Raises CannotLower for Python functions, and the errors of Checks.ask."""
     written, device = compiled.written, compiled.device
     check_no_python(written.folder)
     asked = job.checks.ask(written.source, written.folder, device)

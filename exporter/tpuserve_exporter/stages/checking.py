@@ -1,4 +1,4 @@
-"""The stage that checks a version in a session, as servers load it, and asks it the examples."""
+"""The stage that checks a version in a session, as servers load it, and runs the examples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tpuserve_formats.manifest.device import ManifestDevice
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A version that passed the checks. `version` has their findings; the report shows the answers in `samples`."""
+    """A version that passed the checks. `version` has their results, and `samples` the predictions for the report."""
 
     written: Written
     device: ManifestDevice | None
@@ -28,7 +28,7 @@ class Checked:
 
 
 def check_version(job: Job, answered: Answered, session: SessionModel) -> Checked:
-    """Compare the answers of `session`. Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed."""
+    """Compare the outputs of `session`. Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed."""
     written, device = answered.written, answered.device
     version = job.checks.run(written.source, answered.asked, written.folder, session, device)
     return Checked(written, device, version, _ask_examples(job, version, session))

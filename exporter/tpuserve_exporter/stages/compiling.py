@@ -12,7 +12,7 @@ from tpuserve_formats.manifest.device import DeviceShardRule, ManifestDevice
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A written version. `device` has the rules of --shard and the findings of `preflight`, which --tpu asks for."""
+    """A written version. `device` has the rules of --shard and the results of `preflight`, which --tpu enables."""
 
     written: Written
     device: ManifestDevice | None = None

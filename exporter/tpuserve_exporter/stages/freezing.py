@@ -1,4 +1,4 @@
-"""The stage that replaces the source's model with a model that computes less, if --freeze asks for it."""
+"""The stage that replaces the source's model with a model that computes less, with --freeze."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ class Frozen:
 
 
 def freeze_model(job: Job, opened: OpenedSource) -> Frozen:
-    """Fold the operations that depend on weights alone. Raises CannotLower and BuilderFailed."""
+    """Fold the operations that depend only on weights. Raises CannotLower and BuilderFailed."""
     if not job.options.model.freeze or isinstance(opened.model, Path):
         return Frozen(opened)
     with job.progress.step("Fold what follows from the weights") as step:

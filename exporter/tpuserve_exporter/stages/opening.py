@@ -20,7 +20,7 @@ from tpuserve_exporter.stages.job import Job
 
 
 def open_model(job: Job, live: object | None) -> OpenedSource:
-    """Open the source, or a `live` model in its place.
+    """Open the source, or a `live` model instead.
 
     Raises the errors of its kind, OptionConflict for options that the source does not take, and WeightsNotFinite.
     """
@@ -48,7 +48,7 @@ def _open_kind(options: ExportOptions, live: object | None) -> OpenedSource:
 
 
 def _check_weights(job: Job, source: OpenedSource) -> None:
-    """Raises WeightsNotFinite, unless that is allowed."""
+    """Raise WeightsNotFinite for NaN or infinite weights, unless the options allow them."""
     model = source.model
     values = saved_values(model) if isinstance(model, Path) else named_values(model.trackables)
     scalars = {} if source.jax is None else source.jax.scalars

@@ -15,8 +15,8 @@ from tpuserve_exporter.version.tflite_writer import check_litert
 def prepare(options: ExportOptions, progress: Progress) -> Job:
     """Check the libraries, files and version number that `options` need.
 
-    Raises MissingExtra for a missing library, OptionConflict for bad --labels and for a mesh larger than a topology,
-    and PublishFailed for a number that another version has.
+    Raises MissingExtra for a missing library, and PublishFailed for a number that another version has. Raises
+    OptionConflict for bad --labels and for a mesh larger than a topology.
     """
     destination = open_destination(options.out_base)
     labels = read_labels(options.labels)

@@ -23,7 +23,7 @@ class Published:
 
 
 def publish_version(job: Job, served: Served) -> Published:
-    """Publish, unless dry-running or the version exists. Raises PublishFailed."""
+    """Publish the version, unless this is a dry run or the version exists. Raises PublishFailed."""
     options, described = job.options, served.described
     same = None if options.dry_run or options.again else _find_same(job, described.manifest)
     if same is not None:
@@ -32,7 +32,7 @@ def publish_version(job: Job, served: Served) -> Published:
 
 
 def _find_same(job: Job, manifest: Manifest) -> int | None:
-    """The newest version, if it is this one. What was asked for by number is published all the same."""
+    """Return the newest version's number if it has the same content. Return None for an explicit --version."""
     newest = None if isinstance(job.options.version, int) else job.destination.newest()
     return newest.number if newest is not None and holds(newest, manifest) else None
 

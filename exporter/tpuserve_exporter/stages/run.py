@@ -1,4 +1,4 @@
-"""One export from beginning to end: its stages in order. Each stage takes the results of earlier stages."""
+"""One export from start to end: its stages in order. Each stage takes the results of earlier stages."""
 
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.progress import Progress
@@ -18,13 +18,13 @@ from tpuserve_exporter.stages.writing import write_version
 
 
 def run_export(options: ExportOptions, progress: Progress, live: object | None = None) -> Exported:
-    """Publish a version, unless dry-running. Blocks. TensorFlow must be up (tensorflow_start).
+    """Export a version, and publish it unless this is a dry run. Blocks. The caller has started TensorFlow.
 
-    A `live` model takes the place of the source that the options name. Raises ExportError with nothing published and
-    nothing left behind.
+    A `live` model replaces the source in the options. Raises ExportError, and then publishes nothing and leaves no
+    files. `tensorflow_start` starts TensorFlow.
     """
     job = prepare(options, progress)
-    # No variable here refers to the source's own model: Python frees it when the frozen model exists.
+    # No variable here refers to the source's own model, so that Python frees it when the frozen model exists.
     frozen = freeze_model(job, open_model(job, live))
     with staging_folder(job, frozen) as folder:
         written = write_version(job, frozen, folder)

@@ -1,4 +1,4 @@
-"""The stage that serves a version by a real server, if --serve-check asks for it."""
+"""The stage that serves a version with a real server, with --serve-check."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Served:
 
 
 def choose_questions(job: Job, checked: Checked) -> Sequence[Question]:
-    """Choose the requests to the server. Needs the session of the checks open: it may compute the expected answers."""
+    """Choose the requests to the server. The checks' session must be open: it may compute the expected outputs."""
     return make_questions(checked.version, job.options.batch_sizes) if job.options.serve_check else ()
 
 
 def serve_version(job: Job, described: Described, questions: Sequence[Question]) -> Served:
-    """Start a server and ask it. Blocks. Raises MissingExtra, SessionLoadFailed or ParityFailed."""
+    """Start a server and compare its predictions. Blocks. Raises MissingExtra, SessionLoadFailed or ParityFailed."""
     if not job.options.serve_check:
         return Served(described)
     with job.progress.step("Serve it by a real server") as step:

@@ -1,4 +1,4 @@
-"""The folder in which stages write a version before they publish it. The export removes what remains in it."""
+"""The directory in which stages write a version before they publish it. The export removes it at the end."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from tpuserve_exporter.stages.job import Job
 
 @contextlib.contextmanager
 def staging_folder(job: Job, frozen: Frozen) -> Iterator[Path]:
-    """Give a path for the version while the body runs. Raises PublishFailed, also for disk errors in the body."""
+    """Yield a path for the version while the body runs. Raises PublishFailed, also for disk errors in the body."""
     needed_bytes = functools.partial(estimate_size, frozen.source)
     with _open_folder(job) as folder, disk_errors(folder, _place(job.options), needed_bytes):
         yield folder
@@ -24,7 +24,7 @@ def staging_folder(job: Job, frozen: Frozen) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _open_folder(job: Job) -> Iterator[Path]:
-    """Beside the versions, to be renamed into place; a dry run does not touch the base at all."""
+    """Yield a path next to the versions, to be renamed into place. A dry run uses a temporary directory instead."""
     if not job.options.dry_run:
         with job.destination.staging() as folder:
             yield folder
@@ -34,13 +34,13 @@ def _open_folder(job: Job) -> Iterator[Path]:
 
 
 def _place(options: ExportOptions) -> str:
-    """What users call the directory that a version is written in."""
+    """Return the name of the version's directory in error messages."""
     base = options.out_base
     return str(base) if isinstance(base, Path) and not options.dry_run else "the temporary directory (TMPDIR)"
 
 
 def estimate_size(source: OpenedSource) -> int:
-    """About how many bytes a version of it takes: its files, or its variables."""
+    """Estimate the bytes of a version from the source's files or variables."""
     if isinstance(source.model, Path):
         return sum(path.stat().st_size for path in source.model.rglob("*") if path.is_file())
     variables = (variable for _, variable in named_variables(source.model.trackables))

@@ -29,7 +29,7 @@ from tpuserve_formats.manifest.version import ManifestFreezing
 class Written:
     """A version in `folder` with the files of its model.
 
-    The reference of `source` answers to every signature. `preprocessing` has a sentence for each preparation of inputs
+    The reference of `source` computes every signature. `preprocessing` has a sentence for each preparation of inputs
     that the exporter chose itself. `device` describes the programs for TPUs, if there are any.
     """
 
@@ -42,7 +42,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _SavedModel:
-    """A SavedModel in the folder. `convert` writes its model for LiteRT; `to_lower` gives the parts to lower."""
+    """A written SavedModel. `convert` writes its model for LiteRT, and `to_lower` yields the parts to lower."""
 
     source: OpenedSource
     convert: Callable[[], int]
