@@ -1,1 +1,1 @@
-"""The files of a version: written, read again and told apart from others."""
+"""The files of a version: writers, readers and fingerprints."""

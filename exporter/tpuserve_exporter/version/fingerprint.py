@@ -1,4 +1,4 @@
-"""What a version is, in one line: two versions of one fingerprint answer alike and are served alike."""
+"""The fingerprint of a version. Versions with equal fingerprints compute the same and are served the same way."""
 
 import hashlib
 import json
@@ -16,13 +16,13 @@ from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
 from tpuserve_formats.manifest.device import ManifestDevice
 from tpuserve_formats.manifest.version import Manifest, ManifestFile, ManifestSignature
 
-# Written otherwise by each export of one model: what they say is hashed by its meaning.
+# Files whose bytes differ between exports of one model. The fingerprint covers their meaning instead.
 _OTHER_EACH_TIME = (
     "saved_model.pb", "saved_model.pbtxt", "fingerprint.pb", "variables/",
     "assets.extra/tpuserve/programs/", "assets.extra/tpuserve/host/", WARMUP_FILE.as_posix(),
 )  # fmt: skip
 
-# Of `device`: what was found out about programs, with times that differ.
+# Fields of `device` with results about programs. They contain times, which differ between exports.
 _FOR_PEOPLE = {"preflight", "preflight_together", "numerics"}
 
 
@@ -33,9 +33,9 @@ def make_fingerprint(
     files: Mapping[str, ManifestFile],
     device: ManifestDevice | None,
 ) -> str:
-    """Over what the version computes, its weights and assets, its warm-up requests, and how servers are to batch it.
+    """Hash the version's computation, weights, assets, warm-up requests, and batching configuration.
 
-    Not over where it came from, when, and how exactly it was compared.
+    The fingerprint excludes the source, the time of the export, and the results of the checks.
     """
     described = {
         "graph": hash_graph(version),
@@ -50,7 +50,7 @@ def make_fingerprint(
 
 
 def _hash_variables(version: Path) -> Iterator[tuple[str, str]]:
-    """Name and hash of each, one value in memory at a time."""
+    """Yield the name and hash of each variable, with one value in memory at a time."""
     import tensorflow as tf
 
     prefix = find_variables(version)
@@ -64,20 +64,20 @@ def _hash_variables(version: Path) -> Iterator[tuple[str, str]]:
 
 
 def _content(value: Array) -> bytes | memoryview:
-    """As bytes, whatever the dtype: bfloat16 is none that Python knows."""
+    """Return the value's bytes. Numbers become uint8 first, because Python's buffers do not support bfloat16."""
     if value.dtype == object:
         return repr(value.tolist()).encode()
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
 
 
 def holds(published: PublishedVersion, manifest: Manifest) -> bool:
-    """Whether a published version is what `manifest` describes, as far as its own manifest and file sizes tell."""
+    """Return whether a published version has the fingerprint in `manifest`, and the file sizes in its own manifest."""
     if manifest.fingerprint is None or published.manifest is None:
         return False
     try:
         theirs = json.loads(published.manifest)
         sizes = {name: file["size_bytes"] for name, file in theirs["files"].items()}
         same = theirs.get("fingerprint") == manifest.fingerprint
-    except (ValueError, TypeError, KeyError, AttributeError):  # no manifest of ours
+    except (ValueError, TypeError, KeyError, AttributeError):  # not a manifest of the exporter
         return False
     return same and all(published.sizes.get(name) == size for name, size in sizes.items())

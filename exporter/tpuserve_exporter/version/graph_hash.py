@@ -1,8 +1,8 @@
-"""A hash of what a SavedModel computes: the same for every export of one model, another for any other computation.
+"""A hash of a SavedModel's computation, equal for every export of one model and different for other computations.
 
-The bytes of saved_model.pb differ between exports of one model: functions and nodes have numbers in their names, maps
-are written in any order. TensorFlow's own fingerprint.pb leaves out the bodies of functions, that is the whole model:
-with the same variables, relu and tanh have one singleprint. Here every node is known by what it computes from what.
+The bytes of saved_model.pb differ between exports of one model, because functions and nodes have numbers in their names
+and maps have no fixed order. TensorFlow's fingerprint.pb omits the bodies of functions, which hold the whole model. For
+equal variables, relu and tanh have one such fingerprint. This module hashes every node by its operation and inputs.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
-# Attributes that number this export's objects or say how to run it, not what it computes. Those that begin with an
-# underscore are TensorFlow's remarks to itself.
+# Attributes that number objects of one export or configure execution, without effect on the computation. The hash also
+# ignores attributes with a leading underscore, which are internal to TensorFlow.
 _LEFT_OUT = frozenset({"config_proto", "executor_type", "shared_name", "container", "experimental_debug_info"})
-# Where graphs of TensorFlow 1 say what fills their tables.
+# Collections in graphs of TensorFlow 1 with the operations that fill tables.
 _INITIALIZERS = ("legacy_init_op", "saved_model_main_op", "table_initializer")
 
 
 def hash_graph(version: Path) -> str:
-    """SHA-256 of the canonical form of `saved_model.pb`: its signatures, and every operation that they lead to."""
+    """Return the SHA-256 of the canonical `saved_model.pb`: its signatures, and every operation that they need."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     binary = version / "saved_model.pb"
-    if not binary.is_file():  # in text: as written
+    if not binary.is_file():  # the text format has no canonical form
         return hashlib.sha256((version / "saved_model.pbtxt").read_bytes()).hexdigest()
     saved_model = SavedModel.FromString(binary.read_bytes())
     meta_graphs = sorted(saved_model.meta_graphs, key=lambda one: sorted(one.meta_info_def.tags))
@@ -42,11 +42,11 @@ def _hash_meta_graph(meta_graph: "MetaGraphDef") -> str:
         parts += [name, signature.SerializeToString(deterministic=True).hex()]
         infos = [*signature.inputs.values(), *signature.outputs.values()]
         roots += [_node_name(info.name) for info in infos]
-    # Which value goes into which variable, and what tables are filled with: no signature leads there.
+    # Signatures do not lead to the operations that restore variables and fill tables.
     roots.append(_node_name(meta_graph.saver_def.restore_op_name))
     for key in _INITIALIZERS:
         roots += map(_node_name, meta_graph.collection_def[key].node_list.value)
-    # What has no inputs keeps its name here: two variables of one shape are told apart by it.
+    # Nodes without inputs keep their names, which distinguish two variables of one shape.
     functions = _Functions(meta_graph.graph_def.library.function)
     leaves = {
         name: _digest([name, node.op, *_hash_attributes(node.attr, functions)])
@@ -58,7 +58,7 @@ def _hash_meta_graph(meta_graph: "MetaGraphDef") -> str:
 
 
 class _Functions:
-    """Hashes of a library's functions, each known by what it computes."""
+    """Hashes of a library's functions by their computation."""
 
     def __init__(self, library: "Iterable[FunctionDef]") -> None:
         self._functions = {function.signature.name: function for function in library}
@@ -83,7 +83,7 @@ class _Functions:
 def _hash_nodes(
     nodes: "Mapping[str, NodeDef]", roots: Iterable[str], known: Mapping[str, str], functions: _Functions
 ) -> dict[str, str]:
-    """Hashes by name of the nodes that `roots` need, on top of those `known`. No recursion: graphs are deep."""
+    """Return `known` and the hashes of the nodes that `roots` need, by name. Graphs are too deep for recursion."""
     hashes, waiting, begun = dict(known), list(roots), set[str]()
     while waiting:
         name = waiting[-1]
@@ -91,7 +91,7 @@ def _hash_nodes(
             waiting.pop()
             continue
         sources = map(_node_name, nodes[name].input)
-        # What has begun and is no further is around a loop of TensorFlow 1: it stays known by its name.
+        # A node that has begun and has no hash is part of a loop of TensorFlow 1. Its name stands for its hash.
         first = [] if name in begun else [one for one in sources if one not in hashes and one not in begun]
         begun.add(name)
         if first:
@@ -108,7 +108,7 @@ def _hash_node(node: "NodeDef", hashes: Mapping[str, str], functions: _Functions
 
 
 def _reference(tensor: str, hashes: Mapping[str, str]) -> str:
-    """`node`, `node:1`, `node:y:0` or `^node`, with the node's hash for its name."""
+    """Return a reference such as `node`, `node:1`, `node:y:0` or `^node` with the node's hash instead of its name."""
     name, colon, output = tensor.removeprefix("^").partition(":")
     return f"{hashes.get(name, name)}{colon}{output}"
 

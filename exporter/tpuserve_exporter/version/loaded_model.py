@@ -1,4 +1,4 @@
-"""A written SavedModel, loaded both ways: into a session, as TensorFlow Serving does, and by Python."""
+"""A written SavedModel, loaded into a session as TensorFlow Serving does, or by Python."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 
 class SessionModel:
-    """A SavedModel in a v1 session. Variables sit in the session: use it within `open_session`."""
+    """A SavedModel in a v1 session. The session holds the variables, so this is valid only within `open_session`."""
 
     def __init__(self, session: "tf.compat.v1.Session", signatures: dict[str, Signature]) -> None:
         self._session = session
         self.signatures = signatures
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises tf.errors.OpError where the graph does, SamplesUnfit for shapes it cannot take."""
+        """Return the outputs by name. Raises tf.errors.OpError if the graph fails, SamplesUnfit for unfit shapes."""
         feeds = {signature.inputs[name].graph_name: value for name, value in inputs.items()}
         fetches = {name: spec.graph_name for name, spec in signature.outputs.items()}
         try:
             outputs: Tensors = self._session.run(fetches, feed_dict=feeds)
         except UnicodeDecodeError as error:
-            # The graph refused a string; its message quotes the string, and the quotation is no text.
+            # The graph refused a string. The error quotes the string, which is not valid UTF-8.
             raise SamplesUnfit(f"{signature.name} cannot take a string it was fed") from error
         except ValueError as error:
             raise SamplesUnfit(f"{signature.name}: {error}") from error
         return outputs
 
     def make_examples(self, count: int, longest: int) -> list[bytes]:
-        """tf.Examples that the graph's parsers take, each of other values; sequences are at most `longest` long."""
+        """Make different tf.Examples that the graph's parsers accept, with sequences of at most `longest` values."""
         return make_examples(self._session.graph.as_graph_def(), count, longest)
 
     def makes(self, dtype: str) -> bool:
-        """Whether any operation, in the graph or its functions, makes tensors of `dtype`, TensorFlow's name."""
+        """Return whether any operation in the graph or its functions has tensors of `dtype` (TensorFlow's name)."""
         import tensorflow as tf
 
         graph_def = self._session.graph.as_graph_def()
@@ -55,13 +55,13 @@ class SessionModel:
 
 @contextlib.contextmanager
 def open_session(path: Path) -> Iterator[SessionModel]:
-    """Load `path` into a session for as long as the body lasts. Raises SessionLoadFailed."""
+    """Load `path` into a session while the body runs. Raises SessionLoadFailed."""
     import tensorflow as tf
 
     graph = tf.Graph()
     with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
         try:
-            # The graph is current while it is loaded and no longer: what else the body runs, it runs eagerly.
+            # The graph is the default graph only while it loads, so that the body runs other operations eagerly.
             with graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
@@ -70,16 +70,16 @@ def open_session(path: Path) -> Iterator[SessionModel]:
 
 
 def _session_failure(error: Exception, path: Path) -> SessionLoadFailed:
-    """Without the directory, which has a name of the moment."""
+    """Return the error for a failed load, without the path of the temporary directory."""
     reason = reason_of(error).replace(f"{path}/", "").replace(str(path), "it")
     return SessionLoadFailed(f"the SavedModel does not load in a session: {reason}")
 
 
 class WrittenModel:
-    """The graph of a SavedModel without its weights; `source` answers for it, as it was written from that."""
+    """The graph of a SavedModel without its weights. Its `source` computes the outputs instead."""
 
     def __init__(self, path: Path, source: Runnable) -> None:
-        """Raises SessionLoadFailed."""
+        """Read the graph. Raises SessionLoadFailed."""
         import tensorflow as tf
 
         self._graph, self._source = tf.Graph(), source
@@ -92,14 +92,14 @@ class WrittenModel:
         self.signatures = _settle_all(meta_graph, self._graph)
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises SamplesUnfit for inputs that the source cannot take."""
+        """Return the outputs by name. Raises SamplesUnfit for inputs that the source cannot take."""
         try:
             return self._source.run(signature, inputs)
         except Exception as error:  # each framework raises its own
             raise SamplesUnfit(f"{signature.name}: {reason_of(error)}") from error
 
     def make_examples(self, count: int, longest: int) -> list[bytes]:
-        """tf.Examples that the graph's parsers take, each of other values; sequences are at most `longest` long."""
+        """Make different tf.Examples that the graph's parsers accept, with sequences of at most `longest` values."""
         return make_examples(self._graph.as_graph_def(), count, longest)
 
 
@@ -127,10 +127,10 @@ def _settle_all(meta_graph: "MetaGraphDef", graph: "tf.Graph") -> dict[str, Sign
 
 
 def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
-    """The signature with the graph's dtypes, and its shapes where the signature states none.
+    """Return the signature with the graph's dtypes, and with the graph's shapes if the signature states none.
 
-    Old exporters left shapes out, which reads as an unknown rank or as a scalar, and got some dtypes wrong: a session
-    goes by the graph.
+    Old exporters omitted shapes, which then read as an unknown rank or a scalar, and wrote some wrong dtypes. A session
+    uses those of the graph.
     """
 
     def settle(name: str, spec: TensorSpec) -> TensorSpec:
@@ -150,7 +150,7 @@ def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
 
 
 class PythonModel:
-    """A SavedModel loaded by tf.saved_model.load. Some that load in a session do not load here."""
+    """A SavedModel loaded by tf.saved_model.load. Some SavedModels load only in a session."""
 
     def __init__(self, path: Path) -> None:
         import tensorflow as tf
@@ -158,7 +158,7 @@ class PythonModel:
         self._loaded = tf.saved_model.load(str(path))
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises tf.errors.OpError where the graph does."""
+        """Return the outputs by name. Raises tf.errors.OpError if the graph fails."""
         import tensorflow as tf
 
         specs = signature.inputs
@@ -167,5 +167,5 @@ class PythonModel:
         return {name: value.numpy() for name, value in outputs.items()}
 
     def release(self) -> None:
-        """Give the weights' memory back; it cannot be asked any more."""
+        """Release the weights' memory. The caller must not call `run` afterwards."""
         release_weights([self._loaded])

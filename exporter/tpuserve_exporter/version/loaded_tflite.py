@@ -1,4 +1,4 @@
-"""A written `model.tflite`, run by LiteRT."""
+"""A written `model.tflite` in LiteRT."""
 
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,14 @@ from tpuserve_exporter.tensorflow_start import stderr_caught
 
 
 class TfliteModel:
-    """Answers the signatures that it has."""
+    """A model in LiteRT, which runs the signatures in its file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ParityFailed where LiteRT does not take the file."""
+        """Load the file. Raises ParityFailed if LiteRT refuses it."""
         from ai_edge_litert.interpreter import Interpreter
 
         try:
-            # It tells of the delegates that it has, on the descriptor itself.
+            # LiteRT writes messages on its delegates directly to the file descriptor.
             with stderr_caught():
                 self._interpreter = Interpreter(model_path=str(path))
         except (ValueError, RuntimeError) as error:
@@ -25,7 +25,7 @@ class TfliteModel:
         self._runners: dict[str, Any] = {}  # LiteRT is untyped
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Outputs by name. Raises ParityFailed where LiteRT fails."""
+        """Return the outputs by name. Raises ParityFailed if LiteRT fails."""
         try:
             with stderr_caught():
                 if signature.name not in self._runners:

@@ -1,4 +1,4 @@
-"""Fill the parts of the manifest (docs/manifest.md) and write it. Its models are those of `tpuserve_formats`."""
+"""Functions that fill parts of the manifest (docs/manifest.md) and write it. `tpuserve_formats` defines its models."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -42,16 +42,16 @@ def describe_weights(restore: RestoreReport | None) -> ManifestWeights:
 
 
 def write_manifest(manifest: Manifest, version: Path) -> None:
-    """Write it into a version directory, after every other file."""
+    """Write the manifest into a version directory. All other files must exist."""
     path = version / MANIFEST_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def describe_files(version: Path, advance: Callable[[int, int], None]) -> Mapping[str, ManifestFile]:
-    """Size and SHA-256 of every file of a version but the manifest, by path relative to it. Reads them all.
+    """Return size and SHA-256 of every file of a version except the manifest, by relative path. Reads all files.
 
-    `advance` is told how many files are read, of how many.
+    The function calls `advance` with the number of files read so far and their total.
     """
     paths = sorted(path for path in version.rglob("*") if path.is_file() and path != version / MANIFEST_FILE)
     described: dict[str, ManifestFile] = {}
@@ -63,6 +63,6 @@ def describe_files(version: Path, advance: Callable[[int, int], None]) -> Mappin
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256, in hexadecimal digits. Reads all of it."""
+    """Return the file's SHA-256 in hexadecimal digits. Reads the whole file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""A version that is there already, as far as it is read before another is published."""
+"""An existing version, as the exporter reads it before it publishes another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
-    """A version that is there already: its manifest's text, None without one, and its files' sizes in bytes."""
+    """An existing version: the bytes of its manifest, or None without one, and the sizes of its files in bytes."""
 
     number: int
     manifest: bytes | None

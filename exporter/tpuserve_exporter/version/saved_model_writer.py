@@ -1,4 +1,4 @@
-"""Writes signatures as a SavedModel that loads by Python and in a session alike."""
+"""The writer of a SavedModel that loads both in Python and in a session."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,29 +12,29 @@ from tpuserve_exporter.signatures.served_signature import PREDICT, ServedSignatu
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Google's TPU inference converter looks the part to run on the device up by this alias.
+# Google's TPU inference converter finds the function for the device by this alias.
 DEVICE_FUNCTION_ALIAS = "tpu_func"
 
 
 def write_saved_model(path: Path, device: DevicePart, call: Call, signatures: Collection[ServedSignature]) -> None:
-    """Write `signatures`, which all `call` the one `device` part, into `path`, which does not exist yet.
+    """Write `signatures`, which all `call` the one `device` part, to the new directory `path`.
 
-    Raises BuilderFailed where one cannot be traced. A tf.Module that holds a Keras 3 model loads in Python only (its
-    variables get names no session finds); ExportArchive tracks the variables and lookup tables themselves.
+    Raises BuilderFailed if a signature cannot be traced. A tf.Module that holds a Keras 3 model loads only in Python,
+    because a session does not find its variables by name. ExportArchive tracks variables and lookup tables directly.
     """
     import keras
     import tensorflow as tf
 
     wrapped = {signature.name: signature.wrap(call) for signature in signatures}
     archive = keras.export.ExportArchive()
-    # Within a module, not themselves: of a Keras model tracked as such every variable is written twice, and loaded so.
+    # The archive tracks a module that holds them. For a Keras model itself, it would write and load variables twice.
     module = tf.Module()
     module.tracked = _distinct([*device.trackables, *(one for f in wrapped.values() for one in f.trackables)])
     archive.track(module)
     traces = {name: function.trace() for name, function in wrapped.items()}
     for name, (function, _) in traces.items():
         archive.add_endpoint(name, function)
-    # Before the archive finds them itself, as a set: in another order each time, which is their names in the file.
+    # Variables are named in the file by their order. Without this call, the archive would collect them as a set.
     archive.add_variable_collection("weights", _used(module, [graph for _, graph in traces.values()]))
     options = tf.saved_model.SaveOptions(function_aliases={DEVICE_FUNCTION_ALIAS: device.function})
     archive.write_out(str(path), options=options, verbose=False)
@@ -43,20 +43,20 @@ def write_saved_model(path: Path, device: DevicePart, call: Call, signatures: Co
 
 
 def _used(module: "tf.Module", graphs: "Sequence[tf.types.experimental.ConcreteFunction]") -> "list[tf.Variable]":
-    """The variables that the module tracks and the graphs use, in the module's order."""
+    """Return the variables that the module tracks and the graphs use, in the module's order."""
     used = {id(variable) for graph in graphs for variable in graph.variables}
     return [variable for _, variable in named_variables([module]) if id(variable) in used]
 
 
 def _distinct(trackables: list[Any]) -> list[Any]:
-    """Each once, in their order."""
+    """Return each object once, in order."""
     return list({id(one): one for one in trackables}.values())
 
 
 def _set_method_names(path: Path, method_names: Mapping[str, str]) -> None:
-    """TensorFlow calls every signature a prediction, and offers no way to say otherwise.
+    """Set the signatures' method names in the file, because TensorFlow writes only predictions.
 
-    The fingerprint is of the file's content, so it is made anew.
+    TensorFlow's fingerprint depends on the file's content, so this recomputes it.
     """
     if set(method_names.values()) <= {PREDICT}:
         return

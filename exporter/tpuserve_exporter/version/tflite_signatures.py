@@ -1,8 +1,8 @@
-"""SignatureDefs within a TensorFlow Lite model, where TensorFlow Serving looks for them.
+"""SignatureDefs in the metadata of a TensorFlow Lite model, where TensorFlow Serving reads them.
 
-TensorFlow Serving knows nothing of the signatures that converters write by now: without SignatureDefs it makes up one,
-called `serving_default`, whose inputs are called `serving_default_x` (servables/tensorflow/tflite_session.cc). They are
-a FlexBuffer map from name to serialized message in the model's metadata (tensorflow/lite/tools/signature).
+TensorFlow Serving does not read the signatures that current converters write. Without SignatureDefs, it makes up one
+named `serving_default` with inputs such as `serving_default_x` (servables/tensorflow/tflite_session.cc). SignatureDefs
+are a FlexBuffer map from name to serialized message in the model's metadata (tensorflow/lite/tools/signature).
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _FILE_IDENTIFIER = b"TFL3"
 
 
 def add_signature_defs(content: bytes, signatures: "Mapping[str, SignatureDef]") -> bytes:
-    """The model with those of `signatures` that its first graph has: no server of SignatureDefs looks at others."""
+    """Add the SignatureDefs of the model's first graph, the only one that servers read. Return the new model."""
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
@@ -37,7 +37,7 @@ def add_signature_defs(content: bytes, signatures: "Mapping[str, SignatureDef]")
 
 
 def _describe(model: Any, signature: Any, definition: "SignatureDef") -> bytes:  # noqa: ANN401 - generated, untyped
-    """The SavedModel's own signature, with the tensors' names in this file."""
+    """Return the SavedModel's signature with the tensor names of this file."""
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
     described = SignatureDef()
@@ -56,6 +56,6 @@ def _flex_map(signatures: Mapping[str, bytes]) -> bytes:
     with builder.Map():
         for name, serialized in sorted(signatures.items()):
             builder.Key(name)
-            # String() takes text alone; the C++ that writes these puts any bytes into a string.
+            # String() accepts only text, but TensorFlow's C++ code stores any bytes as a string.
             builder._WriteBlob(serialized, append_zero=True, type_=flexbuffers.Type.STRING)
     return bytes(builder.Finish())

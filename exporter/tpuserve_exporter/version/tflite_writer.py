@@ -1,4 +1,4 @@
-"""`--also tflite`: the model for LiteRT, where TensorFlow Serving and this server look for it."""
+"""`--also tflite`: the model for LiteRT, in the file that TensorFlow Serving and this server load."""
 
 import importlib.util
 import re
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 TFLITE_FILE = Path("model.tflite")
-# The first place that an error's line names, and the operation it complains of.
+# Matches the first location in a line of an error, and the unsupported operation.
 _LACKING = re.compile(r"(?:\"([^\"@]+)@[^\"]*\".*)?'tf\.(\w+)' op is neither a custom op nor a flex op")
 _MOST_PLACES = 5
 
 
 def check_litert() -> None:
-    """Raises MissingExtra where there is nothing to check a TensorFlow Lite model with."""
+    """Raise MissingExtra if LiteRT, which checks the model, is not installed."""
     if importlib.util.find_spec("ai_edge_litert") is None:
         raise MissingExtra("--also tflite is checked with LiteRT: pip install 'tpuserve-exporter[tflite]'")
 
 
 def write_tflite(version: Path, device: DevicePart, signatures: Collection[ServedSignature]) -> int:
-    """Convert the device part, with every signature of tensors, into `version`; returns the file's bytes.
+    """Convert the device part with every signature of kind `tensor` into `version`. Return the file's size in bytes.
 
-    Host parts stay out: TensorFlow Lite can decode and parse nothing. Raises CannotLower for what it lacks, and
-    OptionConflict where no signature is one of tensors.
+    The model omits host parts, because TensorFlow Lite can neither decode nor parse. Raises CannotLower for unsupported
+    operations, and OptionConflict if no signature has the kind `tensor`.
     """
     bare = [signature for signature in signatures if signature.kind == TENSOR_KIND]
     if not bare:
@@ -47,12 +47,12 @@ def write_tflite(version: Path, device: DevicePart, signatures: Collection[Serve
 
 
 def convert_saved_model(version: Path) -> int:
-    """Convert what a SavedModel that was taken over offers without strings, as `write_tflite` does."""
+    """Convert the signatures without string inputs of a copied SavedModel, as `write_tflite` does."""
     return _convert(version, version)
 
 
 def _signatures_of_tensors(saved_model: Path) -> "dict[str, SignatureDef]":
-    """Those that take no strings. Raises CannotLower where there is none."""
+    """Return the signatures that take no strings. Raises CannotLower if there are none."""
     import tensorflow as tf
     from tensorflow.python.saved_model.loader_impl import parse_saved_model
 
@@ -76,7 +76,7 @@ def _convert(saved_model: Path, version: Path) -> int:
         with stderr_caught():
             converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=list(signatures))
             content: bytes = converter.convert()
-    except Exception as error:  # ConverterError is private, and not the only one
+    except Exception as error:  # ConverterError is private, and there are others
         raise CannotLower(_explain(str(error), reason_of(error))) from error
     return (version / TFLITE_FILE).write_bytes(add_signature_defs(content, signatures))
 

@@ -1,6 +1,6 @@
-"""Warm-up requests where TensorFlow Serving looks for them: a TFRecord of PredictionLog, one per signature and size.
+"""Warm-up requests in TensorFlow Serving's file, a TFRecord of PredictionLog: one for each signature and batch size.
 
-Each has the version's answer beside it, as in a request log: servers ignore it, load tests compare with it.
+Each record also has the version's response, as in a request log. Servers ignore it, and load tests compare with it.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 # Servers refuse a version with more (saved_model_warmup_util.cc of TensorFlow Serving).
 MAX_RECORDS = 1000
-# Answers beyond this are omitted: those of a model that answers in pictures would make a version much larger.
+# Responses beyond this total are omitted. A model that returns images would make its version much larger.
 _MOST_ANSWER_BYTES = 16 * 2**20
 _DEFAULT_SIGNATURE = "serving_default"
 
@@ -38,10 +38,10 @@ def write_warmup(
     batch_sizes: Sequence[int],
     model: SessionModel,
 ) -> int:
-    """Write the file into a version directory, with the first rows of each signature's samples and `model`'s answers.
+    """Write requests with the first rows of each signature's samples, and `model`'s outputs, into a version directory.
 
-    A request that fails would keep servers from loading the version. Returns the number of records. Raises
-    SamplesUnfit.
+    Returns the number of records. Raises SamplesUnfit for a request that fails, because servers could not load the
+    version.
     """
     records = []
     room = _MOST_ANSWER_BYTES
@@ -57,7 +57,10 @@ def write_warmup(
 
 
 def hash_requests(version: Path) -> str | None:
-    """SHA-256 over the requests without their answers, whose last bits differ by machine; None without the file."""
+    """Return the SHA-256 of the requests without their responses, or None without the file.
+
+    The last bits of responses differ between machines.
+    """
     from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
     if not (version / WARMUP_FILE).is_file():
@@ -79,10 +82,10 @@ def keep_warmup(
     sequences: SequenceOptions,
     warn: Callable[[str], None],
 ) -> int:
-    """Run the requests that a SavedModel brought, and keep predictions of `signatures`: servers here know no others.
+    """Run the warm-up requests of a SavedModel, and keep the predictions for `signatures`, which servers here support.
 
-    Returns the number of records left. Raises SamplesUnfit for what would keep a server from loading the version: a
-    request that fails or is longer than servers are to take, a damaged file, too many records.
+    Returns the number of kept records. Servers could not load the version with a request that fails or is too long, a
+    damaged file, or too many records. This raises SamplesUnfit for them.
     """
     records = _read(version / WARMUP_FILE)
     logs = [_parse(record, index) for index, record in enumerate(records)]
@@ -102,7 +105,7 @@ def keep_warmup(
 
 
 def read_answered(version: Path, model: SessionModel) -> list[tuple[Signature, Tensors, Tensors]]:
-    """Recorded predictions that have an answer, as signature of `model`, inputs and outputs; none without the file.
+    """Return recorded predictions with a response as (signature of `model`, inputs, outputs), or [] without the file.
 
     Raises SamplesUnfit for a damaged file, and for a request that `model` does not take.
     """
@@ -134,7 +137,7 @@ def _read(path: Path) -> list[bytes]:
                 records.append(record)  # noqa: PERF402 - the error counts the records before the damage
     except (FormatError, OSError) as error:
         raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
-    if not records and path.stat().st_size:  # shorter than a record's head: no error to TensorFlow, and no request
+    if not records and path.stat().st_size:  # shorter than a record header, which TensorFlow ignores
         raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged: it holds no record")
     if len(records) > MAX_RECORDS:
         raise SamplesUnfit(f"{WARMUP_FILE.name} has more than {MAX_RECORDS} records: no server takes it")
@@ -201,5 +204,5 @@ def _record(model_name: str, signature: Signature, inputs: Tensors, answer: Tens
     log.predict_log.request.CopyFrom(request)
     for name, value in answer.items():
         log.predict_log.response.outputs[name].CopyFrom(tf.make_tensor_proto(value, signature.outputs[name].dtype))
-    # In one order of the inputs: exports of one model write the same bytes.
+    # Deterministic order of the inputs, so that exports of one model write the same bytes.
     return bytes(log.SerializeToString(deterministic=True))
