@@ -20,8 +20,8 @@ _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "g
 class ImageOptions:
     """The options that the text alone determines. None stands for a value that the model determines.
 
-    `size` is (height, width) in pixels. `crop` is the fraction of each side that a central crop keeps. `values` is None
-    if the text has no option for pixel values.
+    `size` is (height, width) in pixels. `crop` is the fraction of the largest central window with the model's
+    proportions, along each side. `values` is None if the text has no option for pixel values.
     """
 
     input: str | None
