@@ -23,7 +23,7 @@ _JAX = re.compile(r"\bjax(\.|lib|\b)", re.IGNORECASE)
 
 
 def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
-    """Import `pkg.module:function`, with the working directory on `sys.path`.
+    """Import `pkg.module:function`, with the working directory on `sys.path`. Import no other code of the user.
 
     `option` is the command-line option that names the function, for error messages. Raises BuilderFailed.
     """

@@ -37,7 +37,7 @@ def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
 def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa: ANN401 - a Keras 2 model is untyped
     """Return the served function of a Keras 2 model.
 
-    It tracks the weights instead of the model, because Keras 2 traces all layers when TensorFlow lists what they track.
+    It tracks the weights instead of the model. Keras 2 traces all layers when TensorFlow lists the objects in a model.
     """
     return replace(serve_keras(model, options), trackables=list(model.weights))
 

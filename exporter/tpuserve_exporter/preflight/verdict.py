@@ -54,7 +54,7 @@ class ProgramVerdict:
         return self.verdict == "compiles and fits"
 
     def __str__(self) -> str:
-        """Return the verdict with its reason: `does not fit: needs 18.2 of 15.75 GiB, 2.5 GiB too much`."""
+        """Return the verdict with its reason: `does not fit: needs 18.20 of 15.75 GiB, 2.45 GiB too much`."""
         if self.verdict == "does not fit" and self.needed_bytes is not None:
             missing = gibibytes(self.needed_bytes - self.available_bytes)
             needed, available = in_gib(self.needed_bytes), gibibytes(self.available_bytes)

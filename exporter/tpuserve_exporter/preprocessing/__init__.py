@@ -1,1 +1,1 @@
-"""Detection of rescaling and normalisation inside a model, from its first operations on an image."""
+"""Detection of rescaling and normalization inside a model, from its first operations on an image."""

@@ -20,12 +20,12 @@ class LeadingArithmetic:
 
     @property
     def is_for_bytes(self) -> bool:
-        """Whether every path through the model begins by normalising values of 0 to 255."""
+        """Whether every path through the model begins by normalizing values of 0 to 255."""
         return bool(self.found) and all(one.are_of_bytes for one in self.found)
 
     @property
     def is_for_units(self) -> bool:
-        """Whether every path through the model begins by normalising values of 0 to 1."""
+        """Whether every path through the model begins by normalizing values of 0 to 1."""
         return bool(self.found) and all(one.are_of_units for one in self.found)
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from tpuserve_exporter.signature import Array
 
 # Sample values for the arithmetic: the ends of 0..1 and of 0..255.
 _POINTS = np.array([[0.0], [1.0], [255.0]])
-# Largest magnitude of normalised values: (0 - 0.485) / 0.229 is -2.1, and some models divide by less.
+# Largest magnitude of normalized values: (0 - 0.485) / 0.229 is -2.1, and some models divide by less.
 _NORMALISED = 16.0
 # Largest magnitude of values minus their mean: 0 - 123.68 to 255 - 103.94.
 _CENTRED = 300.0
@@ -43,12 +43,12 @@ class PixelValues:
 
     @property
     def are_of_bytes(self) -> bool:
-        """Whether the arithmetic normalises or centres values of 0 to 255."""
+        """Whether the arithmetic normalizes or centers values of 0 to 255."""
         return bool(self.operations) and _are_prepared(self.values[[0, 2]])
 
     @property
     def are_of_units(self) -> bool:
-        """Whether the arithmetic normalises or centres values of 0 to 1, and not those of 0 to 255."""
+        """Whether the arithmetic normalizes or centers values of 0 to 1, and not those of 0 to 255."""
         moved = np.abs(self.values - _POINTS)[:2].max() >= _LEAST_RANGE
         return bool(moved) and not self.are_of_bytes and _are_prepared(self.values[[0, 1]])
 

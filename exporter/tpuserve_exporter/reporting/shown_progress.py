@@ -1,6 +1,6 @@
 """Progress displays of an export: a live line on a terminal, plain lines elsewhere, and none with JSON.
 
-A step of less than a second leaves no line, unless it fails or --verbose is given. Its result is in the summary.
+A step of less than a second leaves no line unless it fails or the user sets --verbose. Its result is in the summary.
 """
 
 import contextlib

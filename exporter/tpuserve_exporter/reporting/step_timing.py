@@ -8,7 +8,7 @@ _SHOWN_S = 1.0
 
 
 class StepTiming:
-    """A timer of steps for a display. With `verbose`, all steps leave a line, or else steps of a second or more."""
+    """A timer of steps for a display. Steps of a second or more leave a line. With `verbose`, all steps do."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
         self.now = clock

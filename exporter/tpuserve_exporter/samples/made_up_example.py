@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def make_examples(graph: "GraphDef", count: int, longest: int) -> list[bytes]:
     """Make serialized tf.Examples with every dense feature of the graph and different values in each.
 
-    Sparse features are optional, so the Examples omit them. Sequences have one length within an Example, and different
-    lengths across Examples.
+    Without dense features, the Examples are empty. Sparse features are optional, so the Examples omit them. Sequences
+    have one length within an Example, and different lengths across Examples.
     """
     from tensorflow.core.example.example_pb2 import Example
 

@@ -1,8 +1,8 @@
 """A hash of a SavedModel's computation, equal for every export of one model and different for other computations.
 
 The bytes of saved_model.pb differ between exports of one model, because functions and nodes have numbers in their names
-and maps have no fixed order. TensorFlow's fingerprint.pb omits the bodies of functions, which hold the whole model. For
-equal variables, relu and tanh have one such fingerprint. This module hashes every node by its operation and inputs.
+and maps have no fixed order. TensorFlow's fingerprint.pb omits the bodies of functions, which hold the whole model, so
+that it is equal for relu and tanh with the same variables. This module hashes every node by its operation and inputs.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def hash_graph(version: Path) -> str:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     binary = version / "saved_model.pb"
-    if not binary.is_file():  # the text format has no canonical form
+    if not binary.is_file():  # hash the text format as written
         return hashlib.sha256((version / "saved_model.pbtxt").read_bytes()).hexdigest()
     saved_model = SavedModel.FromString(binary.read_bytes())
     meta_graphs = sorted(saved_model.meta_graphs, key=lambda one: sorted(one.meta_info_def.tags))

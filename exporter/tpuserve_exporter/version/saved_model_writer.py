@@ -34,7 +34,7 @@ def write_saved_model(path: Path, device: DevicePart, call: Call, signatures: Co
     traces = {name: function.trace() for name, function in wrapped.items()}
     for name, (function, _) in traces.items():
         archive.add_endpoint(name, function)
-    # Variables are named in the file by their order. Without this call, the archive would collect them as a set.
+    # The order of the variables determines their names in the file. The archive itself would collect them as a set.
     archive.add_variable_collection("weights", _used(module, [graph for _, graph in traces.values()]))
     options = tf.saved_model.SaveOptions(function_aliases={DEVICE_FUNCTION_ALIAS: device.function})
     archive.write_out(str(path), options=options, verbose=False)
