@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 PLATFORMS = ("cpu", "tpu")
-# The calling convention version of modules in the graph. JAX's default, 10, needs TensorFlow 2.20; 9 needs an older one.
+# Calling convention version of modules in the graph. TensorFlow reads JAX's default, 10, since 2.20, and 9 for longer.
 _MODULE_VERSION = 9
 # Dtypes of less than a byte: TensorFlow makes such variables, but sessions restore wrong values into them.
 _PACKED = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
