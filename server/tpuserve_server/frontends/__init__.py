@@ -1,1 +1,1 @@
-"""Protocols over the inference service: gRPC as a table of methods, REST as one FastAPI app. No transport here."""
+"""Protocols over the inference service: gRPC as a method table, REST as one FastAPI app. Hosts add the transport."""

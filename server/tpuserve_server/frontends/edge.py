@@ -1,4 +1,4 @@
-"""The front-ends' edge: every request is counted and timed here, whatever the protocol."""
+"""Edge of the front-ends: counts and times every request of every protocol."""
 
 import asyncio
 from types import TracebackType
@@ -10,7 +10,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import HeldModel, HeldVersion, InferenceService
 
 _NEVER = Deadline.never()
-# Event loops may run a timer this much before its time: uvloop counts in whole milliseconds.
+# Event loops may run a timer this early: uvloop counts in whole milliseconds.
 _TIMER_ERROR_S = 0.002
 
 
@@ -18,21 +18,22 @@ class Edge:
     """Measures the requests of one protocol (`grpc` or `rest`)."""
 
     def __init__(self, service: InferenceService, metrics: Metrics, clock: Clock, protocol: str) -> None:
-        """`service` tells which models exist, so that names made up by clients never become metric labels."""
+        """Report to `metrics`. `service` lists the models, so that names that clients invent never become labels."""
         self._service = service
         self._metrics = metrics
         self._clock = clock
         self._protocol = protocol
 
     def request(self, method: str, deadline: Deadline = _NEVER) -> "MeasuredRequest":
-        """A context manager around one request; what leaves it as an exception is its code. Starts the clock now.
+        """Start the clock and return a context manager for one request.
 
-        A cancellation counts as DEADLINE_EXCEEDED from `deadline` on: hosts cancel what has missed its deadline.
+        The exception that leaves the context decides the reported code. A cancellation after `deadline` counts as
+        DEADLINE_EXCEEDED, because hosts cancel requests that miss their deadline.
         """
         return MeasuredRequest(self, method, deadline, self._clock.monotonic_s())
 
     def finished(self, request: "MeasuredRequest", error: BaseException | None) -> None:
-        """Report one request. A model's name is reported when the request succeeded or the model exists."""
+        """Report one request. The report names the model if the request succeeded or the model exists."""
         now_s = self._clock.monotonic_s()
         model = request.model
         if error is not None and model and model not in self._service.models():
@@ -53,14 +54,14 @@ class Edge:
 
 
 class MeasuredRequest:
-    """One request under way. Whoever learns its method, model, number of tf.Examples and what it `runs` says so."""
+    """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
     __slots__ = (
         "_edge", "came_s", "deadline", "examples", "method", "model", "promise", "signature", "started_s", "version",
     )  # fmt: skip
 
     def __init__(self, edge: Edge, method: str, deadline: Deadline, started_s: float) -> None:
-        """See `Edge.request`."""
+        """Create the request; see `Edge.request`."""
         self._edge = edge
         self.method = method
         self.model = ""
@@ -69,18 +70,19 @@ class MeasuredRequest:
         self.examples = 0
         self.deadline = deadline
         self.started_s = started_s
-        # When all of it was there: a client may take its time to send.
+        # When the complete request had arrived: a client may send slowly.
         self.came_s = started_s
         self.promise: HeldModel | HeldVersion | None = None
 
     def __enter__(self) -> "MeasuredRequest":
-        """The request itself."""
+        """Return the request itself."""
         return self
 
     def runs(self, held: HeldModel | HeldVersion, signature: str = "", priority: Priority = Priority.HIGH) -> None:
-        """The version and signature that the request resolved to, which are measured apart; none for several.
+        """Record the version and signature that the request resolved to.
 
-        Of high priority its answer may be due within a latency objective, which one signature has.
+        `signature` is empty for a request that runs several signatures. A high-priority request also counts towards the
+        signature's latency objective, if it has one.
         """
         self.version = held.servable_id.version
         self.signature = signature
@@ -90,7 +92,7 @@ class MeasuredRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """The request is over; its exception, if any, goes on."""
+        """Report the request. An exception propagates."""
         self._edge.finished(self, error)
 
 

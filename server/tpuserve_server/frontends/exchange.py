@@ -1,7 +1,7 @@
-"""One HTTP exchange of any REST protocol: body, encodings, deadline, priority, a client that leaves, and every error.
+"""One HTTP exchange of any REST protocol: body, encodings, deadline, priority, client disconnects and all errors.
 
-A protocol adds its paths, its JSON and its texts, and has a line in the table of rest.py. No routing and no middleware:
-a FastAPI endpoint costs more than twice what all of a prediction does here (python -m benchmarks codecs).
+A protocol adds its paths, its JSON and its messages, and a line in the table of rest.py. An exchange has no router and
+no middleware. A FastAPI endpoint takes more than twice as long as an entire prediction (python -m benchmarks codecs).
 """
 
 import asyncio
@@ -38,18 +38,18 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ExchangeOptions:
-    """Bounds of one exchange, whatever its protocol."""
+    """Limits of one exchange of any protocol."""
 
-    # Before and after decompression.
+    # Applies before and after decompression.
     max_body_bytes: int = 64 * _MEBIBYTE
-    # rest_api_timeout_in_ms; counts from when the body is complete. inf for none.
+    # rest_api_timeout_in_ms, from the arrival of the complete body. inf disables it.
     timeout_s: float = 30.0
-    # How long an answer may take before the server begins to notice that the client has gone.
+    # Wait for the response before starting to watch for a disconnect of the client.
     disconnect_watch_delay_s: float = 0.05
 
 
 class HttpCall:
-    """One request under way, as a protocol sees it. `read_body` sets `deadline` and `priority`."""
+    """One request in flight, as a protocol sees it. `read_body` sets `deadline` and `priority`."""
 
     __slots__ = ("_exchange", "_receive", "deadline", "measured", "priority", "scope")
 
@@ -57,21 +57,21 @@ class HttpCall:
     priority: Priority
 
     def __init__(self, exchange: "Exchange", scope: "Scope", receive: "Receive", measured: MeasuredRequest) -> None:
-        """Read nothing yet."""
+        """Store the arguments; `read_body` reads the request."""
         self._exchange = exchange
         self._receive = receive
         self.scope = scope
-        # The protocol says here what was asked: method, model, version, signature.
+        # The protocol records the method, model, version and signature here.
         self.measured = measured
 
     async def read_body(self) -> bytes:
-        """Read the headers and the whole body, decompressed; at most a chunk beyond the limit is ever read.
+        """Read the headers and the whole body, and decompress it. Read at most one chunk beyond the limit.
 
         Raises:
             ClientGone: the client disconnected.
-            BodyTooLarge: the body is over the limit, as declared, compressed or not.
-            UnsupportedEncoding: the body is encoded otherwise than by gzip.
-            InvalidArgument: the gzip is broken, or a header asks for no timeout or priority.
+            BodyTooLarge: the declared, the compressed or the decompressed size is over the limit.
+            UnsupportedEncoding: the body has an encoding other than gzip.
+            InvalidArgument: the gzip data is corrupt, or a header has an invalid timeout or priority.
         """
         exchange, receive = self._exchange, self._receive
         limit_bytes = exchange.options.max_body_bytes
@@ -87,15 +87,15 @@ class HttpCall:
             body = await gunzip(body, limit_bytes)
         measured = self.measured
         measured.came_s = now_s = exchange.clock.monotonic_s()
-        # The sooner of the server's, which counts from now, and the client's, who has waited since it was read.
+        # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
         self.deadline = Deadline(min(now_s + exchange.options.timeout_s, measured.started_s + headers.timeout_s))
         self.priority = headers.priority
         return body
 
     def watch_client(self) -> ClientWatch:
-        """A context manager around the wait for an answer: cancels it, as ClientGone, when the client leaves.
+        """Return a context manager that cancels the wait for a result, as ClientGone, when the client disconnects.
 
-        Only once the body has been read.
+        Call it only after the body has been read.
         """
         exchange = self._exchange
         timers = exchange.timers.of(asyncio.get_running_loop())
@@ -103,7 +103,7 @@ class HttpCall:
 
 
 class RestProtocol(Protocol):
-    """What a protocol adds to an exchange."""
+    """The parts of an exchange that a protocol defines."""
 
     @property
     def headers(self) -> Headers:
@@ -111,23 +111,26 @@ class RestProtocol(Protocol):
         ...
 
     def answer(self, call: HttpCall) -> Awaitable[JsonResponse]:
-        """Answer a request; a function that returns a coroutine saves a frame. Raises ServingError, now or awaited."""
+        """Answer a request. Raises ServingError, when called or when awaited.
+
+        A plain function that returns a coroutine saves a frame.
+        """
         ...
 
     def error_body(self, message: str) -> bytes:
-        """An error as JSON in the protocol's form."""
+        """Return an error as JSON in the protocol's form."""
         ...
 
     def find_model(self, method: str, path: bytes) -> str | None:
-        """The model that the path of a request names, as it was sent; None where it names none."""
+        """Return the model that the undecoded path of a request names, or None if it names none."""
         ...
 
 
 class Exchange:
-    """The ASGI application of one protocol. Every error becomes an answer; nothing is raised."""
+    """ASGI application of one protocol. It turns every error into a response and raises nothing."""
 
     def __init__(self, protocol: RestProtocol, edge: Edge, clock: Clock, options: ExchangeOptions) -> None:
-        """Answer by `protocol`; `edge` measures every request."""
+        """Answer requests with `protocol`; `edge` measures every request."""
         self.protocol = protocol
         self.options = options
         self.clock = clock
@@ -135,14 +138,14 @@ class Exchange:
         self._edge = edge
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """One HTTP request, from path to response."""
+        """Answer one HTTP request."""
         protocol = self.protocol
         try:
             with self._edge.request("Unknown") as measured:
                 response = await protocol.answer(HttpCall(self, scope, receive, measured))
         except ClientGone:
             return
-        except Exception as error:  # The edge: whatever it is, the client gets an answer.
+        except Exception as error:  # The edge: the client gets a response to every error.
             response = failure_response(error, scope, protocol.error_body)
         if len(response.body) >= MIN_GZIP_BYTES:
             response = await compressed(response, scope)
@@ -150,7 +153,10 @@ class Exchange:
 
 
 def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str], bytes]) -> JsonResponse:
-    """The answer to what a protocol raised. Anything but a ServingError is our fault: logged here, hidden outside."""
+    """Return the response to an error that a protocol raised.
+
+    Any error except a ServingError is a bug in the server: log it and hide it from the client.
+    """
     if isinstance(error, ServingError):
         return error_response(error, error_body(error.message))
     _log.error("Unexpected error in %s %s", scope["method"], scope["path"], exc_info=error)
@@ -158,6 +164,9 @@ def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str
 
 
 def raw_path(scope: "Scope") -> bytes:
-    """The path as it was sent. Not every ASGI server tells; a name with a slash in it then reads as two."""
+    """Return the path as the client sent it, without the query.
+
+    Some ASGI servers do not provide `raw_path`. A slash within a model name then reads as a path separator.
+    """
     raw: bytes | None = scope.get("raw_path")
     return quote(scope["path"], safe="/:").encode() if raw is None else raw.partition(b"?")[0]

@@ -1,6 +1,6 @@
-"""Guard: asks one rule about every request before its message is decoded. All routes of all protocols pass it once.
+"""Guard: checks every request against one rule before its message is decoded. Every route passes it exactly once.
 
-A new protocol needs nothing here: `app.py` wraps the finished method table and the finished REST application.
+A new protocol needs no change here: `app.py` wraps the finished method table and the finished REST application.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is known of a request before its message is decoded.
+    """The facts about a request that are known before its message is decoded.
 
-    `path` is gRPC's full method path, or HTTP's path with the percent signs resolved and in the client's case.
+    `path` is gRPC's full method path, or HTTP's percent-decoded path in the client's case.
     `headers` are HTTP's headers or gRPC's metadata: names in lower case, values of one name joined by commas.
-    `model` is None where the path names no model; a gRPC message may still name one.
+    `model` is None if the path names no model; a gRPC message may still name one.
     """
 
     protocol: Literal["grpc", "rest"]
@@ -33,43 +33,43 @@ class Attempt:
 
 
 class Rule(Protocol):
-    """Decides who may do what. Runs on the event loop of the host."""
+    """Decides whether a client may send a request. Runs on the event loop of the host."""
 
     async def check(self, attempt: Attempt) -> None:
-        """Return to let the request pass.
+        """Allow the request by returning.
 
         Raises:
-            Unauthenticated: the credentials are missing or not valid.
-            PermissionDenied: the caller may not do this.
+            Unauthenticated: the credentials are missing or invalid.
+            PermissionDenied: the client may not send this request.
         """
         ...
 
 
 class AllowAll:
-    """The rule that lets every request pass. The guard leaves out what would ask it."""
+    """The rule that allows every request. The guard adds no check for it."""
 
     async def check(self, attempt: Attempt) -> None:
-        """Return."""
+        """Allow the request."""
 
 
 ALLOW_ALL: Final = AllowAll()
 
 
 class Guard:
-    """Puts a rule before every method and every path."""
+    """Wraps every method and every path with a rule."""
 
     def __init__(self, rule: Rule) -> None:
-        """Ask `rule`, once for each request."""
+        """Check each request once against `rule`."""
         self._rule = rule
 
     def wrap_table(self, table: RpcTable) -> RpcTable:
-        """Each method behind the rule; `table` itself where the rule lets everything pass."""
+        """Return a table whose methods check the rule first, or `table` itself if the rule allows every request."""
         if isinstance(self._rule, AllowAll):
             return table
         return {path: _guarded_method(self._rule, path, method) for path, method in table.items()}
 
     def wrap_rest(self, app: RestApp) -> "ASGIApp":
-        """The application behind the rule; `app` itself where the rule lets everything pass."""
+        """Return an application that checks the rule first, or `app` itself if the rule allows every request."""
         return app if isinstance(self._rule, AllowAll) else _GuardedRest(self._rule, app)
 
 
@@ -95,7 +95,7 @@ def _guarded_stream(rule: Rule, path: str, method: StreamMethod) -> StreamMethod
             async for message in messages:
                 yield message
         finally:
-            # An iterator that is no generator has nothing to close.
+            # Only generators have `aclose`.
             if (close := getattr(messages, "aclose", None)) is not None:
                 await close()
 
@@ -103,20 +103,20 @@ def _guarded_stream(rule: Rule, path: str, method: StreamMethod) -> StreamMethod
 
 
 class _GuardedRest:
-    """The REST application behind a rule, which answers a refusal in the form of the path's protocol."""
+    """The REST application behind a rule. It sends a refusal in the error form of the path's protocol."""
 
     def __init__(self, rule: Rule, app: RestApp) -> None:
         self._rule = rule
         self._app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """ASGI. Hosts send `http` scopes; no other one reaches the application."""
+        """Check the rule, then run the application. Hosts send only `http` scopes."""
         protocol = self._app.find_protocol(scope["path"])
         model = None if protocol is None else protocol.find_model(scope["method"], raw_path(scope))
         try:
             await self._rule.check(Attempt("rest", scope["method"], scope["path"], _headers(scope), model))
         except Exception as error:
-            # This is the last handler of the request: whatever failed, answer the client.
+            # The last handler of the request: the client gets a response to every error.
             form = error_body if protocol is None else protocol.error_body
             more_headers: Headers = () if protocol is None else protocol.headers
             await send_response(send, failure_response(error, scope, form), more_headers)

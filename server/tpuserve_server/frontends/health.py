@@ -1,4 +1,4 @@
-"""grpc.health.v1.Health (grpc/grpc, doc/health-checking.md): says whether this server would answer predictions now."""
+"""grpc.health.v1.Health (grpc/grpc, doc/health-checking.md): reports whether this server can answer predictions now."""
 
 from collections.abc import AsyncIterator, Collection
 
@@ -16,24 +16,24 @@ _SERVICE_UNKNOWN: bytes = HealthCheckResponse(status=HealthCheckResponse.SERVICE
 
 
 class HealthMethods:
-    """Check and Watch. All known names share one health: models stand behind each of them."""
+    """Check and Watch. All known service names share one status, because the same models serve all of them."""
 
     def __init__(self, service: InferenceService, names: Collection[str]) -> None:
-        """`names` are the services that may be asked about; the empty one, for the whole server, is always known."""
+        """Know the services `names`. The empty name, which stands for the whole server, is always known."""
         self._service = service
         self._names = frozenset((*names, ""))
 
     async def check(self, body: bytes, context: CallContext) -> bytes:
-        """Check; raises NotFound for a name that is not known."""
+        """Answer Check. Raises NotFound for an unknown name."""
         name = _decode_name(body)
         if name not in self._names:
             raise NotFound(f"unknown service {name}")
         return self._status()
 
     async def watch(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
-        """Watch: the status now, and again whenever it changes, until the caller leaves.
+        """Answer Watch: send the status now and after every change, until the client cancels the call.
 
-        An unknown name is told SERVICE_UNKNOWN and kept waiting, as the protocol wants.
+        For an unknown name, send SERVICE_UNKNOWN and keep the stream open, as the protocol requires.
         """
         name = _decode_name(await anext(requests, b""))
         changed = ChangeEvent()

@@ -1,4 +1,4 @@
-"""A request's priority as clients say it: REST's header and gRPC's metadata have one name and one form."""
+"""Priority of a request on the wire: REST's header and gRPC's metadata have the same name and the same values."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ _MOST_SHOWN = 32
 
 
 def parse_priority(value: bytes | None) -> Priority:
-    """What a header's value asks for; HIGH where there is none.
+    """Parse a header's value. None means HIGH.
 
     Raises:
-        InvalidArgument: it is neither `high` nor `low`.
+        InvalidArgument: `value` is neither `high` nor `low`.
     """
     if value is None:
         return Priority.HIGH

@@ -1,4 +1,4 @@
-"""gRPC server reflection, v1 and v1alpha: the two have the same messages under different package names."""
+"""gRPC server reflection, v1 and v1alpha. Both have the same messages under different package names."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,10 +30,10 @@ V1_SERVICE = "grpc.reflection.v1.ServerReflection"
 
 
 class ReflectionMethods:
-    """ServerReflectionInfo over the official messages and, beside them, what else this process has loaded."""
+    """ServerReflectionInfo over the official messages and all other messages that this process has loaded."""
 
     def __init__(self, service_names: Sequence[str]) -> None:
-        """`service_names` are listed as they are: the services that the server answers."""
+        """List `service_names`, the services that the server provides."""
         self._service_names = sorted(service_names)
         self._pools = (official_pool(), descriptor_pool.Default(), _v1_pool())
         self._answers: dict[str, Callable[[ServerReflectionRequest], ServerReflectionResponse]] = {
@@ -47,7 +47,7 @@ class ReflectionMethods:
     async def server_reflection_info(
         self, requests: AsyncIterator[bytes], context: CallContext
     ) -> AsyncIterator[bytes]:
-        """ServerReflectionInfo: one response for each request; what is not found is a response, too, not an error."""
+        """Yield one response for each request. An unknown name gets an error response and does not fail the call."""
         async for body in requests:
             yield self._answer(body).SerializeToString()
 
@@ -95,7 +95,7 @@ class ReflectionMethods:
         return ServerReflectionResponse(list_services_response=ListServiceResponse(service=services))
 
     def _find(self, find: Callable[[descriptor_pool.DescriptorPool], _Found]) -> _Found:
-        """What the first pool that knows it says; raises KeyError when none does."""
+        """Return the result from the first pool that knows the name. Raises KeyError if none does."""
         *others, last = self._pools
         for pool in others:
             with contextlib.suppress(KeyError):
@@ -104,7 +104,10 @@ class ReflectionMethods:
 
 
 def _v1_pool() -> descriptor_pool.DescriptorPool:
-    """v1's file, which grpcio-reflection does not ship: v1alpha's, renamed. In a pool of its own, in nobody's way."""
+    """Build v1's file, which grpcio-reflection does not ship, by renaming v1alpha's.
+
+    A separate pool avoids conflicts with other copies of the file.
+    """
     proto = FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(proto)
     text = text_format.MessageToString(proto).replace("v1alpha", "v1")
@@ -114,7 +117,7 @@ def _v1_pool() -> descriptor_pool.DescriptorPool:
 
 
 def _files(file: FileDescriptor) -> ServerReflectionResponse:
-    """The file and everything it imports, each once."""
+    """Return a response with the file and all its imports, each once."""
     found: dict[str, bytes] = {}
     waiting = [file]
     while waiting:

@@ -1,4 +1,4 @@
-"""The REST side as one application: each protocol's prefix goes to its exchange, the rest is FastAPI's."""
+"""REST as one application: requests under a protocol's prefix go to its exchange, all others to FastAPI."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestOptions(ExchangeOptions):
-    """Bounds of one exchange, and what protocols and operations are told."""
+    """Limits of one exchange, and options of the protocols and the operations."""
 
     # rest_api_enable_cors_support
     allow_cors: bool = False
     # enable_signature_method_name_check
     check_method_names: bool = False
-    # Of a MonitoringConfig, beside /metrics; outside every protocol's prefix.
+    # Path from a MonitoringConfig, served in addition to /metrics. Outside every protocol's prefix.
     metrics_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A protocol's place: its prefix in lower case, and its part of the OpenAPI document."""
+    """A protocol with its path prefix, in lower case, and its part of the OpenAPI document."""
 
     prefix: str
     protocol: RestProtocol
@@ -54,7 +54,10 @@ def rest_app(
     *,
     logs: RequestLogs | None = None,
 ) -> "RestApp":
-    """The application. `render_metrics` gives /metrics its body and content type; it is called on a worker thread."""
+    """Build the application.
+
+    `render_metrics` returns the body and the content type of /metrics. It is called on a worker thread.
+    """
     edge = Edge(service, metrics, clock, "rest")
     v1 = V1(
         service,
@@ -63,7 +66,7 @@ def rest_app(
         check_method_names=options.check_method_names,
         max_repeated_bytes=options.max_body_bytes,
     )
-    # A protocol adds a folder and a line.
+    # A new protocol adds a directory and a line here.
     mounts = (Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),)
     app = RestApp(mounts, edge, clock, options)
 
@@ -88,15 +91,15 @@ def rest_app(
 
 
 class RestApp(FastAPI):
-    """FastAPI with a short cut: requests under a protocol's prefix never see its middleware and router."""
+    """FastAPI with a shortcut: requests under a protocol's prefix bypass its middleware and router."""
 
     def __init__(self, mounts: Sequence[Mount], edge: Edge, clock: Clock, options: ExchangeOptions) -> None:
-        """Give each protocol an exchange. A prefix is matched in any case, the first of `mounts` first."""
+        """Create an exchange for each protocol. Prefixes match case-insensitively, in the order of `mounts`."""
         super().__init__(
             title="tpuserve",
             version=version("tpuserve-server"),
             summary="TensorFlow Serving's REST API, and a few operations.",
-            # A redirect would name the host and the scheme that a proxy spoke to, and has no JSON form.
+            # A redirect would name the host and scheme behind a proxy, and has no JSON form.
             redirect_slashes=False,
             exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
         )
@@ -105,7 +108,7 @@ class RestApp(FastAPI):
             (mount.prefix, len(mount.prefix), Exchange(mount.protocol, edge, clock, options)) for mount in mounts
         ]
 
-    def __call__(  # a coroutine either way, and one frame less on the hot one
+    def __call__(  # both branches return a coroutine; `async def` would add a frame to the hot path
         self, scope: "Scope", receive: "Receive", send: "Send"
     ) -> "Coroutine[Any, Any, None]":
         if scope["type"] == "http":
@@ -116,12 +119,12 @@ class RestApp(FastAPI):
         return super().__call__(scope, receive, send)
 
     def find_protocol(self, path: str) -> RestProtocol | None:
-        """The protocol that a path is of; None for the operations' paths and for no path."""
+        """Return the protocol of a path, or None for the operations' paths and unknown paths."""
         found = (each.protocol for prefix, length, each in self._exchanges if path[:length].lower() == prefix)
         return next(found, None)
 
     def openapi(self) -> dict[str, Any]:
-        """FastAPI's own document and the protocols', which it has no routes for."""
+        """Return FastAPI's document with the protocols' paths, for which FastAPI has no routes."""
         if self.openapi_schema is None:
             document = super().openapi()
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
@@ -136,5 +139,5 @@ async def _http_error(request: "Request", error: HTTPException) -> JSONResponse:
 
 
 async def _unexpected_error(request: "Request", error: Exception) -> JSONResponse:
-    # Starlette raises it again once this is sent, and the server logs it then.
+    # Starlette raises the error again after this response, and the server logs it then.
     return JSONResponse({"error": "Internal error"}, status_code=500)

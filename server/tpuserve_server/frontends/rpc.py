@@ -1,4 +1,4 @@
-"""gRPC's methods as hosts see them: bytes in, bytes out, in a table by method path. A host adds the transport."""
+"""gRPC methods as hosts see them: functions from bytes to bytes, by method path. A host adds the transport."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ from tpuserve_server.frontends.priority import parse_priority
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a call brings beside its message. Metadata keys are lower case.
+    """Deadline, metadata and priority of a call. Metadata keys are lower case.
 
-    `asked_priority` is the value of PRIORITY_HEADER, which nearly no call has: hosts find it without reading the rest.
+    `asked_priority` is the value of PRIORITY_HEADER. Hosts find it without decoding the other metadata, because few
+    calls have it.
     """
 
     deadline: Deadline
@@ -22,23 +23,23 @@ class CallContext:
 
     @property
     def priority(self) -> Priority:
-        """Raises InvalidArgument when the caller asks for one that there is not."""
+        """The parsed priority. Raises InvalidArgument for an unknown one."""
         return parse_priority(self.asked_priority)
 
 
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
-    """One serialized request to one serialized response. Raises ServingError; cancelled by cancelling its task."""
+    """One serialized request to one serialized response. Raises ServingError. Cancel its task to cancel the call."""
 
     handle: Callable[[bytes, CallContext], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod:
-    """A stream of serialized requests to a stream of serialized responses; server streaming reads just one."""
+    """A stream of serialized requests to a stream of serialized responses. Server streaming reads only one request."""
 
     handle: Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
 
 
-# By full method path, such as "/tensorflow.serving.PredictionService/Predict".
+# Methods by full path, such as "/tensorflow.serving.PredictionService/Predict".
 RpcTable: TypeAlias = Mapping[str, UnaryMethod | StreamMethod]

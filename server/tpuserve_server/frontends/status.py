@@ -1,12 +1,13 @@
-"""The two error tables: how a ServingError looks on gRPC and on HTTP."""
+"""The two error tables: a ServingError on gRPC and on HTTP."""
 
 from tpuserve_server.core.errors import Code
 
-# TensorFlow Serving cuts messages here (tensorflow_serving/util/status_util / model_servers/grpc_status_util.cc).
+# TensorFlow Serving truncates messages to this length (tensorflow_serving/util/status_util,
+# model_servers/grpc_status_util.cc).
 MAX_MESSAGE_CHARACTERS = 1024
 TRUNCATED = "...TRUNCATED"
 
-# tensorflow_serving/util/net_http/public/response_code_enum.h by way of http_server's ToHTTPStatusCode.
+# Source: tensorflow_serving/util/net_http/public/response_code_enum.h, through http_server's ToHTTPStatusCode.
 _HTTP_STATUS = {
     Code.OK: 200,
     Code.INVALID_ARGUMENT: 400,
@@ -26,12 +27,12 @@ _HTTP_STATUS = {
 
 
 def http_status(code: Code) -> int:
-    """The HTTP status for a code; 500 for any that has no better one."""
+    """Return the HTTP status for a code, or 500 if the table has none."""
     return _HTTP_STATUS.get(code, 500)
 
 
 def grpc_message(message: str) -> str:
-    """A message as it goes on the wire, cut as TensorFlow Serving cuts it."""
+    """Truncate a message as TensorFlow Serving does."""
     if len(message) <= MAX_MESSAGE_CHARACTERS:
         return message
     return message[:MAX_MESSAGE_CHARACTERS] + TRUNCATED

@@ -1,4 +1,4 @@
-"""Every gRPC method this server answers, in one table."""
+"""Table of all gRPC methods of this server."""
 
 from grpc_health.v1 import health_pb2
 
@@ -36,13 +36,13 @@ def rpc_table(
     check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
 ) -> RpcTable:
-    """The methods by full path. Without `models` there is no reload, without a `tracer` no profiler.
+    """Return the methods by full path. Without `models` there is no reload method, without a `tracer` no profiler.
 
-    `serialize_as_content` puts outputs into tensor_content, not the typed fields.
+    `serialize_as_content` encodes outputs in tensor_content instead of the typed fields.
 
     `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
-    `logs` are told of predictions that were answered; None logs nothing.
-    Hosts bound the size of messages; within these, values may repeat to no more than `max_request_bytes` altogether.
+    `logs` receive the answered predictions; None logs nothing.
+    Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats.
     """
     edge = Edge(service, metrics, clock, "grpc")
     prediction = PredictionMethods(
@@ -52,7 +52,7 @@ def rpc_table(
         service, edge, logs, check_method_names=check_method_names, max_repeated_bytes=max_request_bytes
     )
     model = ModelMethods(service, edge)
-    # TensorFlow Serving's short names are asked for by existing probes.
+    # Existing probes use TensorFlow Serving's short names.
     health = HealthMethods(service, (*_SERVICES, PREDICTION_SERVICE.name, MODEL_SERVICE.name))
     profiler = _profiler_methods(tracer) if tracer is not None else {}
     listed = (*_SERVICES, PROFILER_SERVICE.full_name) if profiler else _SERVICES

@@ -1,1 +1,1 @@
-"""HTTP for REST protocols: the parts of an exchange (exchange.py), and nothing of a protocol."""
+"""HTTP for REST protocols: the parts of an exchange (exchange.py) that all protocols share."""

@@ -1,4 +1,4 @@
-"""A body that comes in several chunks, put together within bounds."""
+"""Assembles a request body from several chunks, within limits."""
 
 from typing import TYPE_CHECKING
 
@@ -8,21 +8,21 @@ from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
 
-# Larger ones (some 10 ms of work) are decoded on a worker thread, or every other request would wait for them. They
-# still do while it is parsed: orjson and simdjson keep the interpreter to themselves.
+# A worker thread decodes larger bodies (about 10 ms of work), so that other requests need not wait for them. Parsing
+# still blocks other requests: orjson and simdjson hold the GIL.
 LARGE_BODY_BYTES = 1 << 20
 
-# As the server hands them on: a kilobyte each for the largest body there is by default. What trickles in longer costs
-# more by its pieces than by its size.
+# Limit on the chunks that the host delivers: 1 KiB each for the largest default body. Beyond it, the number of chunks
+# costs more than their bytes.
 _MAX_CHUNKS = 65_536
 
 
 async def rest_of_body(message: "Message", receive: "Receive", limit_bytes: int) -> bytes:
-    """The body that begins with `message`; at most a chunk beyond `limit_bytes` is ever read.
+    """Return the body that begins with `message`. Read at most one chunk beyond `limit_bytes`.
 
     Raises ClientGone on a disconnect, BodyTooLarge over the limit, and InvalidArgument for too many chunks.
     """
-    # One growing buffer: a list of many tiny chunks would take many times their bytes.
+    # One growing buffer: a list of tiny chunks would take many times the memory of their bytes.
     buffer = bytearray()
     for _ in range(_MAX_CHUNKS):
         if message["type"] != "http.request":

@@ -1,4 +1,4 @@
-"""Notices that the client of a REST request leaves while it waits for its answer."""
+"""Detects that the client of a REST request disconnects before the response."""
 
 import asyncio
 from types import TracebackType
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class ClientWatch:
-    """A context manager around waiting for an answer: cancels the wait, as ClientGone, when the client leaves.
+    """Context manager that cancels the wait for a result, as ClientGone, when the client disconnects.
 
-    It only looks after `delay_s`: most answers are there before, and then all this costs is a timer that never fires.
-    A task waiting on `receive` costs ten times as much.
+    It starts watching after `delay_s`. Most results arrive earlier, and then the watch costs only a timer that never
+    fires. A task that waits on `receive` costs ten times as much.
     """
 
     __slots__ = ("_delay_s", "_gone", "_receive", "_task", "_timers", "_watcher")
 
     def __init__(self, receive: "Receive", delay_s: float, timers: RareTimers) -> None:
-        """`receive` must have delivered the whole body: the next message can only be the disconnect."""
+        """Watch `receive`, which must have delivered the whole body: its next message can only be the disconnect."""
         self._receive = receive
         self._delay_s = delay_s
         self._timers = timers
@@ -30,14 +30,14 @@ class ClientWatch:
         self._watcher: asyncio.Task[None] | None = None
 
     def __enter__(self) -> None:
-        """From here on the current task may be cancelled."""
+        """Start the watch. From here on it may cancel the current task."""
         self._task = asyncio.current_task()
         self._timers.start(self, self._delay_s, self._start)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop watching; our own cancellation becomes ClientGone, any other goes on."""
+        """Stop watching. Turn the watch's own cancellation into ClientGone; any other one propagates."""
         self._timers.cancel(self)
         if self._watcher is not None:
             self._watcher.cancel()
@@ -49,7 +49,7 @@ class ClientWatch:
 
     async def _watch(self) -> None:
         message = await self._receive()
-        # Anything but a disconnect breaks the protocol; then nothing can be learned here.
+        # Any other message violates the protocol; ignore it.
         if message["type"] == "http.disconnect" and self._task is not None:
             self._gone = True
             self._task.cancel()

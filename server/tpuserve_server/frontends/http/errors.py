@@ -1,4 +1,4 @@
-"""Errors that have an HTTP status of their own, or none at all."""
+"""Errors whose HTTP status does not follow from their code, and one without a response."""
 
 from typing import Final
 
@@ -7,26 +7,26 @@ from tpuserve_server.frontends.status import http_status
 
 
 class ClientGone(Cancelled):
-    """The client disconnected: there is nobody to answer."""
+    """The client disconnected, so the server sends no response."""
 
     def __init__(self) -> None:
-        """Nobody reads the message but a log."""
+        """Set the message, which only logs show."""
         super().__init__("The client disconnected")
 
 
 class BodyTooLarge(ResourceExhausted):
-    """The body is over the limit: 413."""
+    """The body is over the limit: HTTP status 413."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """`limit_bytes` is told to the client."""
+        """Name `limit_bytes` in the message to the client."""
         super().__init__(f"Request body is larger than the limit of {limit_bytes} bytes")
 
 
 class UnsupportedEncoding(InvalidArgument):
-    """The body comes in an encoding that is not spoken here: 415."""
+    """The body has an unsupported encoding: HTTP status 415."""
 
     def __init__(self, name: str) -> None:
-        """`name` as the client wrote it."""
+        """Name the encoding as the client wrote it."""
         super().__init__(f"Content-Encoding {name} is not supported; use gzip")
 
 
@@ -34,5 +34,5 @@ _OWN_STATUS: Final[dict[type[ServingError], int]] = {BodyTooLarge: 413, Unsuppor
 
 
 def status_of(error: ServingError) -> int:
-    """The HTTP status that answers `error`."""
+    """Return the HTTP status for `error`."""
     return _OWN_STATUS.get(type(error)) or http_status(error.code)

@@ -1,6 +1,6 @@
-"""gzip on REST: request bodies decompressed within bounds, responses compressed for who asks and where it pays.
+"""gzip on REST: decompresses request bodies within limits, and compresses large responses for clients that accept it.
 
-What is large is done on a worker thread, which zlib does not hold the interpreter for.
+Large bodies are processed on a worker thread; zlib releases the GIL.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 # tensorflow_serving/util/net_http/compression/gzip_zlib.h, kMaxUncompressedBytes.
 MAX_UNCOMPRESSED_BYTES = 100 * 1024 * 1024
-# Of a response: below this compression saves two packets at most. It takes some 9 us a kilobyte and halves what numbers
-# take. TensorFlow Serving's responses are never compressed.
+# Smallest response body to compress: below it, compression saves two packets at most. Compression takes about 9 us per
+# kilobyte and halves the size of numbers. TensorFlow Serving never compresses responses.
 MIN_GZIP_BYTES = 4096
-# Half a millisecond of compression: more is done beside the event loop.
+# Half a millisecond of compression. A worker thread compresses larger bodies.
 _LARGE_BYTES = 1 << 16
-# Of a request's compressed body: however small, it may hold a thousand times as much.
+# Largest compressed request body to decompress on the event loop: the content may be a thousand times as large.
 _SMALL_COMPRESSED_BYTES = 1 << 11
 _PIECE_BYTES = 1 << 20
-# zlib's name for a gzip header and trailer around a window of 32 KiB.
+# zlib's `wbits` for a gzip header and trailer and a window of 32 KiB.
 _GZIP = 31
-# Numbers do not compress better at higher ones, and take up to 14 times as long.
+# Higher levels do not compress numbers better, and take up to 14 times as long.
 _LEVEL = 1
 
 _NO_WEIGHT = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
-# The words of upstream's log; its client reads that the document is empty.
+# The message of upstream's log. Upstream reports an empty document to its client.
 _CORRUPT = "Failed to uncompress the gzipped body"
 
 
 def is_gzip(content_encoding: bytes) -> bool:
-    """Whether a body so labelled is compressed; raises UnsupportedEncoding unless by gzip or not at all."""
+    """Return whether `content_encoding` means gzip. Raises UnsupportedEncoding unless it is gzip or identity."""
     name = content_encoding.strip().lower()
     if name in (b"gzip", b"x-gzip"):
         return True
@@ -46,10 +46,13 @@ def is_gzip(content_encoding: bytes) -> bool:
 
 
 async def gunzip(body: bytes, limit_bytes: int) -> bytes:
-    """What is in a gzip `body`; memory grows to `limit_bytes` and a piece, twice that for a moment at the end.
+    """Decompress a gzip `body`.
 
-    Raises BodyTooLarge beyond `limit_bytes`, or beyond what upstream takes, and InvalidArgument for what is not exactly
-    one gzip member.
+    Memory grows to `limit_bytes` plus one piece, and briefly to twice that at the end.
+
+    Raises:
+        BodyTooLarge: the content is larger than `limit_bytes` or than upstream's limit.
+        InvalidArgument: the body is not exactly one gzip member.
     """
     limit_bytes = min(limit_bytes, MAX_UNCOMPRESSED_BYTES)
     if len(body) <= _SMALL_COMPRESSED_BYTES:
@@ -75,7 +78,7 @@ def _gunzip(body: bytes, limit_bytes: int) -> bytes:
 
 
 def _pieces(body: bytes, decompressor: "zlib._Decompress") -> Iterator[bytes]:
-    """The content, bounded piece by bounded piece. In slices: zlib copies what it has not yet looked at."""
+    """Yield the content in bounded pieces. Feed zlib in slices, because it copies its unread input."""
     for start in range(0, len(body), _PIECE_BYTES):
         rest = body[start : start + _PIECE_BYTES]
         while rest:
@@ -86,7 +89,7 @@ def _pieces(body: bytes, decompressor: "zlib._Decompress") -> Iterator[bytes]:
 
 
 def accepts_gzip(scope: "Scope") -> bool:
-    """Whether the client takes gzip, by name or by `*` (RFC 9110, 12.5.3); a weight of zero says no."""
+    """Return whether the client accepts gzip, by name or by `*` (RFC 9110, 12.5.3). A weight of zero refuses it."""
     weights: dict[bytes, bool] = {}
     for name, value in scope["headers"]:
         if name == b"accept-encoding":
@@ -97,7 +100,7 @@ def accepts_gzip(scope: "Scope") -> bool:
 
 
 async def compress(body: bytes) -> bytes:
-    """`body` as one gzip member."""
+    """Compress `body` to one gzip member."""
     if len(body) <= _LARGE_BYTES:
         return _compress(body)
     return await asyncio.to_thread(_compress, body)

@@ -1,4 +1,4 @@
-"""What a REST request's headers ask for, read in one go: its body's length and encoding, a timeout, a priority."""
+"""Reads the headers of a REST request in one pass: length and encoding of the body, timeout, priority."""
 
 import math
 import re
@@ -19,13 +19,13 @@ _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 _PRIORITY: Final = PRIORITY_HEADER.encode()
 _KNOWN: Final = frozenset({b"content-length", b"content-encoding", _TIMEOUT, _PRIORITY})
 _MILLISECONDS = re.compile(rb"[0-9]{1,20}(\.[0-9]{1,9})?")
-# Clients that mean "for ever" send the largest integer they have. Timers take three hundred years.
+# Clients that want no timeout may send their largest integer. 1e13 ms is about three hundred years.
 _MOST_MILLISECONDS = 1e13
 _MOST_SHOWN = 32
 
 
 class RequestHeaders(NamedTuple):
-    """`timeout_s` counts from the request's arrival; inf where the client did not say."""
+    """Values from the headers. `timeout_s` counts from the arrival of the request; inf if the client sent none."""
 
     is_compressed: bool = False
     timeout_s: float = math.inf
@@ -36,12 +36,12 @@ _PLAIN: Final = RequestHeaders()
 
 
 def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
-    """What they say.
+    """Read the headers of a request.
 
     Raises:
-        BodyTooLarge: the body is declared to be longer than `limit_bytes`.
-        UnsupportedEncoding: it is encoded otherwise than by gzip.
-        InvalidArgument: a timeout or a priority that is none.
+        BodyTooLarge: the declared length of the body is over `limit_bytes`.
+        UnsupportedEncoding: the body has an encoding other than gzip.
+        InvalidArgument: the timeout or the priority is invalid.
     """
     is_compressed = False
     asked: dict[bytes, bytes] = {}
@@ -52,7 +52,7 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
             if _declared(value) > limit_bytes:
                 raise BodyTooLarge(limit_bytes)
         elif name == b"content-encoding":
-            # Two headers are one list (RFC 9110, 5.3), and no list is spoken here.
+            # Two headers form one list (RFC 9110, 5.3). The server supports no list of encodings.
             is_compressed = is_gzip(b"gzip, " + value if is_compressed else value)
         else:
             asked[name] = b", ".join((asked[name], value)) if name in asked else value
@@ -62,7 +62,7 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
 
 
 def _declared(content_length: bytes) -> int:
-    # Servers refuse malformed lengths before we see them; the body is measured anyhow.
+    # The host refuses malformed lengths earlier, and `read_body` measures the body in any case.
     return int(content_length) if content_length.isdigit() and len(content_length) < 20 else 0
 
 

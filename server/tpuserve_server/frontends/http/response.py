@@ -22,9 +22,10 @@ _ENCODING: Headers = ((b"content-encoding", b"gzip"),)
 
 
 class JsonResponse(NamedTuple):
-    """A JSON body with its status; `version` goes into a header when the answer came from one.
+    """A JSON body with its status.
 
-    `retry_after_s` goes into one with 429 and 503.
+    `version` becomes a header if a model version produced the body. `retry_after_s` becomes a header with status 429
+    and 503.
     """
 
     status: int
@@ -35,28 +36,28 @@ class JsonResponse(NamedTuple):
 
 
 def error_response(error: ServingError, body: bytes) -> JsonResponse:
-    """`body` under the status of the error's code, or of the error itself."""
+    """Return a response with `body` and the HTTP status of `error`."""
     response = JsonResponse(status_of(error), body)
     if error.retry_after_s is None:
         return response
-    # Whole seconds (RFC 9110, 10.2.3), and none would mean at once.
+    # Whole seconds (RFC 9110, 10.2.3), at least 1: 0 would mean an immediate retry.
     return response._replace(retry_after_s=max(math.ceil(error.retry_after_s), 1))
 
 
 def error_body(message: str) -> bytes:
-    """`{"error": message}`. What has no UTF-8 in the message, as a name with lone surrogates, is replaced."""
+    """Return `{"error": message}` as JSON. Replace characters without UTF-8, such as lone surrogates."""
     return orjson.dumps({"error": message.encode(errors="replace").decode()})
 
 
 async def compressed(response: JsonResponse, scope: "Scope") -> JsonResponse:
-    """`response`, by gzip if the client takes that. For bodies that are worth it, from MIN_GZIP_BYTES on."""
+    """Compress `response` if the client accepts gzip. Call it for bodies of at least MIN_GZIP_BYTES."""
     if not accepts_gzip(scope):
         return response._replace(headers=_VARY)
     return response._replace(body=await compress(response.body), headers=_VARY + _ENCODING)
 
 
 async def send_response(send: "Send", response: JsonResponse, more_headers: Headers = ()) -> None:
-    """Both ASGI messages of a response; 429 and 503 say when to come again."""
+    """Send both ASGI messages of a response. Responses with 429 and 503 carry `retry-after`."""
     headers = [_JSON, (b"content-length", b"%d" % len(response.body)), *response.headers, *more_headers]
     if response.version is not None:
         headers.append((_MODEL_VERSION, b"%d" % response.version))

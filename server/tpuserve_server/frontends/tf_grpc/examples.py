@@ -1,4 +1,4 @@
-"""Classify, Regress and MultiInference: requests that carry tf.Examples, on gRPC; REST's share what is below them."""
+"""Classify, Regress and MultiInference on gRPC: requests that carry tf.Examples. REST shares `run_examples`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LOG_KINDS = {CLASSIFY.name: LogKind.CLASSIFY, REGRESS.name: LogKind.REGRESS}
 
 
 class ExampleMethods:
-    """The methods as bytes in, bytes out. They raise ServingErrors."""
+    """The methods, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(
         self,
@@ -31,9 +31,10 @@ class ExampleMethods:
         check_method_names: bool,
         max_repeated_bytes: int,
     ) -> None:
-        """With `check_method_names` a signature's method_name must be the method's (native TF2 models have none).
+        """Answer from `service`.
 
-        `max_repeated_bytes` bounds the memory a request may ask for without sending as much.
+        With `check_method_names`, a signature's method_name must match the method (native TF2 models have none).
+        `max_repeated_bytes` limits the memory for values that a request repeats without sending them.
         """
         self._service = service
         self._edge = edge
@@ -42,17 +43,18 @@ class ExampleMethods:
         self._max_repeated_bytes = max_repeated_bytes
 
     async def classify(self, body: bytes, context: CallContext) -> bytes:
-        """Classify."""
+        """Answer Classify."""
         return await self._infer(CLASSIFY, body, context)
 
     async def regress(self, body: bytes, context: CallContext) -> bytes:
-        """Regress."""
+        """Answer Regress."""
         return await self._infer(REGRESS, body, context)
 
     async def multi_inference(self, body: bytes, context: CallContext) -> bytes:
-        """MultiInference: every task's signature, of one version, side by side; the first task's error is the answer.
+        """Answer MultiInference: run the signatures of all tasks concurrently, on one version.
 
-        Upstream runs them as one; here each shares batches with what else asks for its signature.
+        If tasks fail, the call fails with the error of the first one. Upstream runs all tasks as one; here each task
+        shares batches with other requests for its signature.
         """
         with self._edge.request("MultiInference", context.deadline) as measured:
             request = parse_multi_inference_request(body)
@@ -94,14 +96,14 @@ class ExampleMethods:
 async def run_examples(
     version: HeldVersion, run: ExampleRun, examples: Array, deadline: Deadline, priority: Priority
 ) -> PredictResult:
-    """`run` over a [n] array of serialized Examples; raises ServingError as predictions do."""
+    """Run a signature over a [n] array of serialized Examples. Raises ServingError as predictions do."""
     return await version.predict(run.signature, {EXAMPLES_INPUT: examples}, deadline, run.output_names, priority)
 
 
 async def _run_all(
     version: HeldVersion, runs: Sequence[ExampleRun], examples: Array, deadline: Deadline, priority: Priority
 ) -> list[PredictResult]:
-    # All end, or are cancelled with this, before the version is let go.
+    # All runs end, or are cancelled with this task, before the version is released.
     outcomes = await asyncio.gather(
         *[run_examples(version, run, examples, deadline, priority) for run in runs], return_exceptions=True
     )

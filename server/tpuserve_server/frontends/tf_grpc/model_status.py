@@ -7,7 +7,7 @@ from tpuserve_server.wire.model_status import decode_status_request, encode_stat
 
 
 class ModelMethods:
-    """The service's methods as bytes in, bytes out. They raise ServingErrors."""
+    """The service's methods, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(self, service: InferenceService, edge: Edge) -> None:
         """Answer from `service`."""
@@ -15,7 +15,7 @@ class ModelMethods:
         self._edge = edge
 
     async def get_model_status(self, body: bytes, context: CallContext) -> bytes:
-        """GetModelStatus: newest version first; a label is ignored, as upstream."""
+        """Answer GetModelStatus, newest version first. Ignore a label, as upstream does."""
         with self._edge.request("GetModelStatus", context.deadline) as measured:
             spec = decode_status_request(body)
             measured.model = spec.name

@@ -16,7 +16,7 @@ from tpuserve_server.wire.predict_proto import (
 
 
 class PredictionMethods:
-    """The service's methods as bytes in, bytes out. They raise ServingErrors."""
+    """The service's methods, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(
         self,
@@ -27,9 +27,10 @@ class PredictionMethods:
         as_content: bool,
         max_repeated_bytes: int,
     ) -> None:
-        """With `as_content` outputs go into tensor_content instead of the typed fields.
+        """Answer from `service`.
 
-        `max_repeated_bytes` bounds the memory a request may ask for without sending as much.
+        With `as_content`, outputs are encoded in tensor_content instead of the typed fields.
+        `max_repeated_bytes` limits the memory for values that a request repeats without sending them.
         """
         self._service = service
         self._edge = edge
@@ -38,7 +39,7 @@ class PredictionMethods:
         self._max_repeated_bytes = max_repeated_bytes
 
     async def predict(self, body: bytes, context: CallContext) -> bytes:
-        """Predict."""
+        """Answer Predict."""
         with self._edge.request("Predict", context.deadline) as measured:
             proto = parse_predict_request(body)
             spec = decode_predict_spec(proto)
@@ -46,7 +47,7 @@ class PredictionMethods:
             priority = context.priority
             with self._service.hold(spec) as model:
                 measured.runs(model, model.signature.name, priority)
-                # Before decoding, which may take memory that nobody sent.
+                # Check before decoding: a short message with repeated values may decode to much memory.
                 check_names(model.signature, proto.inputs)
                 inputs = decode_predict_inputs(proto, self._max_repeated_bytes)
                 result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
@@ -56,7 +57,7 @@ class PredictionMethods:
             return response
 
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
-        """GetModelMetadata."""
+        """Answer GetModelMetadata."""
         with self._edge.request("GetModelMetadata", context.deadline) as measured:
             asked = decode_metadata_request(body)
             measured.model = asked.spec.name

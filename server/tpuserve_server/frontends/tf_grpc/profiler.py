@@ -1,7 +1,7 @@
-"""tensorflow.ProfilerService: what TensorBoard's capture button and tf.profiler.experimental.client.trace ask for.
+"""tensorflow.ProfilerService, for TensorBoard's capture button and tf.profiler.experimental.client.trace.
 
-After tsl/profiler/rpc/profiler_service_impl.cc, but that no file is ever written where a client says: the trace goes
-back in the response, and the client writes it (docs/decisions/0011).
+It follows tsl/profiler/rpc/profiler_service_impl.cc, except that the server never writes a file to a path that a client
+names. The response carries the trace, and the client writes it (docs/decisions/0011).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tpuserve_server.wire.profiler_proto import (
     parse_terminate_request,
 )
 
-# A trace is kept in memory until it is sent, tens of megabytes a second under load.
+# The server keeps a trace in memory until it sends it: tens of megabytes per second under load.
 _MAX_DURATION_MS = 60_000
 # tsl/profiler/lib/profiler_lock.h
 _BUSY = "Another profiling session active."
@@ -25,17 +25,20 @@ _MAX_HOST_LEVEL = 3
 
 
 class ProfilerMethods:
-    """The methods as bytes in, bytes out; they raise ServingErrors. Belongs to one event loop."""
+    """The methods, from bytes to bytes. They raise ServingErrors. One event loop owns them."""
 
     def __init__(self, tracer: Tracer) -> None:
-        """No session runs."""
+        """Record with `tracer`. No session runs yet."""
         self._tracer = tracer
         self._session: asyncio.Task[bytes] | None = None
         self._session_id = ""
         self._end = asyncio.Event()
 
     async def profile(self, body: bytes, context: CallContext) -> bytes:
-        """Profile: record for as long as asked, or until Terminate or the caller's end; one session at a time."""
+        """Answer Profile: record for the requested duration, or until Terminate or the client's disconnect.
+
+        Only one session runs at a time. Raises Internal if one is already running.
+        """
         request = parse_profile_request(body)
         duration_ms = request.opts.duration_ms
         if duration_ms > _MAX_DURATION_MS:
@@ -46,24 +49,24 @@ class ProfilerMethods:
         options = _options(request.opts)
         self._session = asyncio.create_task(self._run(options, duration_ms / 1000, as_message=request.emit_xspace))
         try:
-            # A caller who leaves does not leave the tracer running: the session ends at once, but in order.
+            # The shield lets the session stop the tracer in order when the client disconnects.
             return await asyncio.shield(self._session)
         except asyncio.CancelledError:
             self._end.set()
             raise
 
     async def terminate(self, body: bytes, context: CallContext) -> bytes:
-        """Terminate: end the session of that name now; what it has recorded is answered to Profile."""
+        """Answer Terminate: end the session of that name now. Its recording goes into the response to Profile."""
         if parse_terminate_request(body).session_id == self._session_id:
             self._end.set()
         return b""
 
     async def monitor(self, body: bytes, context: CallContext) -> bytes:
-        """Monitor: for Cloud TPU's own service; upstream answers the same."""
+        """Raise Unimplemented, as upstream does: only Cloud TPU's own service implements Monitor."""
         raise Unimplemented("unimplemented.")
 
     async def _run(self, options: TraceOptions, duration_s: float, *, as_message: bool) -> bytes:
-        """One session; the response."""
+        """Run one session and return the response."""
         try:
             await asyncio.to_thread(self._tracer.start, options)
             with contextlib.suppress(TimeoutError):
@@ -75,7 +78,7 @@ class ProfilerMethods:
 
 
 def _options(asked: ProfileOptions) -> TraceOptions:
-    """Version 0 means that nothing is set (profiler_options.proto)."""
+    """Convert the requested options. Version 0 means that none is set (profiler_options.proto)."""
     if asked.version == 0:
         return TraceOptions()
     return TraceOptions(min(asked.host_tracer_level, _MAX_HOST_LEVEL), min(asked.device_tracer_level, 1))

@@ -12,31 +12,31 @@ from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.wire.reload import RELOADED, decode_reload_request
 
-# How long before a caller's deadline a reload stops to wait, so that what it says still arrives.
+# A reload stops waiting this long before the client's deadline, so that its response still arrives.
 _FAREWELL_S = 0.2
 
 
 class ReloadMethods:
-    """The method as bytes in, bytes out. It raises ServingErrors."""
+    """The method, from bytes to bytes. It raises ServingErrors."""
 
     def __init__(self, service: InferenceService, models: ConfiguredModels, edge: Edge, clock: Clock) -> None:
-        """Change `models`; `service` tells when something changed."""
+        """Change `models`, and wait for changes of `service`."""
         self._service = service
         self._models = models
         self._edge = edge
         self._clock = clock
-        # Reloads come one after the other anyhow: those that wait their turn must not take threads from others.
+        # Reloads run one at a time. The lock keeps waiting reloads from occupying worker threads.
         self._turn = asyncio.Lock()
 
     async def handle_reload_config_request(self, body: bytes, context: CallContext) -> bytes:
-        """HandleReloadConfigRequest: answers when new models serve and labels stand, or at the caller's deadline.
+        """Answer HandleReloadConfigRequest when new models serve and labels are assigned, or at the client's deadline.
 
-        As upstream, an error is the call's status; a client sees no message beside it.
+        An error becomes the status of the call, without a response message, as upstream does.
         """
         with self._edge.request("HandleReloadConfigRequest", context.deadline):
             configs = decode_reload_request(body)
             async with self._turn:
-                # It looks at base paths, which may lie far away.
+                # In a thread: it reads base paths, which may be on slow remote storage.
                 transition = await asyncio.to_thread(self._models.begin, configs)
             await self._settle(transition, context.deadline)
             return RELOADED
@@ -53,6 +53,6 @@ class ReloadMethods:
         if transition.is_settled():
             return True
         if self._service.is_draining():
-            # A drain waits for calls under way: not for a load that may take minutes.
+            # A drain waits for calls in flight, and must not wait for a load that may take minutes.
             raise Unavailable("The server is shutting down")
         return False

@@ -1,1 +1,1 @@
-"""TensorFlow Serving's REST API: everything under /v1/."""
+"""TensorFlow Serving's REST API, under /v1/."""

@@ -1,8 +1,8 @@
-"""Requests from pages of other origins, as TensorFlow Serving answers them (tensorflow_serving/model_servers).
+"""CORS: requests from pages of other origins, as TensorFlow Serving answers them (tensorflow_serving/model_servers).
 
-Preflights are answered whether CORS is on or not (http_server.cc, ProcessRequest); what lets a browser go on is the
-headers, which every response under /v1/ has when it is on (http_rest_api_util.cc, AddCORSHeaders; our own headers may
-be sent, too).
+The server answers preflights even if CORS is off (http_server.cc, ProcessRequest). With CORS on, every response under
+/v1/ carries the headers that browsers require (http_rest_api_util.cc, AddCORSHeaders). They also allow tpuserve's own
+request headers.
 """
 
 from typing import TYPE_CHECKING

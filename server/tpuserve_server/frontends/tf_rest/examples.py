@@ -1,4 +1,4 @@
-"""REST's classify and regress: from a body to a response."""
+"""Classify and regress on REST: from a body to a response."""
 
 import asyncio
 from functools import partial
@@ -22,7 +22,7 @@ METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
 
 
 class RestExamples:
-    """Both methods. They raise ServingErrors, in upstream's order: the body's before the model's."""
+    """Both methods. They raise ServingErrors in upstream's order: errors of the body before those of the model."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class RestExamples:
         check_method_names: bool,
         max_repeated_bytes: int,
     ) -> None:
-        """Answer from `service`, and tell `logs` of what was answered; the rest as ExampleMethods."""
+        """Answer from `service` and pass answered requests to `logs`. See ExampleMethods for the other arguments."""
         self._service = service
         self._logs = logs
         self._check_method_names = check_method_names
@@ -56,7 +56,7 @@ class RestExamples:
                 result = await run_examples(version, run, request.examples, call.deadline, call.priority)
         encoded = method.encode_json(result.outputs, len(request.examples))
         if self._logs is not None and (log := self._logs.choose(target.name)):
-            # As over gRPC, and written so by the log's own thread.
+            # The log's thread encodes these, in the form of gRPC requests.
             asked = partial(encode_example_request, result.servable, result.signature_name, request.examples)
             answered = partial(_encode, method, result, len(request.examples))
             kind, size_bytes = LOG_KINDS[method.name], sum(map(len, request.examples)) + len(encoded)

@@ -1,4 +1,4 @@
-"""OpenAPI for the paths under /v1/, written by hand: FastAPI has no routes for them to read it from."""
+"""OpenAPI for the paths under /v1/. It is written by hand, because FastAPI has no routes for them."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ _METADATA_FIELD: dict[str, Any] = {
     "schema": {"type": "array", "items": {"type": "string", "enum": [LABELS, PRECISION]}},
     "description": "Fields to add: names of the classes, or compute dtype and tolerance of the manifest",
 }
-# Where a model is meant, its latest version, one version, or a labelled one.
+# Paths that select the latest version of a model, one version, or a labelled version.
 _TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
     ("/v1/models/{model}", "", [_MODEL]),
     ("/v1/models/{model}/versions/{version}", "Version", [_MODEL, _VERSION]),

@@ -1,4 +1,4 @@
-"""Paths under /v1/ and what they ask for (tensorflow_serving/model_servers/http_rest_api_util.cc)."""
+"""Parser for paths under /v1/ (tensorflow_serving/model_servers/http_rest_api_util.cc)."""
 
 import enum
 import re
@@ -13,12 +13,12 @@ _VERSION_OR_LABEL = rb"(?:(?:/versions/([0-9]+))|(?:/labels/([^/:]+)))?"
 _POST = re.compile(rb"/v1/models/([^/:]+)" + _VERSION_OR_LABEL + rb":(classify|regress|predict)", re.IGNORECASE)
 _GET = re.compile(rb"/v1/models(?:/([^/:]+)" + _VERSION_OR_LABEL + rb"(/metadata)?)?", re.IGNORECASE)
 _MAX_INT64 = (1 << 63) - 1
-# Longer ones are parsed each time, so that strange clients cannot fill memory through the cache.
+# Longer paths are not cached, so that clients cannot fill memory with long ones.
 _MAX_CACHED_PATH_BYTES = 512
 
 
 class Action(enum.Enum):
-    """What a request asks for; the value is the method's name in metrics."""
+    """The requested operation. The value is the method's name in metrics."""
 
     PREDICT = "Predict"
     CLASSIFY = "Classify"
@@ -31,14 +31,14 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An action on a model; `spec` has no signature, and no name when the action is LIST or PREFLIGHT."""
+    """An action on a model. `spec` has no signature, and its name is empty for LIST and PREFLIGHT."""
 
     action: Action
     spec: ModelSpec
 
 
 def parse_route(method: str, path: bytes) -> Route:
-    """The route of an undecoded path; case does not matter outside names. Raises InvalidArgument."""
+    """Return the route of an undecoded path. Case is ignored outside names. Raises InvalidArgument."""
     if len(path) > _MAX_CACHED_PATH_BYTES:
         return _parse(method, path)
     return _parse_cached(method, path)
@@ -77,7 +77,7 @@ def _decode(text: bytes, what: str) -> str:
 
 
 def _decode_version(digits: bytes) -> int:
-    # Python refuses to convert thousands of digits; 19 are enough for an int64, leading zeros aside.
+    # Python refuses to convert thousands of digits. An int64 has at most 19 without leading zeros.
     significant = digits.lstrip(b"0") or b"0"
     if len(significant) > len(str(_MAX_INT64)) or int(significant) > _MAX_INT64:
         raise InvalidArgument(f"Failed to convert version: {digits.decode()} to numeric.")

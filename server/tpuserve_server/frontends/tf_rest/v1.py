@@ -1,4 +1,4 @@
-"""Everything under /v1/: TensorFlow Serving's REST API."""
+"""TensorFlow Serving's REST API: all paths under /v1/."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class V1:
-    """The protocol, for an Exchange, which turns what it raises into `{"error": …}`, with upstream's texts."""
+    """The protocol of an Exchange. Its errors become `{"error": …}` with upstream's messages."""
 
     error_body = staticmethod(error_body)
 
@@ -40,7 +40,7 @@ class V1:
         check_method_names: bool,
         max_repeated_bytes: int,
     ) -> None:
-        """Answer from `service`, and tell `logs` of what was answered; the rest as RestOptions and RestExamples."""
+        """Answer from `service` and pass answered requests to `logs`. See RestOptions and RestExamples for the rest."""
         self._service = service
         self._logs = logs
         self.headers: Headers = CORS_HEADERS if allow_cors else ()
@@ -49,7 +49,7 @@ class V1:
         )
 
     def answer(self, call: HttpCall) -> Awaitable[JsonResponse]:
-        """The coroutine that answers: found by a function, for one that awaits another costs a frame more."""
+        """Return the coroutine that answers the request. A plain function saves the frame of an outer coroutine."""
         route = parse_route(call.scope["method"], raw_path(call.scope))
         measured = call.measured
         measured.method = route.action.value
@@ -61,7 +61,7 @@ class V1:
         return self._tell(route, call.scope)
 
     def find_model(self, method: str, path: bytes) -> str | None:
-        """The model in a path; None for the list, a preflight and a path that no request may have."""
+        """Return the model in a path, or None for the list, a preflight and an invalid path."""
         try:
             return parse_route(method, path).spec.name or None
         except InvalidArgument:
@@ -84,7 +84,7 @@ class V1:
                 decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
             else:
                 decoded = decode_predict_inputs(parsed, model.signature)
-            # Nobody holds the body while the model runs.
+            # Free the body's memory while the model runs.
             del body, parsed
             with call.watch_client():
                 result = await model.predict(decoded.inputs, call.deadline, (), call.priority)
@@ -98,8 +98,8 @@ class V1:
         try:
             return self._service.hold(spec)
         except FailedPrecondition:
-            # The one precondition that is looked up here. REST has another code and text for it than gRPC
-            # (http_rest_api_handler.cc, GetInfoMap).
+            # The only FailedPrecondition here is an unknown signature. REST has a different code and message for it
+            # than gRPC (http_rest_api_handler.cc, GetInfoMap).
             name = spec.signature_name or DEFAULT_SIGNATURE_NAME
             raise InvalidArgument(f'Serving signature name: "{name}" not found in signature def') from None
 
@@ -138,7 +138,7 @@ def _describe_version(status: VersionStatus) -> dict[str, object]:
 
 
 def _with_signature(target: ModelSpec, signature_name: str) -> ModelSpec:
-    # Paths name none, and most bodies do not either: a target is made once for each path.
+    # Paths name no signature and most bodies do not either, so the cached target of the path can be returned.
     if not signature_name:
         return target
     return ModelSpec(target.name, target.version, target.version_label, signature_name)
