@@ -1,1 +1,1 @@
-"""Encodings: bytes on the wire to the core's types and back. What a request means is the service's business."""
+"""Encodings: bytes on the wire to the core's types and back. The service interprets the requests."""

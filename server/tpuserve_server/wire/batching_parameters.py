@@ -1,4 +1,4 @@
-"""The BatchingParameters message, of a file or of a model's configuration, to the core's."""
+"""Converts the BatchingParameters message of a file or of a model's configuration to the core's type."""
 
 import dataclasses
 import enum
@@ -11,7 +11,7 @@ from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
 from tpuserve_server.core.batching.parameters import DEFAULT_MAX_BATCH_SIZE, BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 
-# Not all of the message: names of thread pools, and what only says how TensorFlow Serving runs its own.
+# The core omits the message's other fields: names of thread pools, and settings of TensorFlow Serving's internals.
 _FIELDS = frozenset(field.name for field in dataclasses.fields(BatchingParameters))
 _ENUMS: dict[str, type[enum.StrEnum]] = {"batching_mode": BatchingMode, "batch_padding_policy": PaddingPolicy}
 
@@ -19,14 +19,14 @@ _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
 def batching_parameters(message: Message) -> BatchingParameters:
-    """What `message`, a BatchingParameters of whatever descriptor pool, says.
+    """Convert `message`, a BatchingParameters of any descriptor pool.
 
     Raises:
-        InvalidArgument: it does not fit together.
+        InvalidArgument: a value is invalid, or the values contradict each other.
     """
     fields = {field.name: _value(field, value) for field, value in message.ListFields() if field.name in _FIELDS}
     if "allowed_batch_sizes" in fields:
-        # As upstream, for which the last of the sizes must be the default then.
+        # Upstream's default, which the last of the sizes must then equal.
         fields.setdefault("max_batch_size", DEFAULT_MAX_BATCH_SIZE)
     return BatchingParameters(**fields)
 
@@ -35,13 +35,13 @@ def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - as wide
     if field.is_repeated:
         return tuple(value)
     if field.message_type is not None:
-        # TensorFlow Serving's numbers, each a message { value: … }.
+        # TensorFlow Serving wraps each number in a message { value: … }.
         return value.value
     return _choice(field, _ENUMS[field.name], value) if field.enum_type is not None else value
 
 
 def _choice(field: FieldDescriptor, kind: type[_Choice], number: int) -> _Choice:
-    """Enums are open: a number without a name arrives."""
+    """Return the enum member for `number`. Enums are open, so a number without a name can arrive."""
     assert field.enum_type is not None
     value = field.enum_type.values_by_number.get(number)
     if value is None:

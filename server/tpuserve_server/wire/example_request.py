@@ -1,6 +1,6 @@
 """Requests that carry tf.Examples: ClassificationRequest, RegressionRequest and MultiInferenceRequest.
 
-The Examples stay serialized, as models want them: parsing and writing them again would cost many times all the rest.
+The Examples stay serialized, because models take them so. Parsing and encoding them again would dominate the cost.
 """
 
 from collections.abc import Sequence
@@ -26,31 +26,31 @@ _PACKAGE = "tpuserve.serialized"
 
 @dataclass(frozen=True, slots=True)
 class ExampleRequest:
-    """A classification or regression request; `examples` is not looked at before it is asked for."""
+    """A classification or regression request. `examples` decodes its Examples on demand."""
 
     spec: ModelSpec
     _input: Any  # the SerializedInput message, whose class is made below
 
     @property
     def signature_name(self) -> str:
-        """The signature asked for, resolved."""
+        """The requested signature, or the default one."""
         return self.spec.signature_name or DEFAULT_SIGNATURE_NAME
 
     def examples(self, max_repeated_bytes: int = MAX_REPEATED_BYTES) -> Array:
-        """As `decode_examples`."""
+        """Decode the Examples; see `decode_examples`."""
         return decode_examples(self._input, max_repeated_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceTask:
-    """One of a MultiInferenceRequest's tasks."""
+    """One task of a MultiInferenceRequest."""
 
     spec: ModelSpec
     method_name: str
 
     @property
     def signature_name(self) -> str:
-        """The signature asked for, resolved."""
+        """The requested signature, or the default one."""
         return self.spec.signature_name or DEFAULT_SIGNATURE_NAME
 
 
@@ -62,12 +62,12 @@ class MultiInferenceRequest:
     _input: Any  # the SerializedInput message, whose class is made below
 
     def examples(self, max_repeated_bytes: int = MAX_REPEATED_BYTES) -> Array:
-        """As `decode_examples`."""
+        """Decode the Examples; see `decode_examples`."""
         return decode_examples(self._input, max_repeated_bytes)
 
 
 def parse_example_request(body: bytes, message_name: str) -> ExampleRequest:
-    """The request in `body`, a `message_name`; raises InvalidArgument when there is none or it names no model."""
+    """Parse `body`, a `message_name`. Raises InvalidArgument if it is malformed or names no model."""
     message = _parse(_REQUEST, body, message_name)
     if not message.HasField("model_spec"):
         raise InvalidArgument("Missing ModelSpec")
@@ -75,15 +75,15 @@ def parse_example_request(body: bytes, message_name: str) -> ExampleRequest:
 
 
 def parse_recorded_request(body: bytes, message_name: str) -> ExampleRequest:
-    """As `parse_example_request`, for a request whose model is known: it need not name one."""
+    """Parse a request as `parse_example_request` does, but accept one without a model name."""
     message = _parse(_REQUEST, body, message_name)
     return ExampleRequest(decode_model_spec(message.model_spec), message.input)
 
 
 def parse_multi_inference_request(body: bytes) -> MultiInferenceRequest:
-    """The request in `body`; raises InvalidArgument when there is none or its first task names no model.
+    """Parse a MultiInferenceRequest. Raises InvalidArgument if it is malformed or its first task names no model.
 
-    The first task's spec is the one that a model is found by (multi_inference_helper.cc).
+    The first task's spec selects the model (multi_inference_helper.cc).
     """
     request = parse_recorded_multi_inference(body)
     _named(request.tasks[0].spec if request.tasks else ModelSpec(""))
@@ -91,14 +91,14 @@ def parse_multi_inference_request(body: bytes) -> MultiInferenceRequest:
 
 
 def parse_recorded_multi_inference(body: bytes) -> MultiInferenceRequest:
-    """As `parse_multi_inference_request`, for a request whose model is known."""
+    """Parse a request as `parse_multi_inference_request` does, but accept one without a model name."""
     message = _parse(_MULTI_REQUEST, body, "MultiInferenceRequest")
     tasks = [InferenceTask(decode_model_spec(task.model_spec), task.method_name) for task in message.tasks]
     return MultiInferenceRequest(tasks, message.input)
 
 
 def encode_example_request(servable: ServableId, signature_name: str, examples: Array) -> bytes:
-    """A serialized ClassificationRequest or RegressionRequest, which are alike, for just this version and signature."""
+    """Serialize a ClassificationRequest or RegressionRequest for this version and signature; both are identical."""
     listed = _REQUEST(input={"example_list": {"examples": examples.tolist()}})
     spec = encode_model_spec(servable, signature_name)
     # model_spec = 1
@@ -106,11 +106,13 @@ def encode_example_request(servable: ServableId, signature_name: str, examples: 
 
 
 def decode_examples(serialized_input: Any, max_repeated_bytes: int) -> Array:  # noqa: ANN401 (a message whose class is made below)
-    """A [n] object array of serialized Examples, each with the context, if any, in front of it.
+    """Return a [n] object array of serialized Examples, each with the context, if any, in front of it.
 
-    Messages joined are messages merged: an Example's feature replaces the context's of the same name
-    (servables/tensorflow/util.cc, InputToSerializedExampleTensor). Raises InvalidArgument when there is none, or the
-    copies of the context would take more than `max_repeated_bytes`.
+    Concatenated messages merge: an Example's feature replaces the context's feature of the same name
+    (servables/tensorflow/util.cc, InputToSerializedExampleTensor).
+
+    Raises:
+        InvalidArgument: there are no Examples, or the copies of the context would exceed `max_repeated_bytes`.
     """
     kind = serialized_input.WhichOneof("kind")
     examples: Sequence[bytes] = getattr(serialized_input, kind).examples if kind else ()
@@ -122,9 +124,10 @@ def decode_examples(serialized_input: Any, max_repeated_bytes: int) -> Array:  #
 
 
 def with_context(context: bytes, examples: Sequence[bytes], max_repeated_bytes: int) -> Array:
-    """A [n] object array of these, each with `context` in front; raises InvalidArgument as `decode_examples`.
+    """Return a [n] object array of the examples, each with `context` in front of it.
 
-    An empty example takes two bytes, so a message of any size can ask for any number of copies.
+    Raises InvalidArgument if the copies of `context` would exceed `max_repeated_bytes`. The limit is necessary because
+    an empty example takes only two bytes, so a short message could cause many copies.
     """
     if len(context) * (len(examples) - 1) > max_repeated_bytes:
         raise InvalidArgument(
@@ -135,7 +138,7 @@ def with_context(context: bytes, examples: Sequence[bytes], max_repeated_bytes: 
 
 
 def example_array(examples: Sequence[bytes]) -> Array:
-    """A [n] object array of these."""
+    """Return a [n] object array of the examples."""
     array = np.empty(len(examples), np.object_)
     array[:] = examples
     return array
@@ -155,9 +158,9 @@ def _parse(message_class: type[Message], body: bytes, name: str) -> Any:  # noqa
 
 
 def _message_classes() -> tuple[type[Message], type[Message]]:
-    """The requests' classes with every Example a field of bytes, which on the wire is the same.
+    """Create request classes whose Examples are bytes fields, which have the same wire format.
 
-    Upstream's own apis/internal/serialized_input.proto does so; the pip package leaves it out.
+    Upstream's apis/internal/serialized_input.proto does the same, but the pip package omits it.
     """
     file = FileDescriptorProto(name="tpuserve/serialized_input.proto", package=_PACKAGE, syntax="proto3")
     file.dependency[:] = [ModelSpecProto.DESCRIPTOR.file.name, InferenceTaskProto.DESCRIPTOR.file.name]
@@ -187,7 +190,7 @@ def _add(file: FileDescriptorProto, name: str, *fields: FieldDescriptorProto) ->
 def _field(
     name: str, number: int, message: str = "", *, repeated: bool = False, oneof: bool = False
 ) -> FieldDescriptorProto:
-    """A field of `message`, or of bytes."""
+    """Create a field of type `message`, or of bytes if `message` is empty."""
     field = FieldDescriptorProto(
         name=name,
         number=number,

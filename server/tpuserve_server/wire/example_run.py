@@ -1,4 +1,4 @@
-"""Which signatures a request with tf.Examples runs, checked by the method's and MultiInference's rules."""
+"""Finds the signatures that a request with tf.Examples runs, and checks the rules of its method and MultiInference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tpuserve_server.wire.inference_method import InferenceMethod, method_named
 
 @dataclass(frozen=True, slots=True)
 class ExampleRun:
-    """A signature that fits its method, and the outputs that the method wants of it."""
+    """A signature that fits its method, and the outputs that the method needs."""
 
     method: InferenceMethod
     signature: Signature
@@ -21,7 +21,10 @@ class ExampleRun:
 def find_run(
     signatures: Mapping[str, Signature], method: InferenceMethod, signature_name: str, *, check_method_name: bool
 ) -> ExampleRun:
-    """The run that a Classify or Regress asks for; raises InvalidArgument if there is none (classifier.cc)."""
+    """Find the run for a Classify or Regress request. Raises InvalidArgument if the signature is unknown or unsuitable.
+
+    Source: classifier.cc.
+    """
     signature = signatures.get(signature_name)
     if signature is None:
         raise InvalidArgument(f"No signature was found with the name: {signature_name}")
@@ -31,11 +34,11 @@ def find_run(
 def find_task_runs(
     signatures: Mapping[str, Signature], tasks: Sequence[InferenceTask], *, check_method_names: bool
 ) -> list[ExampleRun]:
-    """A run for each task of a MultiInference, in their order (multi_inference.cc).
+    """Find a run for each task of a MultiInference request, in their order (multi_inference.cc).
 
     Raises:
-        InvalidArgument: the tasks are not of one model, name a signature twice, or one that is not there or does not
-            fit its method.
+        InvalidArgument: the tasks name different models or the same signature twice, or a signature is unknown or does
+            not fit its method.
         Unimplemented: a task's method is neither Classify nor Regress.
     """
     runs: dict[str, ExampleRun] = {}

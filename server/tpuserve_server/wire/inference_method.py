@@ -1,6 +1,6 @@
-"""Classify and Regress: what each wants of a signature, and what it makes of the outputs.
+"""Classify and Regress: their requirements on a signature, and their encoding of the outputs.
 
-Rules and texts: tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc.
+Source of the rules and messages: tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc.
 """
 
 from typing import Final, Protocol
@@ -19,7 +19,7 @@ from tpuserve_server.wire.inference_result import (
 )
 from tpuserve_server.wire.metadata import signature_def
 
-# The one input, which takes serialized tf.Examples (tensorflow/saved_model/signature_constants).
+# The only input, of serialized tf.Examples (tensorflow/saved_model/signature_constants).
 EXAMPLES_INPUT: Final = "inputs"
 _CLASSES: Final = "classes"
 _SCORES: Final = "scores"
@@ -27,42 +27,42 @@ _REGRESSIONS: Final = "outputs"
 
 
 class InferenceMethod(Protocol):
-    """One way to ask for Examples' results."""
+    """An inference method over tf.Examples."""
 
     @property
     def name(self) -> str:
-        """What RPC and metrics call it."""
+        """The name of the RPC, also used in metrics."""
         ...
 
     @property
     def request_name(self) -> str:
-        """The message that asks for it."""
+        """The name of the request message."""
         ...
 
     @property
     def method_name(self) -> str:
-        """What signatures and MultiInference's tasks call it."""
+        """The method_name in signatures and in MultiInference tasks."""
         ...
 
     def output_names(self, signature: Signature, *, check_method_name: bool) -> tuple[str, ...]:
-        """The outputs to fetch, one or two.
+        """Return the one or two outputs to fetch.
 
         Raises:
-            InvalidArgument: the signature is none for this method: another method name, if that is to be checked, or
-                other inputs or outputs.
+            InvalidArgument: the signature does not fit this method: it has unsuitable inputs or outputs or, with
+                `check_method_name`, a different method_name.
         """
         ...
 
     def encode(self, outputs: Tensors, examples: int) -> bytes:
-        """The result as a serialized ClassificationResult or RegressionResult.
+        """Return a serialized ClassificationResult or RegressionResult.
 
         Raises:
-            InvalidArgument: the outputs have not this method's dtypes and shapes, or not `examples` rows.
+            InvalidArgument: the outputs do not have this method's dtypes and shapes, or not `examples` rows.
         """
         ...
 
     def encode_json(self, outputs: Tensors, examples: int) -> bytes:
-        """REST's body; raises as `encode`."""
+        """Return the REST body. Raises the errors of `encode`."""
         ...
 
 
@@ -151,7 +151,7 @@ _BY_METHOD_NAME = {method.method_name: method for method in (CLASSIFY, REGRESS)}
 
 
 def method_named(method_name: str) -> InferenceMethod | None:
-    """The method that signatures and tasks call so."""
+    """Return the method with the given method_name of signatures and tasks, or None if it is unknown."""
     return _BY_METHOD_NAME.get(method_name)
 
 

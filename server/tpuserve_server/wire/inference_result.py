@@ -1,4 +1,4 @@
-"""Results of Classify, Regress and MultiInference: messages and JSON, written without an object for each number."""
+"""Results of Classify, Regress and MultiInference as messages and JSON, encoded without an object for each number."""
 
 import binascii
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from tpuserve_server.wire.model_spec import encode_model_spec
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
 _SCORE_TAG = b"\x15"  # Class.score = 2
 _VALUE_TAG = b"\x0d"  # Regression.value = 1
-# A message of one float and nothing else, in a repeated field 1: Regression is one, and a Class without label.
+# Layout of a message with a single float, in a repeated field 1: a Regression, or a Class without a label.
 _FLOAT_MESSAGE = np.dtype([("tag", "u1"), ("size", "u1"), ("value_tag", "u1"), ("value", "<f4")])
 _FLOAT_FIELD_BYTES = 5
 _MAX_CACHED_LABEL_BYTES = 64
 
 
 def encode_classifications(classes: Array | None, scores: Array | None) -> bytes:
-    """A serialized ClassificationResult from `classes` (object, bytes) and `scores` (float32), [n, c] each."""
+    """Serialize a ClassificationResult from `classes` (object, bytes) and `scores` (float32), [n, c] each."""
     if classes is not None:
         rows = _class_rows(classes, scores)
     else:
@@ -31,18 +31,21 @@ def encode_classifications(classes: Array | None, scores: Array | None) -> bytes
 
 
 def encode_regressions(values: Array) -> bytes:
-    """A serialized RegressionResult from float32 [n]."""
+    """Serialize a RegressionResult from float32 [n]."""
     return _float_messages(_VALUE_TAG, values)
 
 
 def encode_response(result: bytes, servable: ServableId, signature_name: str) -> bytes:
-    """A ClassificationResponse or RegressionResponse: the result is 1, the spec 2, in both."""
+    """Serialize a ClassificationResponse or RegressionResponse: in both, result = 1 and spec = 2."""
     spec = encode_model_spec(servable, signature_name)
     return b"".join((_FIELD_1, varint(len(result)), result, _FIELD_2, varint(len(spec)), spec))
 
 
 def encode_inference_result(result: bytes, servable: ServableId, signature_name: str, *, is_regression: bool) -> bytes:
-    """One entry of a MultiInferenceResponse, which is these joined: results = 1, {spec = 1, result = 2 or 3}."""
+    """Serialize one entry of a MultiInferenceResponse: results = 1, {spec = 1, result = 2 or 3}.
+
+    The concatenated entries are the response.
+    """
     spec = encode_model_spec(servable, signature_name)
     tag = _FIELD_3 if is_regression else _FIELD_2
     entry = b"".join((_FIELD_1, varint(len(spec)), spec, tag, varint(len(result)), result))
@@ -50,9 +53,9 @@ def encode_inference_result(result: bytes, servable: ServableId, signature_name:
 
 
 def json_classifications(classes: Array | None, scores: Array | None) -> bytes:
-    """`{"results": [[[label, score], …], …]}`; an empty label or a zero score where there is none.
+    """Return `{"results": [[[label, score], …], …]}`. A missing label is empty and a missing score is 0.0.
 
-    A label that is no UTF-8 becomes `{"b64": …}`, as strings do in predictions (upstream writes invalid JSON).
+    A label that is not UTF-8 becomes `{"b64": …}`, as strings in predictions do (upstream writes invalid JSON).
     """
     shape = (classes if classes is not None else scores if scores is not None else np.empty((0, 0))).shape
     count = shape[0] * shape[1]
@@ -65,7 +68,7 @@ def json_classifications(classes: Array | None, scores: Array | None) -> bytes:
 
 
 def json_regressions(values: Array) -> bytes:
-    """`{"results": [value, …]}` from float32 [n]."""
+    """Return `{"results": [value, …]}` from float32 [n]."""
     return b'{"results":[%b]}' % b",".join(_number_texts(values))
 
 
@@ -77,7 +80,7 @@ def _float_messages(value_tag: bytes, values: Array) -> bytes:
 
 
 def _class_rows(classes: Array, scores: Array | None) -> list[bytes]:
-    """Each row's Class messages."""
+    """Encode the Class messages of each row."""
     if scores is None:
         return [b"".join([_class_head(label, False) for label in row]) for row in classes]
     if classes.size and (classes == classes[0]).all():
@@ -92,7 +95,10 @@ def _class_rows(classes: Array, scores: Array | None) -> list[bytes]:
 
 
 def _alike_rows(labels: Array, scores: Array) -> list[bytes]:
-    """Rows of the same labels, as models without a choice of the best have them: one row's bytes with other scores."""
+    """Encode rows with the same labels: copy the bytes of one row and replace the scores.
+
+    Models that return all classes instead of the best few have such rows.
+    """
     messages = [_class_head(label, True) + bytes(4) for label in labels]
     rows = np.tile(np.frombuffer(b"".join(messages), np.uint8), (len(scores), 1))
     ends = np.cumsum([len(message) for message in messages], dtype=np.intp)
@@ -102,8 +108,8 @@ def _alike_rows(labels: Array, scores: Array) -> list[bytes]:
 
 
 def _class_head(label: bytes, has_score: bool) -> bytes:
-    """A Class in its repeated field, up to where the score's four bytes come."""
-    # A model's classes come again and again; longer labels may be made up by a model, and would fill memory.
+    """Encode a Class in its repeated field, without the four bytes of the score."""
+    # Class labels repeat, so they are cached. A model may generate longer labels, which would fill memory.
     return (_cached_head if len(label) <= _MAX_CACHED_LABEL_BYTES else _make_head)(label, has_score)
 
 
@@ -129,7 +135,7 @@ def _label_text(label: bytes) -> bytes:
 
 
 def _number_texts(values: Array) -> list[bytes]:
-    """Each number's shortest text, never an integer's; NaN and infinities as bare tokens."""
+    """Return each number's shortest text. It never looks like an integer; NaN and infinities are bare tokens."""
     if not len(values):
         return []
     text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,4 +1,4 @@
-"""GetModelMetadata: signatures as SignatureDef messages and as JSON, and tpuserve's own fields: labels, precision."""
+"""GetModelMetadata: signatures as SignatureDef messages and as JSON, and tpuserve's fields for labels and precision."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class MetadataRequest:
 
 
 def decode_metadata_request(body: bytes) -> MetadataRequest:
-    """Decode a GetModelMetadataRequest. Raises InvalidArgument without a spec, and for unknown metadata fields."""
+    """Decode a GetModelMetadataRequest. Raises InvalidArgument if it has no spec or an unknown metadata field."""
     try:
         request = GetModelMetadataRequest.FromString(body)
     except DecodeError:
@@ -57,9 +57,9 @@ def decode_metadata_request(body: bytes) -> MetadataRequest:
 
 
 def encode_metadata_response(metadata: ModelMetadata, fields: Collection[str] = (SIGNATURE_DEF,)) -> bytes:
-    """Serialize a GetModelMetadataResponse with `fields`; its spec has name and version, no signature.
+    """Serialize a GetModelMetadataResponse with `fields`. Its spec has name and version, but no signature.
 
-    The response omits labels and precision of a version that has none.
+    The response omits labels and precision if the version has none.
     """
     response = _response_spec(metadata)
     if SIGNATURE_DEF in fields:
@@ -74,7 +74,7 @@ def encode_metadata_response(metadata: ModelMetadata, fields: Collection[str] = 
 
 
 def metadata_to_json(metadata: ModelMetadata, fields: Collection[str] = ()) -> dict[str, object]:
-    """Build REST's answer as upstream's ToJsonString: proto names, defaults printed, int64 as strings.
+    """Build the REST response as upstream's ToJsonString: proto names, default values included, int64 as strings.
 
     It always holds the signatures. `fields` adds tpuserve's own fields.
     """
@@ -97,14 +97,14 @@ def _precision_to_json(precision: Precision) -> dict[str, str | float]:
 
 
 def signature_def_map(metadata: ModelMetadata) -> SignatureDefMap:
-    """Every signature of the version by name."""
+    """Convert all signatures of the version, by name."""
     return SignatureDefMap(
         signature_def={name: signature_def(signature) for name, signature in metadata.signatures.items()}
     )
 
 
 def signature_def(signature: Signature) -> SignatureDef:
-    """One signature: -1 for an unknown dimension, unknown_rank for an unknown rank."""
+    """Convert one signature: -1 for an unknown dimension, unknown_rank for an unknown rank."""
     return SignatureDef(
         inputs={name: _tensor_info(spec) for name, spec in signature.inputs.items()},
         outputs={name: _tensor_info(spec) for name, spec in signature.outputs.items()},
@@ -114,7 +114,7 @@ def signature_def(signature: Signature) -> SignatureDef:
 
 def _tensor_info(spec: TensorSpec) -> TensorInfo:
     wire_type = BY_DTYPE.get(spec.dtype)
-    # 0 is DT_INVALID: metadata is still worth showing for a type that cannot be fed.
+    # 0 is DT_INVALID. The rest of the metadata is useful even if a client cannot send this type.
     return TensorInfo(
         name=spec.graph_name, dtype=wire_type.number if wire_type else 0, tensor_shape=_shape_proto(spec.shape)
     )

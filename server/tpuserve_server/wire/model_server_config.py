@@ -1,4 +1,4 @@
-"""ModelServerConfig, of a file or a reload request, to the core's ModelConfigs."""
+"""Converts the ModelServerConfig of a file or a reload request to the core's ModelConfigs."""
 
 import logging
 
@@ -16,16 +16,17 @@ _log = logging.getLogger(__name__)
 
 
 def extended(config: ModelServerConfigProto) -> ModelServerConfigProto:
-    """Upstream's message as ours: a field that upstream's does not know is in it unread. DecodeError if broken."""
+    """Convert upstream's message to tpuserve's, which also reads tpuserve's own fields. Raises DecodeError."""
     return ModelServerConfig.FromString(config.SerializeToString())
 
 
 def model_configs(config: ModelServerConfigProto) -> tuple[ModelConfig, ...]:
-    """The models of `config`, our message, in its order. Only what one message alone can say is checked.
+    """Convert the models of `config`, tpuserve's message, in its order. Check each model separately.
 
     Raises:
-        InvalidArgument: It is not a list of models, or a model's platform is not told, with upstream's message
-            (model_servers/model_service_impl.cc, server_core.cc); or a model's batching does not fit together.
+        InvalidArgument: `config` is not a list of models, or a model has no platform, two, or an unsupported one. The
+            messages are upstream's (model_servers/model_service_impl.cc, server_core.cc). Also raised if a model's
+            batching parameters are invalid.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidArgument(

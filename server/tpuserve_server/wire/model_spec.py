@@ -1,4 +1,4 @@
-"""ModelSpec: the message to the core's type, and a response's back."""
+"""ModelSpec: converts the message of a request to the core's type, and encodes the one of a response."""
 
 from functools import lru_cache
 
@@ -7,7 +7,7 @@ from tpuserve_server.core.types import ModelSpec, ServableId
 
 
 def decode_model_spec(proto: ModelSpecProto) -> ModelSpec:
-    """The spec as it was sent: an empty name stays empty, an unset version or label is None."""
+    """Convert the spec as the client sent it: an empty name stays empty, an unset version or label is None."""
     choice = proto.WhichOneof("version_choice")
     if choice is None:
         return ModelSpec(proto.name, signature_name=proto.signature_name)
@@ -18,9 +18,9 @@ def decode_model_spec(proto: ModelSpecProto) -> ModelSpec:
 
 @lru_cache(maxsize=1024)
 def encode_model_spec(servable: ServableId, signature_name: str) -> bytes:
-    """A response's spec, serialized: numeric version and resolved signature, never a label.
+    """Serialize the spec of a response: numeric version and resolved signature, never a label.
 
-    Made by protobuf: it is the same for every answer of a version and so cached.
+    The result is cached, because all responses of a version's signature share it.
     """
     spec = ModelSpecProto(name=servable.name, signature_name=signature_name)
     spec.version.value = servable.version

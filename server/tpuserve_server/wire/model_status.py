@@ -17,7 +17,10 @@ from tpuserve_server.wire.model_spec import decode_model_spec
 
 
 def decode_status_request(body: bytes) -> ModelSpec:
-    """The spec asked for; an empty name is left to the service, which knows no such model. Raises InvalidArgument."""
+    """Decode the requested spec. Raises InvalidArgument if the request is malformed or has no spec.
+
+    The service refuses an empty name as an unknown model.
+    """
     try:
         request = GetModelStatusRequest.FromString(body)
     except DecodeError:
@@ -28,12 +31,12 @@ def decode_status_request(body: bytes) -> ModelSpec:
 
 
 def encode_status_response(statuses: Sequence[VersionStatus]) -> bytes:
-    """A serialized GetModelStatusResponse in the order given."""
+    """Serialize a GetModelStatusResponse in the given order."""
     return bytes(_response(statuses).SerializeToString())
 
 
 def status_to_json(statuses: Sequence[VersionStatus]) -> dict[str, object]:
-    """What REST answers, as upstream's ToJsonString: proto names, defaults printed, the version a string."""
+    """Build the REST response as upstream's ToJsonString: proto names, default values included, version as a string."""
     fields: dict[str, object] = MessageToDict(
         _response(statuses), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -46,7 +49,7 @@ def _response(statuses: Sequence[VersionStatus]) -> GetModelStatusResponse:
             ModelVersionStatus(
                 version=status.servable.version,
                 state=int(status.state),
-                # The one text that this message has for people. The code stays OK while a version may still come.
+                # The only text for people in this message. The code stays OK while the version may still load.
                 status=StatusProto(error_code=status.error_code, error_message=status.error or status.waits),
             )
             for status in statuses

@@ -1,4 +1,4 @@
-"""PredictRequest and PredictResponse: bytes to the core's types and back."""
+"""PredictRequest and PredictResponse: converts bytes to the core's types and back."""
 
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from tpuserve_server.wire.tensor_proto import unreadable_tensor
 
 
 def parse_predict_request(body: bytes) -> PredictRequest:
-    """The message in `body`; raises InvalidArgument when there is none."""
+    """Parse a PredictRequest. Raises InvalidArgument if `body` is malformed."""
     try:
         return PredictRequest.FromString(body)
     except DecodeError:
@@ -24,7 +24,7 @@ def parse_predict_request(body: bytes) -> PredictRequest:
 
 
 def decode_predict_spec(proto: PredictRequest) -> ModelSpec:
-    """The request's model spec; raises InvalidArgument when it is missing or names no model."""
+    """Return the model spec of a request. Raises InvalidArgument if it is missing or names no model."""
     if not proto.HasField("model_spec"):
         raise InvalidArgument("Missing ModelSpec")
     spec = decode_model_spec(proto.model_spec)
@@ -34,10 +34,10 @@ def decode_predict_spec(proto: PredictRequest) -> ModelSpec:
 
 
 def decode_predict_inputs(proto: PredictRequest, max_repeated_bytes: int) -> dict[str, Array]:
-    """The tensors as arrays, some of them views of the message; raises InvalidArgument.
+    """Return the tensors as arrays, some of them views of the message. Raises InvalidArgument for a malformed tensor.
 
-    A message of any size can ask for `max_repeated_bytes` of memory, so see first that it is for a model that is here
-    and has its inputs.
+    A short message can use up to `max_repeated_bytes` of memory. The caller should first check that the model exists
+    and has these inputs.
     """
     budget = RepeatBudget(max_repeated_bytes)
     inputs = {}
@@ -50,7 +50,7 @@ def decode_predict_inputs(proto: PredictRequest, max_repeated_bytes: int) -> dic
 
 
 def encode_predict_request(servable: ServableId, signature_name: str, inputs: Tensors) -> bytes:
-    """A serialized PredictRequest for just this version and signature, its tensors as tensor_content."""
+    """Serialize a PredictRequest for this version and signature, with tensors as tensor_content."""
     spec = encode_model_spec(servable, signature_name)
     try:
         return b"".join((b"\x0a", varint(len(spec)), spec, encode_inputs(inputs)))
@@ -59,9 +59,9 @@ def encode_predict_request(servable: ServableId, signature_name: str, inputs: Te
 
 
 def encode_predict_response(result: PredictResult, *, as_content: bool = False) -> bytes:
-    """A serialized PredictResponse, written by hand: a third of what filling messages costs, and no lists.
+    """Serialize a PredictResponse directly: a third of the cost of filling messages, and no lists.
 
-    The spec in it carries the numeric version and the resolved signature, never a label.
+    Its spec carries the numeric version and the resolved signature, never a label.
     """
     parts: list[bytes] = []
     for name, array in result.outputs.items():
@@ -80,6 +80,6 @@ def encode_predict_response(result: PredictResult, *, as_content: bool = False) 
 
 @lru_cache(maxsize=1024)
 def _response_spec(servable: ServableId, signature_name: str) -> bytes:
-    """model_spec = 2, tag and all."""
+    """Encode model_spec = 2 with its tag."""
     spec = encode_model_spec(servable, signature_name)
     return b"".join((b"\x12", varint(len(spec)), spec))

@@ -1,7 +1,7 @@
 """tensorflow.ProfilerService: its descriptor, its requests, and its response around a trace.
 
-The pip packages have the messages within it, but not the service (tsl/profiler/protobuf/profiler_service.proto). Fields
-that nothing here reads or writes, `tool_options` and `monitor_result`, are left out.
+The pip packages have the nested messages, but not the service (tsl/profiler/protobuf/profiler_service.proto). The
+descriptor omits the unused fields `tool_options` and `monitor_result`.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ _BOOL, _UINT64, _INT32 = (
     FieldDescriptorProto.TYPE_INT32,
 )
 
-# By message: name, number, type (a message's full name or a scalar); what is repeated has a `*` to its name.
+# Fields by message: name, number, type (a message's full name or a scalar). A `*` after the name marks repeated fields.
 _MESSAGES: dict[str, tuple[tuple[str, int, Any], ...]] = {
     "ProfileRequest": (
         ("duration_ms", 1, _UINT64),
@@ -52,20 +52,20 @@ _METHODS = ("Profile", "Terminate", "Monitor")
 
 
 def parse_profile_request(body: bytes) -> Any:  # noqa: ANN401 (a message whose class is made below)
-    """The ProfileRequest in `body`; raises InvalidArgument when there is none."""
+    """Parse a ProfileRequest. Raises InvalidArgument if `body` is malformed."""
     return _parse("ProfileRequest", body)
 
 
 def parse_terminate_request(body: bytes) -> Any:  # noqa: ANN401 (as above)
-    """The TerminateRequest in `body`; raises InvalidArgument when there is none."""
+    """Parse a TerminateRequest. Raises InvalidArgument if `body` is malformed."""
     return _parse("TerminateRequest", body)
 
 
 def encode_profile_response(xspace: bytes, *, as_message: bool) -> bytes:
-    """A ProfileResponse around a serialized XSpace: as the tool data "xplane.pb", or `as_message`, as it was asked for.
+    """Serialize a ProfileResponse with a serialized XSpace as the tool data "xplane.pb".
 
-    Clients write tool data into their log folder (tsl/profiler/rpc/client/capture_profile.cc). The trace may have
-    hundreds of megabytes, so it is not parsed.
+    With `as_message`, the XSpace goes into the field `xspace` instead. Clients write tool data into their log directory
+    (tsl/profiler/rpc/client/capture_profile.cc). The trace may have hundreds of megabytes, so it is not parsed.
     """
     if is_empty(xspace):
         # empty_trace = 7
@@ -79,13 +79,13 @@ def encode_profile_response(xspace: bytes, *, as_message: bool) -> bytes:
 
 
 def is_empty(xspace: bytes) -> bool:
-    """Whether a serialized XSpace has no event (tsl/profiler/utils/xplane_utils.cc, IsEmpty)."""
+    """Return whether a serialized XSpace has no event (tsl/profiler/utils/xplane_utils.cc, IsEmpty)."""
     # XSpace.planes = 1, XPlane.lines = 3, XLine.events = 4
     return not _has(xspace, (1, 3, 4), 0, len(xspace))
 
 
 def _has(data: bytes, path: tuple[int, ...], position: int, end: int) -> bool:
-    """Whether the message between `position` and `end` has a field at the end of a path. Stops at the first."""
+    """Return whether the message between `position` and `end` has a field at the end of `path`. Stop at the first."""
     while position < end:
         tag, position = read_varint(data, position)
         number, wire_type = tag >> 3, tag & 7

@@ -1,4 +1,4 @@
-"""HandleReloadConfigRequest: the message to ModelConfigs, and the answer."""
+"""HandleReloadConfigRequest: converts the request to ModelConfigs, and holds the response."""
 
 from google.protobuf.message import DecodeError
 
@@ -7,12 +7,12 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.wire.model_server_config import extended, model_configs
 
-# The metrics that a request may name are TensorFlow's own, of which there are none here.
+# The response has no metrics: requests name TensorFlow's metrics, which this server does not have.
 RELOADED: bytes = ReloadConfigResponse(status=StatusProto()).SerializeToString()
 
 
 def decode_reload_request(body: bytes) -> tuple[ModelConfig, ...]:
-    """The models asked for. Raises InvalidArgument, as upstream for anything but a list of models."""
+    """Return the requested models. Raises InvalidArgument, as upstream does, unless the request is a list of models."""
     try:
         config = extended(ReloadConfigRequest.FromString(body).config)
     except DecodeError:

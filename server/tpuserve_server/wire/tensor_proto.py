@@ -1,4 +1,4 @@
-"""TensorProto by the server's errors: the codec is the one of `tpuserve_formats`."""
+"""Decodes TensorProto with the codec of `tpuserve_formats`, and raises the server's errors."""
 
 from tpuserve_formats.dtypes import Array
 from tpuserve_formats.errors import FormatError
@@ -9,7 +9,7 @@ from tpuserve_server.core.errors import InvalidArgument
 
 
 def decode_tensor(alias: str, proto: TensorProto, budget: RepeatBudget | None = None) -> Array:
-    """The array in `proto`; raises InvalidArgument naming `alias`, the name of the input."""
+    """Decode `proto` to an array. Raises InvalidArgument that names `alias`, the name of the input."""
     try:
         return decode(proto, budget)
     except FormatError as error:
@@ -17,6 +17,6 @@ def decode_tensor(alias: str, proto: TensorProto, budget: RepeatBudget | None = 
 
 
 def unreadable_tensor(alias: str, error: FormatError) -> InvalidArgument:
-    """The error for an input whose dtype, shape and data do not fit together."""
-    # tensorflow_serving/servables/tensorflow/tfrt_predict_util.cc says as far as the name.
+    """Return the error for an input whose dtype, shape and data do not match."""
+    # Upstream's message ends after the name (tensorflow_serving/servables/tensorflow/tfrt_predict_util.cc).
     return InvalidArgument(f"tensor parsing error: {alias}: {error}")

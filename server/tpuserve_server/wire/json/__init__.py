@@ -1,1 +1,1 @@
-"""TensorFlow Serving's JSON."""
+"""TensorFlow Serving's JSON encoding."""

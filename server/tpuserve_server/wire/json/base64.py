@@ -1,4 +1,4 @@
-"""`{"b64": "…"}`: how JSON carries bytes."""
+"""`{"b64": "…"}`: the JSON encoding of bytes."""
 
 import binascii
 
@@ -8,14 +8,14 @@ _KEY = "b64"
 
 
 def is_base64_object(value: JsonValue) -> bool:
-    """Whether `value` is an object with the one key `b64` and text under it."""
+    """Return whether `value` is an object whose only member is a string under `b64`."""
     return type(value) is dict and len(value) == 1 and type(value.get(_KEY)) is str
 
 
 def decode_base64_object(value: JsonObject) -> bytes:
-    """The bytes of such an object; raises ValueError when the text is no base64.
+    """Decode a base64 object to bytes. Raises ValueError if the text is not base64.
 
-    Padding may be missing and whitespace is skipped, as absl's Base64Unescape allows.
+    Padding may be missing and whitespace is ignored, as in absl's Base64Unescape.
     """
     text: str = value[_KEY]
     try:

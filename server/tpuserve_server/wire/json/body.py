@@ -1,7 +1,7 @@
-"""A REST body to a JSON document: fast where it can be, strict about what a fast parser lets through.
+"""Parses a REST body to a JSON document with a fast parser, and rejects the errors that this parser ignores.
 
-orjson parses. It knows no NaN and keeps the last of two equal keys, so Python's own parser takes over for bodies with
-bare NaN or Infinity, and reads those again that may hold a key twice.
+orjson parses the body. It rejects NaN, and it keeps the last of two equal keys. Python's parser therefore parses bodies
+with bare NaN or Infinity, and parses a body again if it may hold a key twice.
 """
 
 import json
@@ -12,16 +12,16 @@ import orjson
 
 from tpuserve_server.core.errors import InvalidArgument
 
-# Deeper than any tensor; orjson itself stops at 1024 without recursion into Python.
+# Deeper than any tensor. orjson's own limit is 1024, without recursion in Python.
 MAX_DEPTH = 100
 
-# JSON's objects and values as Python has them; nothing more can be said of what a client sends.
+# JSON values and objects as Python objects. A client can send any type, so the types cannot be narrower.
 JsonValue = Any
 JsonObject = dict[str, JsonValue]
 
 
 def parse_json(body: bytes) -> JsonValue:
-    """The document in `body`; raises InvalidArgument for anything that is not one JSON document with distinct keys.
+    """Parse `body`. Raises InvalidArgument if it is not a single JSON document with distinct keys.
 
     Numbers beyond a double's range become infinities; integers beyond 64 bits become floats.
     """
@@ -39,9 +39,9 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def check_depth(value: JsonValue, outside: int) -> None:
-    """Raises InvalidArgument when `value`, inside `outside` arrays and objects, brings the nesting over MAX_DEPTH.
+    """Raise InvalidArgument if `value`, within `outside` arrays and objects, is nested deeper than MAX_DEPTH.
 
-    Goes level by level, without recursion.
+    The check goes level by level, without recursion.
     """
     level = [value]
     for _ in range(MAX_DEPTH - outside):
@@ -62,10 +62,11 @@ def _fail_depth() -> NoReturn:
 
 
 def _may_hold_equal_keys(body: bytes, document: JsonValue) -> bool:
-    """Whether the text has more colons than the parsed objects have members: a key lost, or a colon in a string.
+    """Return whether the text has more colons than the parsed objects have members.
 
-    Each member has one colon, so equal numbers prove that no key was lost. Counting fewer members than there are is
-    safe: it costs a second parse. Objects are looked for where requests have them: rows, columns, b64 values in these.
+    Each member has one colon, so equal counts prove that the parser dropped no key. More colons mean a dropped key or a
+    colon in a string. Counting too few members is safe: it only costs a second parse. The count therefore covers only
+    the objects that requests usually have: rows, columns and b64 values in them.
     """
     colons = body.count(b":")
     if type(document) is not dict:
@@ -86,7 +87,7 @@ def _object_members(value: JsonValue) -> int:
 
 
 def _parse_slowly(body: bytes) -> JsonValue:
-    """Python's parser: NaN, Infinity and -Infinity, and a hook that sees every object's keys."""
+    """Parse with Python's parser, which accepts NaN, Infinity and -Infinity and lets a hook check all keys."""
     try:
         return json.loads(body.decode(), object_pairs_hook=_object_with_distinct_keys)
     except RecursionError:
@@ -94,7 +95,7 @@ def _parse_slowly(body: bytes) -> JsonValue:
     except json.JSONDecodeError as error:
         raise InvalidArgument(f"JSON Parse error: Invalid value. at offset: {error.pos} ({error.msg})") from None
     except ValueError:
-        # Not UTF-8, or an integer of more digits than Python converts.
+        # The body is not UTF-8, or has an integer with more digits than Python converts.
         raise InvalidArgument("JSON Parse error: Invalid value.") from None
 
 

@@ -1,7 +1,7 @@
 """REST classify and regress requests: `{"signature_name"?, "context"?, "examples": […]}` to serialized tf.Examples.
 
-Rules and texts: tensorflow_serving/util/json_tensor.cc, FillClassifyRegressRequestFromJson. Messages are written as
-bytes; lists of numbers never become protobuf's objects.
+Source of the rules and messages: tensorflow_serving/util/json_tensor.cc, FillClassifyRegressRequestFromJson. The module
+writes messages as bytes, without protobuf objects for lists of numbers.
 """
 
 import array
@@ -22,26 +22,27 @@ from tpuserve_server.wire.json.text import type_text, value_text
 
 _MIN_INT64, _MAX_INT64, _MAX_UINT64 = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
 _FLOATS, _INTEGERS, _TEXTS = {float}, {int, bool}, {str, dict}
-# Integers one by one up to here; numpy's calls cost more than so many.
+# Encode up to this many integers one by one: for so few, numpy's calls cost more.
 _FEW = 16
 
-# Fields 1 to 3 with wire type 2 (length-delimited). Example, Features and its map's entries have 1 and 2; Feature has
-# bytes_list, float_list and int64_list, whose values are 1, the numbers' packed (tensorflow/core/example/*.proto).
+# Fields 1 to 3 with wire type 2 (length-delimited). Example, Features and its map entries use 1 and 2. Feature uses 1
+# to 3 for bytes_list, float_list and int64_list; their values are in field 1, packed for numbers
+# (tensorflow/core/example/*.proto).
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
-# A float_list of 6 bytes with 4 bytes of values.
+# The head of a float_list of 6 bytes with 4 bytes of values.
 _ONE_FLOAT = b"\x12\x06\x0a\x04"
 
 
 @dataclass(frozen=True, slots=True)
 class JsonExamples:
-    """The signature asked for, resolved, and a [n] object array of serialized Examples, each with the context."""
+    """The requested or default signature, and a [n] object array of serialized Examples, each with the context."""
 
     signature_name: str
     examples: Array
 
 
 def decode_json_examples(body: bytes, max_repeated_bytes: int = MAX_REPEATED_BYTES) -> JsonExamples:
-    """The request in `body`; raises InvalidArgument with upstream's messages, or as `with_context`."""
+    """Decode a request. Raises InvalidArgument with upstream's messages, or for too many copies of the context."""
     document = check_object(parse_json(body))
     name = signature_name(document) or DEFAULT_SIGNATURE_NAME
     writer = _ExampleWriter()
@@ -54,7 +55,7 @@ def decode_json_examples(body: bytes, max_repeated_bytes: int = MAX_REPEATED_BYT
 
 def _list_of_examples(document: JsonObject) -> list[JsonValue]:
     if "examples" not in document:
-        # It says so to regress, too.
+        # Upstream's message names classify for regress requests, too.
         _fail(document, "When method is classify, key 'examples' is expected and was not found")
     examples = document["examples"]
     if type(examples) is not list:
@@ -69,13 +70,13 @@ def _fail(document: JsonObject, fault: str) -> NoReturn:
 
 
 class _ExampleWriter:
-    """Writes one request's Examples, which have the same few names again and again: each is encoded once."""
+    """Writes the Examples of one request. It encodes each feature name once, because names repeat."""
 
     def __init__(self) -> None:
         self._keys: dict[str, bytes] = {}
 
     def example(self, value: JsonValue) -> bytes:
-        """Example {features = 1 {feature = 1 {key = 1, value = 2}, …}}"""
+        """Encode Example {features = 1 {feature = 1 {key = 1, value = 2}, …}}."""
         if type(value) is not dict:
             raise InvalidArgument(f"Example must be JSON object but got JSON {type_text(value)}")
         if not value:
@@ -88,7 +89,7 @@ class _ExampleWriter:
         if key is None:
             key = self._keys[name] = _key(name)
         if type(content) is float:
-            # The commonest feature, in half the time.
+            # Fast path for the most common feature: it takes half the time.
             feature = _ONE_FLOAT + array.array("f", (content,)).tobytes()
         else:
             feature = _feature(name, content if type(content) is list else [content])
@@ -97,7 +98,7 @@ class _ExampleWriter:
 
 
 def _key(name: str) -> bytes:
-    """An entry's key and its value's tag."""
+    """Encode the key of a map entry and the tag of its value."""
     try:
         encoded = name.encode()
     except UnicodeEncodeError:
@@ -118,10 +119,10 @@ def _feature(name: str, values: list[JsonValue]) -> bytes:
 
 
 def _encode(values: list[JsonValue]) -> tuple[bytes, bytes] | None:
-    """The field of Feature and its list message; None when the values are not of one kind."""
+    """Return the field of Feature and its list message, or None if the values are not all of one kind."""
     kinds = set(map(type, values))
     if kinds == _FLOATS:
-        # Out of float32's range becomes infinite.
+        # Values out of float32's range become infinities.
         return _FIELD_2, _packed(array.array("f", values).tobytes())
     if kinds <= _INTEGERS:
         return (_FIELD_3, _packed(_integers(values))) if _fit_int64(values) else None
@@ -153,14 +154,14 @@ def _bytes(values: list[JsonValue]) -> bytes | None:
         try:
             text = value.encode() if type(value) is str else decode_base64_object(value)
         except ValueError:
-            # No base64, or a lone surrogate, which has no UTF-8.
+            # Not base64, or a lone surrogate, which has no UTF-8 encoding.
             return None
         parts += (_FIELD_1, varint(len(text)), text)
     return b"".join(parts)
 
 
 def _number(value: JsonValue) -> JsonValue:
-    """An integer beyond 64 bits, which only Python's parser keeps, as the float that others make of it."""
+    """Convert an integer beyond 64 bits to a float, as orjson does. Only Python's parser keeps such integers."""
     if type(value) is not int or _MIN_INT64 <= value <= _MAX_UINT64:
         return value
     try:
@@ -170,7 +171,7 @@ def _number(value: JsonValue) -> JsonValue:
 
 
 def _explain(name: str, values: list[JsonValue]) -> NoReturn:
-    """Raise for the first value that upstream would refuse (AddValueToFeature)."""
+    """Raise InvalidArgument for the first value that upstream would refuse (AddValueToFeature)."""
     first = ""
     for value in map(_number, values):
         kind = _kind(name, value)

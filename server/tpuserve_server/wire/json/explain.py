@@ -1,8 +1,8 @@
-"""What is wrong with a REST predict request, in TensorFlow Serving's words.
+"""Explains the error in a REST predict request, with TensorFlow Serving's messages.
 
-A request that tensor cannot convert is walked here once more, value by value and in upstream's order, until the
-first thing that upstream would refuse (tensorflow_serving/util/json_tensor.cc). Nothing is converted. Callers have
-checked the depth, so recursion is bounded.
+If tensor.py cannot convert a request, this module walks it again, value by value and in upstream's order. It stops at
+the first value that upstream would refuse (tensorflow_serving/util/json_tensor.cc), and converts nothing. Callers check
+the depth first, so the recursion is bounded.
 """
 
 from typing import Any, NoReturn
@@ -18,7 +18,7 @@ from tpuserve_server.wire.json.text import type_text, value_text
 
 
 def explain_rows(rows: list[JsonValue], signature: Signature) -> NoReturn:
-    """Raise for the first fault of a non-empty `instances` list."""
+    """Raise the error for the first fault of a non-empty `instances` list."""
     objects = _is_row_object(rows[0])
     if not objects and len(signature.inputs) > 1:
         _fail_plain_list("instances is a plain list, but expecting list of objects")
@@ -32,7 +32,7 @@ def explain_rows(rows: list[JsonValue], signature: Signature) -> NoReturn:
 
 
 def explain_columns(value: JsonValue, signature: Signature) -> NoReturn:
-    """Raise for the first fault of `inputs`."""
+    """Raise the error for the first fault of `inputs`."""
     if type(value) is not dict or is_base64_object(value):
         if len(signature.inputs) > 1:
             _fail_plain_list("inputs is a plain value/list, but expecting an object")
@@ -47,7 +47,7 @@ def explain_columns(value: JsonValue, signature: Signature) -> NoReturn:
 
 
 class _RowWalk:
-    """Checks rows one after the other, each against the size and shape that the first had."""
+    """Checks rows in order, each against the size and shape of the first row."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -104,7 +104,7 @@ def _shape_text(shape: list[int]) -> str:
 
 
 def _check_tensor(value: JsonValue, dtype: np.dtype[Any]) -> tuple[int, list[int]]:
-    """A tensor's number of values and its shape, which its first elements decide."""
+    """Return a tensor's number of values and its shape, which its first elements determine."""
     shape = []
     first = value
     while type(first) is list:

@@ -1,9 +1,9 @@
-"""Small REST bodies that look, but for their numbers, like one that was read before: the fastest way to an array.
+"""Cache for small REST bodies that differ from an earlier body only in their numbers: the fastest way to an array.
 
-A client sends one shape again and again. The text without its numbers and whitespace is looked up: where a body of
-that text has been converted, one that simdjson accepts too can only be nested in the same way. What strings and
-brackets there are is decided by that text alone: a backslash never stands before what is left out. Only whether a place
-holds a number or nothing is not, and the count of numbers tells.
+Clients send the same shape repeatedly. The cache key is a body's text without its numbers and whitespace. If a body
+with the same key was converted before, and simdjson accepts the new body, both have the same nesting. The key alone
+determines the strings and brackets, because a backslash never precedes a removed character. It does not determine
+whether a place holds a number or nothing, so the count of numbers must match, too.
 """
 
 from typing import Any, NamedTuple
@@ -14,13 +14,13 @@ import simdjson
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.wire.json.numbers import NUMBER_TEXT, REFUSALS, SOURCES, NumericBody, narrow
 
-# Larger ones spend their time elsewhere, and take memory here.
+# Larger bodies spend their time elsewhere, and their keys would take memory here.
 _MAX_BODY_BYTES = 1 << 12
 _MAX_KNOWN = 512
 
 
 class _Known(NamedTuple):
-    """What a text of brackets, commas and keys stands for: one input's numbers under `key`."""
+    """The meaning of a text of brackets, commas and keys: the numbers of one input, under `key`."""
 
     key: str
     has_signature_name: bool
@@ -28,24 +28,24 @@ class _Known(NamedTuple):
     size: int
 
 
-# Any thread may read and write: each is a single step.
+# Any thread may read and write: each access is a single atomic step.
 _known: dict[bytes, _Known] = {}
 
 
 class KnownBody:
-    """A parsed body of numbers for one input. As NumericBody."""
+    """A parsed body of numbers for one input, with the interface of NumericBody."""
 
     __slots__ = ("_known", "_value", "is_row", "signature_name")
 
     def __init__(self, known: _Known, value: Any, signature_name: str) -> None:  # noqa: ANN401 (simdjson has no type for it)
-        """For `recall` alone."""
+        """Create the body; only `recall` calls this."""
         self._known = known
         self._value = value
         self.is_row = known.key == "instances"
         self.signature_name = signature_name
 
     def convert(self, signature: Signature) -> Tensors | None:
-        """As NumericBody's."""
+        """Return the array with the signature's dtype, or None; see `NumericBody.convert`."""
         try:
             ((name, spec),) = signature.inputs.items()
             source, of_type = SOURCES[spec.dtype]
@@ -59,7 +59,7 @@ class KnownBody:
 
 
 def recall(body: bytes) -> KnownBody | None:
-    """`body`, parsed, if its like is known; raises nothing."""
+    """Parse `body` if its text without numbers is in the cache, or else return None. Raises nothing."""
     if len(body) > _MAX_BODY_BYTES:
         return None
     known = _known.get(body.translate(None, NUMBER_TEXT))
@@ -74,12 +74,12 @@ def recall(body: bytes) -> KnownBody | None:
 
 
 def remember(body: bytes, numbers: NumericBody, inputs: Tensors) -> None:
-    """Know bodies like `body` from now on, which `numbers.convert` has turned into `inputs`."""
+    """Add `body`, which `numbers.convert` has converted to `inputs`, to the cache."""
     if len(body) > _MAX_BODY_BYTES:
         return
     skeleton = body.translate(None, NUMBER_TEXT)
     (array, *others) = inputs.values()
-    # Another brace stands for objects within, or in a name.
+    # A second brace means a nested object or a brace in a name.
     if others or not array.ndim or skeleton.count(b"{") != 1:
         return
     if len(_known) >= _MAX_KNOWN:

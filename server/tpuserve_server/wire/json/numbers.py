@@ -1,8 +1,8 @@
-"""The fast way from a REST body to arrays: bodies of numbers, without a Python object for each number.
+"""The fast path from a REST body to arrays: bodies of numbers, without a Python object for each number.
 
-simdjson parses, and copies the numbers of an array out whatever their nesting. That the nesting is regular is proved by
-the text: what is left of it without digits and whitespace must be what the shapes say. Whatever is unusual is left to
-tensor's other way, which also knows what is wrong with a request: None here means "look there".
+simdjson parses the body and copies all numbers of an array, regardless of their nesting. The text proves that the
+nesting is regular: without numbers and whitespace it must equal the text that the shapes imply. Unusual bodies take the
+slow path in tensor.py, which also explains the errors in a request. A result of None here means: take the slow path.
 """
 
 import contextvars
@@ -20,17 +20,17 @@ from tpuserve_server.core.types import Array, Signature, Tensors
 
 # numpy's limit on dimensions.
 _MAX_RANK = 64
-# All that numbers, and the whitespace between tokens, consist of.
+# All characters of numbers and of the whitespace between tokens.
 NUMBER_TEXT = b"0123456789+-.eE \t\r\n"
 _NUMBERS = frozenset((int, float))
 _DOUBLE: np.dtype[Any] = np.dtype(np.float64)
-# Skeletons for smaller bodies are kept: a client sends one shape again and again.
+# Skeletons of smaller bodies are cached, because clients send the same shape repeatedly.
 _SMALL_BODY_BYTES = 1 << 14
-# Smaller bodies of objects are better off as Python's objects, and so are strings, which show at their end
-# (python -m benchmarks codecs).
+# Smaller bodies of objects convert faster as Python objects (python -m benchmarks codecs). So do strings, which a quote
+# among a body's last characters reveals.
 _SMALL_OBJECTS_BYTES = 1 << 11
 _STRINGS_END = 4
-# simdjson's own, and what follows from a value of a type that nobody expected.
+# Errors of simdjson, and errors that follow from a value of an unexpected type.
 REFUSALS = (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError)
 
 # simdjson.Array, simdjson.Object, str, int, float, bool or None.
@@ -39,9 +39,9 @@ _Shape = tuple[int, ...]
 
 
 def _source_types() -> dict[np.dtype[Any], tuple[np.dtype[Any], str]]:
-    """For each dtype of numbers the one of three that simdjson hands out, and its name there.
+    """Return, for each numeric dtype, the dtype that simdjson exports and its type code.
 
-    Floats go through doubles even when they were written as integers, as in rapidjson's GetFloat.
+    Float dtypes go through doubles even if the text has integers, as in rapidjson's GetFloat.
     """
     double, signed, unsigned = (_DOUBLE, "d"), (np.dtype(np.int64), "i"), (np.dtype(np.uint64), "u")
     sources: dict[str, tuple[np.dtype[Any], str]] = {"uint64_val": unsigned}
@@ -54,24 +54,27 @@ SOURCES = _source_types()
 
 
 class NumericBody:
-    """A parsed body of numbers, as far as its first value tells. Holds several times the text's memory."""
+    """A parsed body whose first value is a number. Holds several times the memory of its text."""
 
     __slots__ = ("_body", "_document", "_value", "is_row", "signature_name")
 
     def __init__(
         self, body: bytes, document: simdjson.Object, value: _Parsed, is_row: bool, signature_name: str
     ) -> None:
-        """For `parse_numbers` alone."""
+        """Create the body; only `parse_numbers` calls this."""
         self._body = body
         self._document = document
         self._value = value
-        # Whether it has `instances`; it has `inputs` otherwise.
+        # Whether the body has `instances` instead of `inputs`.
         self.is_row = is_row
-        # Empty when the request names none.
+        # Empty if the request names none.
         self.signature_name = signature_name
 
     def convert(self, signature: Signature) -> Tensors | None:
-        """Arrays with the signature's dtypes; None unless the body has exactly these inputs, regular and in range."""
+        """Return arrays with the signature's dtypes, or None.
+
+        None means that the body does not have exactly these inputs, or that an array is irregular or out of range.
+        """
         try:
             inputs, skeleton = self._convert(signature)
         except REFUSALS:
@@ -80,7 +83,7 @@ class NumericBody:
         return inputs if self._body.translate(None, NUMBER_TEXT) == expected else None
 
     def _convert(self, signature: Signature) -> tuple[Tensors, bytes]:
-        """The arrays, and what the value's text must look like for them to be right."""
+        """Return the arrays, and the skeleton that the value's text must have for them to be correct."""
         value, limit = self._value, len(self._body)
         if type(value) is simdjson.Object:
             columns = _Columns(signature, [value], limit)
@@ -102,10 +105,10 @@ class NumericBody:
 
 
 def parse_numbers(body: bytes) -> NumericBody | None:
-    """`body` if it is an object of `instances` or `inputs`, perhaps `signature_name`, and nothing else, keys once each.
+    """Parse a body whose only members are `instances` or `inputs` and optionally `signature_name`, each once.
 
-    None when its first value is no number, and when this way would not pay. Keeps the interpreter to itself meanwhile,
-    1.3 ms a megabyte.
+    Return None for other bodies, if the first value is not a number, or if the fast path would not be faster. Parsing
+    holds the GIL for 1.3 ms per megabyte.
     """
     is_small = len(body) < _SMALL_OBJECTS_BYTES
     if is_small and b'"' in body[-_STRINGS_END:]:
@@ -125,7 +128,7 @@ def parse_numbers(body: bytes) -> NumericBody | None:
 
 
 def _named(document: simdjson.Object) -> str:
-    """A document's other member than its inputs. Raises one of REFUSALS when there is none such."""
+    """Return the `signature_name` of a document with two members. Raises one of REFUSALS if there is none."""
     name = document["signature_name"]
     if len(document) != 2 or type(name) is not str or not name:
         raise ValueError
@@ -144,10 +147,10 @@ def _starts_with_number(value: _Parsed, *, with_objects: bool) -> bool:
 
 
 class _Columns:
-    """The inputs of one or more objects that each have them all."""
+    """The inputs of one or more objects, each of which has all inputs."""
 
     def __init__(self, signature: Signature, rows: list[_Parsed], limit: int) -> None:
-        """`limit` is the body's length, which no skeleton can be longer than. Raises ValueError for a fault."""
+        """Convert the inputs. No skeleton is longer than `limit`, the body's length. Raises ValueError for a fault."""
         if {*map(type, rows)} != {simdjson.Object}:
             raise ValueError
         orders = [tuple(row) for row in rows]
@@ -161,7 +164,7 @@ class _Columns:
         self.skeleton = b",".join([texts[order] for order in orders])
 
     def arrays(self, rows: _Shape) -> Tensors:
-        """The inputs with `rows` before each one's own shape."""
+        """Return the inputs, with `rows` in front of the shape of each."""
         return {name: flat.reshape(rows + shape) for name, (flat, shape) in self._columns.items()}
 
     def _object_skeleton(self, order: tuple[str, ...], limit: int) -> bytes:
@@ -170,9 +173,9 @@ class _Columns:
 
 
 def _convert_column(values: list[_Parsed], dtype: np.dtype[Any]) -> tuple[Array, _Shape]:
-    """All numbers in `values`, flat, and the shape of the first value. Raises one of REFUSALS for a fault.
+    """Return all numbers in `values`, flat, and the shape of the first value. Raises one of REFUSALS for a fault.
 
-    There are as many numbers as this shape wants; that they are nested that way remains to be shown.
+    The count of numbers matches the shape. The caller must still verify the nesting.
     """
     source, of_type = SOURCES[dtype]
     shape = _shape_of(values[0])
@@ -188,7 +191,10 @@ def _convert_column(values: list[_Parsed], dtype: np.dtype[Any]) -> tuple[Array,
 
 
 def _shape_of(value: _Parsed) -> _Shape:
-    """The shape that the first values of nested arrays say; raises ValueError for empty ones and too many of them."""
+    """Return the shape of nested arrays, from the first element of each.
+
+    Raises ValueError for an empty array and for more than _MAX_RANK levels.
+    """
     shape = []
     while type(value) is simdjson.Array:
         shape.append(len(value))
@@ -205,7 +211,7 @@ def _scalars(values: list[_Parsed], source: np.dtype[Any]) -> Array:
 
 
 class _Quiet(threading.local):
-    """A context for each thread in which overflows are no warning: entering it takes a third of numpy's errstate."""
+    """A context for each thread that ignores overflows. Entering it takes a third of the time of numpy's errstate."""
 
     def __init__(self) -> None:
         self.context = contextvars.Context()
@@ -216,7 +222,7 @@ _quiet = _Quiet()
 
 
 def narrow(flat: Array, dtype: np.dtype[Any]) -> Array:
-    """Numbers as `dtype`: doubles beyond it become infinities; raises ValueError for integers out of its range."""
+    """Convert numbers to `dtype`. Doubles out of range become infinities; integers out of range raise ValueError."""
     if flat.dtype == _DOUBLE:
         narrowed: Array = _quiet.context.run(flat.astype, dtype)
         return narrowed
@@ -227,9 +233,9 @@ def narrow(flat: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _skeleton(shape: _Shape, limit: int) -> bytes:
-    """Nested arrays of numbers without the numbers; raises ValueError when that is longer than `limit`.
+    """Return the text of nested arrays without their numbers. Raises ValueError if it is longer than `limit`.
 
-    An array of one number looks like one of none: their number must be known.
+    An array of one number and an empty array have the same skeleton, so the caller must check the count of numbers.
     """
     return _small_skeleton(shape) if limit <= _SMALL_BODY_BYTES else _build_skeleton(shape, limit)
 

@@ -1,4 +1,4 @@
-"""Ragged tensors in JSON: lists of rows of unequal length, to and from values and row splits."""
+"""Ragged tensors in JSON: converts lists of rows of unequal length to and from values and row splits."""
 
 from collections.abc import Callable, Mapping
 from itertools import accumulate, chain, pairwise
@@ -14,7 +14,7 @@ from tpuserve_server.wire.json.text import value_text
 def ragged_columns(document: Mapping[str, JsonValue], signature: Signature) -> dict[str, JsonValue] | None:
     """Return the values of every tensor of a signature with ragged inputs, as flat lists.
 
-    None for a request that holds values and row splits itself. Raises InvalidArgument for rows of another form.
+    Return None for a request that already holds values and row splits. Raises InvalidArgument for malformed rows.
     """
     splits = {one for names in signature.ragged_inputs.values() for one in names}
     names = [name for name in signature.inputs if name not in splits]
@@ -73,9 +73,9 @@ def _take_level(name: str, items: JsonValue, depth: int) -> tuple[list[JsonValue
 
 
 def nest_rows(outputs: Tensors, ragged: RowSplits, column: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Return the columns of the outputs, ragged ones as lists of rows.
+    """Return the columns of the outputs, with ragged outputs as lists of rows.
 
-    `column` makes a column of an output's name and array.
+    `column` converts an output's name and array to a column.
     """
     splits = {one for names in ragged.values() for one in names}
     columns = {name: column(name, array) for name, array in outputs.items() if name not in splits}

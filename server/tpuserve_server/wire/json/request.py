@@ -1,4 +1,4 @@
-"""What every REST request's document has: it is an object, and may name a signature."""
+"""The parts that all REST requests share: the document is an object and may name a signature."""
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json.body import JsonObject, JsonValue
@@ -6,14 +6,14 @@ from tpuserve_server.wire.json.text import value_text
 
 
 def check_object(document: JsonValue) -> JsonObject:
-    """`document` itself; raises InvalidArgument when it is no object."""
+    """Return `document` itself. Raises InvalidArgument if it is not an object."""
     if type(document) is not dict:
         raise InvalidArgument(f"JSON Value: {value_text(document)} Is not object")
     return document
 
 
 def signature_name(document: JsonObject) -> str:
-    """The signature named, empty for none; raises InvalidArgument when the name is no string."""
+    """Return the named signature, or "" if there is none. Raises InvalidArgument if the name is not a string."""
     name = document.get("signature_name", "")
     if type(name) is not str:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""REST predict responses: output arrays to JSON rows or columns, without Python lists of numbers."""
+"""REST predict responses: encodes output arrays as JSON rows or columns, without Python lists of numbers."""
 
 import binascii
 from collections.abc import Iterator, Mapping
@@ -12,9 +12,9 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Tensors
 from tpuserve_server.wire.json.ragged import nest_rows
 
-# String outputs with such a name are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
+# String outputs whose name ends so are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
 _BYTES_SUFFIX = "_bytes"
-# What orjson writes as they are; every other float goes through float32, which holds all their values.
+# orjson writes these kinds and floats directly. Other floats are converted to float32, which holds all their values.
 _DIRECT_KINDS = "biu"
 _DIRECT_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _NONE_RAGGED: RowSplits = {}
@@ -24,14 +24,15 @@ _Column = Any
 
 
 def encode_predictions(outputs: Tensors, *, is_row: bool, ragged: RowSplits = _NONE_RAGGED) -> bytes:
-    """The body that answers rows (`predictions`) or columns (`outputs`); one output alone goes unnamed.
+    """Encode the response to rows (`predictions`) or columns (`outputs`). A single output has no name.
 
-    The body holds each output of `ragged` as a list of rows, in place of its values and row splits.
+    The body holds each output of `ragged` as a list of rows instead of its values and row splits.
 
-    Floats read back to the same value and never look like integers; NaN and infinities are bare tokens, as upstream
+    Floats parse back to the same value and never look like integers. NaN and infinities are bare tokens, as upstream
     writes them. Bytes that are not UTF-8 become `{"b64": …}` (upstream writes invalid JSON).
-    Raises InvalidArgument for dtypes that have no JSON form and, for rows, when their first
-    dimensions differ.
+
+    Raises:
+        InvalidArgument: a dtype has no JSON form or, for rows, the outputs differ in their first dimension.
     """
     if not outputs:
         raise InvalidArgument("Cannot convert empty tensor map to JSON")
@@ -67,7 +68,7 @@ def _column(name: str, array: Array) -> _Column:
         raise InvalidArgument(f"Failed to write JSON value for tensor type: {type_name(dtype)}")
     if dtype.kind not in _DIRECT_KINDS and dtype not in _DIRECT_FLOATS:
         array = array.astype(np.float32)
-    # orjson takes contiguous arrays, and scalars where others have arrays without dimensions.
+    # orjson writes only contiguous arrays, and needs a scalar instead of an array without dimensions.
     return np.ascontiguousarray(array) if array.ndim else array[()]
 
 
@@ -109,7 +110,7 @@ def _json(value: _Column) -> bytes:
 
 
 def _arrays(value: _Column) -> Iterator[Any]:
-    """Yield the numeric arrays and scalars of a column in order; strings have none."""
+    """Yield the numeric arrays and scalars of a column in order, without strings."""
     if isinstance(value, np.ndarray | np.floating):
         yield value
     elif isinstance(value, list):
@@ -119,7 +120,7 @@ def _arrays(value: _Column) -> Iterator[Any]:
 
 
 def _with_tokens(text: bytes, values: Array) -> bytes:
-    """`text` with each null, which orjson writes for a number that is not finite, replaced by that number's token."""
+    """Replace each null in `text` by its number's token. orjson writes null for a number that is not finite."""
     special = values[~np.isfinite(values)]
     tokens = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in special]
     between = text.split(b"null")

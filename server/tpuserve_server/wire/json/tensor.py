@@ -1,8 +1,7 @@
-"""REST predict requests: JSON rows or columns to numpy.
+"""REST predict requests: converts JSON rows or columns to numpy arrays.
 
-Bodies of numbers alone take a faster way (json_numbers). In the others whole levels of a nested list are looked at with
-C loops, never value by value in Python; only a request that cannot be converted is walked again, to say what is wrong
-with it (json_explain).
+Bodies that hold only numbers take the fast path in numbers.py. In all others, C loops process whole levels of a nested
+list, never value by value in Python. If a request cannot be converted, explain.py walks it again to find the error.
 """
 
 from itertools import chain
@@ -36,7 +35,7 @@ _COMPLEX_FIELDS = frozenset(("scomplex_val", "dcomplex_val"))
 
 
 class PredictBody:
-    """A parsed body. Let go of it once its inputs are decoded: it holds several times the memory of its text."""
+    """A parsed body. Release it once its inputs are decoded: it holds several times the memory of its text."""
 
     __slots__ = ("document", "numbers", "signature_name", "text")
 
@@ -47,25 +46,25 @@ class PredictBody:
         numbers: NumericBody | KnownBody | None,
         document: JsonObject | None,
     ) -> None:
-        """Numbers in simdjson's memory, or Python's objects: one of the two is there."""
+        """Hold either `numbers`, in simdjson's memory, or `document`, as Python objects."""
         self.text = text
-        # Empty when the request names none.
+        # Empty if the request names none.
         self.signature_name = signature_name
         self.numbers = numbers
         self.document = document
 
 
 class JsonInputs(NamedTuple):
-    """Input arrays by name, and whether they came as rows (`instances`), which decides the form of the answer."""
+    """Input arrays by name, and whether they came as rows (`instances`), which decides the form of the response."""
 
     inputs: Tensors
     is_row: bool
-    # Whether ragged inputs came as lists of rows. Ragged outputs go back in the same form.
+    # Whether ragged inputs came as lists of rows. Ragged outputs then have the same form.
     has_nested_rows: bool = False
 
 
 def parse_predict_body(body: bytes) -> PredictBody:
-    """The body's document and signature name; raises InvalidArgument with upstream's messages."""
+    """Parse a body and its signature name. Raises InvalidArgument with upstream's messages."""
     numbers = recall(body) or parse_numbers(body)
     if numbers is not None:
         return PredictBody(body, numbers.signature_name, numbers, None)
@@ -82,9 +81,11 @@ def _parse_document(body: bytes) -> JsonObject:
 
 
 def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs:
-    """The request's arrays with the signature's dtypes; their shapes are checked by the service, not here.
+    """Return the request's arrays with the signature's dtypes. The service checks their shapes later.
 
-    Raises InvalidArgument with upstream's messages, or Unimplemented for dtypes that have no JSON form.
+    Raises:
+        InvalidArgument: the request does not fit the signature; upstream's messages.
+        Unimplemented: a dtype has no JSON form.
     """
     numbers = body.numbers
     if numbers is not None and not (numbers.is_row and signature.ragged_inputs):
@@ -127,7 +128,7 @@ def _convert_ragged(columns: "Mapping[str, JsonValue]", signature: Signature) ->
 
 
 def _without_items(value: Array, spec: TensorSpec) -> Array:
-    """Give values without items the inner sizes of the signature: rows that are all empty do not show them."""
+    """Give values without items the inner sizes of the signature, which empty rows do not show."""
     return value.reshape([0, *(size or 0 for size in (spec.shape or (0,))[1:])])
 
 
@@ -180,7 +181,7 @@ def _convert_each(values: "Mapping[str, JsonValue]", signature: Signature) -> Te
 
 
 def _convert(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
-    """`value` as an array of `dtype`; None when it is ragged or holds anything that is not exactly of that type."""
+    """Convert `value` to an array of `dtype`. Return None if it is ragged or a value is not exactly of that type."""
     wire_type = BY_DTYPE.get(dtype)
     levels = _flatten(value)
     if wire_type is None or levels is None:
@@ -191,7 +192,7 @@ def _convert(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
 
 
 def _flatten(value: JsonValue) -> tuple[list[int], list[JsonValue], set[type]] | None:
-    """A nested list's shape, its leaves in order, and their types; None when it is ragged or nested too deep."""
+    """Return a nested list's shape, its leaves in order and their types, or None if it is ragged or nested too deep."""
     shape: list[int] = []
     items = [value]
     while True:
@@ -228,7 +229,7 @@ def _floats(leaves: list[JsonValue], dtype: np.dtype[Any]) -> Array:
         try:
             return np.array(leaves, dtype)
         except (OverflowError, TypeError):
-            # An integer beyond a double's range, which only Python's parser keeps; ml_dtypes refuses them over 64 bits.
+            # An integer beyond a double's range, which only Python's parser keeps. ml_dtypes refuses more than 64 bits.
             return np.array([_clamped(leaf) for leaf in leaves], dtype)
 
 
@@ -249,6 +250,6 @@ def _strings(leaves: list[JsonValue], kinds: set[type]) -> Array | None:
         else:
             return None
     except ValueError:
-        # No base64, or a lone surrogate, which has no UTF-8.
+        # Not base64, or a lone surrogate, which has no UTF-8 encoding.
         return None
     return strings

@@ -1,4 +1,4 @@
-"""JSON values as error messages show them: upstream's JsonValueToDebugString and JsonTypeString."""
+"""Text of JSON values in error messages, as upstream's JsonValueToDebugString and JsonTypeString write it."""
 
 import orjson
 
@@ -19,21 +19,24 @@ _TYPE_NAMES = {
 
 
 def type_text(value: JsonValue) -> str:
-    """What rapidjson calls the value's type."""
+    """Return rapidjson's name for the type of a value."""
     if type(value) is bool:
         return "True" if value else "False"
     return _TYPE_NAMES[type(value)]
 
 
 def value_text(value: JsonValue) -> str:
-    """The value as text, arrays on one line and objects on several, cut (not even JSON, then) after MAX_CHARACTERS."""
+    """Return the value as text, arrays on one line and objects on several.
+
+    The text is cut after MAX_CHARACTERS and then no longer valid JSON.
+    """
     writer = _Writer()
     writer.write(value, 0)
     return "".join(writer.parts)[:MAX_CHARACTERS]
 
 
 class _Writer:
-    """Writes until the limit. Every level writes a bracket first, so the recursion stays below the limit too."""
+    """Writes text up to the limit. Every level first writes a bracket, so the limit also bounds the recursion."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -75,9 +78,9 @@ class _Writer:
 
 def _scalar_text(value: JsonValue, room: int) -> str:
     if type(value) is str:
-        # Surrogates that Python's parser let through have no UTF-8.
+        # Python's parser accepts lone surrogates, which have no UTF-8 encoding.
         return orjson.dumps(value[:room].encode(errors="replace").decode()).decode()
     if type(value) is float and (value != value or value in (float("inf"), float("-inf"))):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    # repr for integers over 64 bits, which Python's parser keeps; their digits are limited there.
+    # repr handles integers over 64 bits, which Python's parser keeps and orjson cannot write. Python limits their digits.
     return repr(value)[:room] if type(value) is int else orjson.dumps(value).decode()
