@@ -1,1 +1,1 @@
-"""Who speaks HTTP: Envoy with this Python embedded, or grpcio and uvicorn. Both carry the same Application."""
+"""HTTP hosts: Envoy with this Python embedded, or grpcio and uvicorn. Both run the same Application."""

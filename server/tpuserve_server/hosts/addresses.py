@@ -1,4 +1,4 @@
-"""Addresses to listen on: how they are written, and whether they can be had."""
+"""Listen addresses: their text form, and checks that they are free."""
 
 import errno
 import socket
@@ -12,12 +12,12 @@ BACKLOG = 2048
 
 
 def join(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address."""
+    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listen(host: str, port: int, what: str) -> socket.socket:
-    """A listening TCP socket; port 0 takes any free one. Raises HostError with what to do when it cannot be had."""
+    """Open a listening TCP socket. Port 0 takes any free port. Raises HostError if the address is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -26,7 +26,7 @@ def listen(host: str, port: int, what: str) -> socket.socket:
 
 
 def cannot_listen(address: str, what: str, error: OSError | None = None) -> HostError:
-    """One line for whoever starts the server. Without an error the address is taken to be in use."""
+    """Return the error for an address that is not available. Without `error`, assume that it is in use."""
     if error is None or error.errno == errno.EADDRINUSE:
         return HostError(
             f"Cannot listen for {what} on {address}: it is in use. Stop what uses it or choose another port."
@@ -35,7 +35,10 @@ def cannot_listen(address: str, what: str, error: OSError | None = None) -> Host
 
 
 def check_free(options: HostOptions) -> None:
-    """Raise HostError for an address that is in use. Hosts bind long after the start, or in another process."""
+    """Raise HostError for an address that is in use.
+
+    Check early, because hosts bind their addresses long after the start or in another process.
+    """
     for what, port in (("gRPC", options.grpc_port), ("REST", options.rest_port)):
         if port:
             listen(options.bind_address, port, what).close()

@@ -1,4 +1,4 @@
-"""What a host carries, what it is told, and what it tells back. Imports nothing heavy: the supervisor reads it too."""
+"""Interface between a host and the application it runs. Light imports only: the supervisor imports this module, too."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -16,24 +16,24 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """Where to listen and how to stop. Ports: None is off, 0 takes any free one."""
+    """Listen addresses, limits and drain times. A port of None is off, 0 takes any free port."""
 
     bind_address: str = "0.0.0.0"
     grpc_port: int | None = 8500
     rest_port: int | None = 8501
     grpc_socket_path: str | None = None
-    # The host opens addresses once the application is ready, and takes over a UNIX socket of another server.
+    # True: the host opens addresses once the application is ready, and takes over a UNIX socket of another server.
     # False: it opens them at once, and refuses a UNIX socket that is in use.
     opens_when_ready: bool = False
-    # On every address, the socket's too, as TensorFlow Serving has it. None: in the clear.
+    # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
     tls: TlsOptions | None = None
     # gRPC's channel arguments, by name.
     grpc_arguments: tuple[tuple[str, int | str], ...] = ()
-    # Of one gRPC message, before and after decompression.
+    # Limit of one gRPC message, before and after decompression.
     max_message_bytes: int = 64 * MEBIBYTE
-    # Of one REST body. The REST application enforces it; a host sizes its buffers by it.
+    # Limit of one REST body. The REST application enforces it; a host sizes its buffers by it.
     max_body_bytes: int = 64 * MEBIBYTE
-    # How long requests are still taken after readiness said no: what load balancers need to look away.
+    # The server still accepts requests for this long after it reports not ready, so that load balancers notice.
     drain_delay_s: Annotated[
         float,
         Setting(
@@ -44,7 +44,7 @@ class HostOptions:
             at_most=MAX_WAIT_S,
         ),
     ] = 0.0
-    # How long requests in flight may take after that before they are cut.
+    # After the delay, requests in flight get this long before the server cancels them.
     drain_timeout_s: Annotated[
         float,
         Setting(
@@ -63,7 +63,7 @@ class HostOptions:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Addresses as a client would write them: `host:port`, or `unix:PATH`. None where there is none."""
+    """Open addresses as a client writes them: `host:port` or `unix:PATH`. None for an address that is off."""
 
     grpc: str | None = None
     rest: str | None = None
@@ -72,38 +72,38 @@ class Listening:
 
 
 class Application(Protocol):
-    """The server without a transport. A host calls everything on its one event loop."""
+    """The server without a transport. A host calls all methods on its event loop."""
 
     @property
     def rpc(self) -> RpcTable:
-        """gRPC's methods by path. Read once, after `start`."""
+        """The gRPC methods by path. A host reads them once, after `start`."""
         ...
 
     @property
     def rest(self) -> "ASGIApp":
-        """The REST application. Gets `http` scopes only; bounds its own bodies."""
+        """The REST application. It gets only `http` scopes, and limits the size of bodies itself."""
         ...
 
     async def start(self) -> None:
-        """Begin loading models and return at once. Raises when the configuration cannot work at all."""
+        """Begin loading models and return at once. Raises an error if the configuration cannot work."""
         ...
 
     async def ready(self) -> None:
-        """Wait until every model of the start has loaded or failed for good, and at least one serves."""
+        """Wait until every model of the start has loaded or finally failed, and at least one serves."""
         ...
 
     async def failure(self) -> str:
-        """Wait until it is clear that this application will never serve; the reason, for an operator."""
+        """Wait until this application can no longer begin to serve, and return the reason for the operator."""
         ...
 
     def announce(self, listening: Listening) -> None:
-        """The ports are open."""
+        """Report the addresses that the host has opened."""
         ...
 
     def drain(self) -> None:
-        """Say no to readiness and health from now on, and go on serving. May be called more than once."""
+        """Report not ready and not healthy from now on, but continue to serve. May be called more than once."""
         ...
 
     async def stop(self) -> None:
-        """After the last request: release what `start` took."""
+        """Release the resources of `start`, after the last request."""
         ...

@@ -1,8 +1,8 @@
-"""Notices callers that went away while their request is being worked on. One event loop's thread owns everything here.
+"""Detects clients that disconnect while their request runs. One event loop's thread owns all objects of this module.
 
-ASGI says that `receive()` waits, once the body is complete, until the client is gone. In Envoy's embedding it does not:
-it answers at once, with one more empty body, as long as the client is there. And waiting on it costs a task for each
-request on servers that do conform. So callers are asked from time to time, and only those whose request takes long.
+By the ASGI specification, `receive()` waits after the end of the body until the client disconnects. In Envoy's
+embedding it returns one more empty body at once while the client is connected. In servers that conform, waiting on it
+costs a task for each request. This module therefore polls `receive()`, and only for requests that take long.
 """
 
 import asyncio
@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
 
-# A caller is first asked between one and two of these after it came, then once in each. Long beside the cost of asking
-# (two hops between threads), short beside the time that cancelled work would otherwise hold its place in a queue.
+# The watch first polls a caller one to two intervals after its request, then once in each interval. An interval is long
+# compared with the cost of a poll (two hops between threads). It is short compared with the time that abandoned work
+# would occupy a queue.
 INTERVAL_S = 0.1
 
-# Of messages found while asking. A client whose unread stream is longer than that is not asked any more.
+# Limit on unread messages that polls have found. Polls of a caller pause while it has this many.
 _MAX_UNREAD = 16
 
 DISCONNECT = "http.disconnect"
 
 
 class Caller:
-    """One request's `receive`, which can be asked ahead of its reader whether the client is still there."""
+    """The `receive` of one request, with a poll for a disconnect ahead of its reader."""
 
     __slots__ = ("_ended", "_gone", "_pending", "_receive", "_unread")
 
     def __init__(self, receive: "Receive", gone: Callable[[], None]) -> None:
-        """`gone` is called when the client was seen to leave; it may be called more than once."""
+        """Call `gone` when the client has disconnected, possibly more than once."""
         self._receive = receive
         self._gone = gone
         self._pending: asyncio.Future[Message] | None = None
@@ -37,26 +38,26 @@ class Caller:
         self._ended = False
 
     async def receive(self) -> "Message":
-        """ASGI's `receive`, safe to cancel and safe beside `ask`. Not for use after the body's end."""
+        """Receive the next ASGI message. Safe to cancel and to use with `ask`. Do not call it after the body's end."""
         while not self._unread:
             await asyncio.shield(self._pending or self._begin())
         return self._unread.popleft()
 
     def ask(self) -> None:
-        """Look whether the client has gone, unless an earlier look is unanswered or much was found and not yet read."""
+        """Poll for a disconnect, unless an earlier poll is pending or too many messages are unread."""
         if self._pending is None and len(self._unread) < _MAX_UNREAD:
             self._begin()
 
     def close(self) -> None:
-        """No more questions. A task of ours that still waits is ended; a server's own future is left to the server."""
+        """Stop polling. Cancel a pending task of this object, but not a future that the server owns."""
         if isinstance(self._pending, asyncio.Task):
             self._pending.cancel()
 
     def _begin(self) -> "asyncio.Future[Message]":
-        # A server's own future as it is. A coroutine becomes the task itself: one inside another would never be awaited
-        # if the task is cancelled before its first step.
+        # `ensure_future` keeps a server's own future and turns a coroutine into a task. A wrapper coroutine would leave
+        # the inner one unawaited if the task is cancelled before its first step.
         self._pending = pending = asyncio.ensure_future(self._receive())
-        # Before any reader's own callback, so that a reader which wakes finds the message among the unread.
+        # Add this callback before any reader's, so that a reader that wakes finds the message in `_unread`.
         pending.add_done_callback(self._answered)
         return pending
 
@@ -64,18 +65,18 @@ class Caller:
         self._pending = None
         if pending.cancelled():
             return
-        # A server that fails to receive has lost the client, too.
+        # An error in `receive` also means that the client is gone.
         message = {"type": DISCONNECT} if pending.exception() is not None else pending.result()
         if message["type"] == DISCONNECT:
             self._gone()
         elif self._ended:
-            return  # One more empty body, which says no more than that the client is still there.
+            return  # One more empty body: the client is still connected.
         self._ended = not message.get("more_body", False)
         self._unread.append(message)
 
 
 class DisconnectWatch:
-    """Asks the callers of requests that take longer than an interval whether they are still there."""
+    """Polls the callers of requests that take longer than an interval for a disconnect."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self._interval_s = interval_s
@@ -84,13 +85,13 @@ class DisconnectWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, caller: Caller) -> None:
-        """Watch `caller` until `remove`. Costs a dictionary entry while its request is quick."""
+        """Watch `caller` until `remove`. A quick request costs only a dictionary entry."""
         self._young[caller] = None
         if self._timer is None:
             self._schedule()
 
     def remove(self, caller: Caller) -> None:
-        """The request is answered. Only for callers that were added."""
+        """Stop watching `caller`, which must have been added, after the response."""
         if caller in self._young:
             del self._young[caller]
         else:
@@ -111,7 +112,7 @@ class DisconnectWatch:
 
 
 class ConformingReceive:
-    """Makes a `receive` that answers after the body's end wait for the client's leaving instead, as ASGI says."""
+    """Wraps a `receive` that returns at once after the body's end: waits for the disconnect, as ASGI requires."""
 
     def __init__(self, receive: "Receive", watch: DisconnectWatch) -> None:
         self.server = receive
@@ -121,7 +122,7 @@ class ConformingReceive:
         self._caller: Caller | None = None
 
     async def __call__(self) -> "Message":
-        """ASGI's `receive`."""
+        """Receive the next ASGI message."""
         if self.ended:
             return await asyncio.shield(self._gone or self._wait())
         message = await self.server()
@@ -129,7 +130,7 @@ class ConformingReceive:
         return message
 
     def close(self) -> None:
-        """The response is complete: whoever still waits hears that the client is gone, as ASGI says."""
+        """Deliver a disconnect to a pending `receive`, as ASGI requires after a complete response."""
         if self._caller is not None:
             self._tell()
             self._watch.remove(self._caller)

@@ -1,4 +1,4 @@
-"""How a host's process ends: neither its application's stop nor any thread is waited for without end."""
+"""Ends a host's process. Waits for the application's stop only for a limited time, and for no thread."""
 
 import asyncio
 import logging
@@ -11,15 +11,18 @@ from tpuserve_server.hosts.application import Application
 
 _log = logging.getLogger(__name__)
 
-# How long calls that were cut get to tell their callers.
+# Time for cancelled calls to send their error responses.
 CUT_TIMEOUT_S = 1.0
-# How long the application may take to release things. A load or a run of a model that is under way cannot be ended from
-# outside, and whoever sent SIGTERM sends SIGKILL soon. Both together stay below what Envoy's supervisor allows.
+# Time for the application to release its resources. The process cannot interrupt a model that loads or runs, and
+# SIGKILL usually follows SIGTERM soon. The sum of both times is below the timeout of Envoy's supervisor.
 STOP_TIMEOUT_S = 5.0
 
 
 async def stop_in_time(application: Application) -> bool:
-    """Stop it; whether it ended in time. Raises what its `stop` raises. When False, end by `end_process`."""
+    """Stop the application and return whether it stopped in time. If not, end the process with `end_process`.
+
+    Raises the errors of the application's `stop`.
+    """
     stopping = asyncio.ensure_future(application.stop())
     await asyncio.wait({stopping}, timeout=STOP_TIMEOUT_S)
     if stopping.done():
@@ -34,13 +37,13 @@ async def stop_in_time(application: Application) -> bool:
 
 
 def end_process(code: int) -> NoReturn:
-    """End without waiting for anything: threads that load or run a model would hold an orderly exit."""
+    """End the process at once: threads that load or run a model would block an orderly exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _running_threads() -> list[str]:
-    """Of this process, less the event loop's and the main one."""
+    """Return the names of this process's threads, except the event loop's and the main thread."""
     ours = {threading.current_thread(), threading.main_thread()}
     return [thread.name for thread in threading.enumerate() if thread not in ours]

@@ -1,5 +1,5 @@
-"""The error of a host. Imports nothing: the supervisor reads it too."""
+"""The error of a host. Imports nothing, because the supervisor imports this module, too."""
 
 
 class HostError(Exception):
-    """A host cannot start or go on. The message is one sentence for an operator and says what to do."""
+    """A host cannot start or continue. The message is for the operator and states what to do."""

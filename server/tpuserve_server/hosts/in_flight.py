@@ -1,42 +1,42 @@
-"""Knows the calls under way, so that a host can wait for the last one or cut them. One event loop's thread owns it."""
+"""Tracks the calls in flight, so that a host can wait for them or cancel them. One event loop's thread owns it."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
-# Streams such as grpc.health.v1.Health/Watch last as long as their client likes: a drain ends them, it never waits.
+# Streams such as grpc.health.v1.Health/Watch have no natural end: a drain ends them instead of waiting.
 EndStream = Callable[[], None]
 
 
 class InFlight:
-    """Calls under way, each in a task of its own, and how to end those that would not end by themselves."""
+    """Calls in flight, each in a separate task, and functions that end streams."""
 
     def __init__(self) -> None:
         self._calls = 0
-        self._tasks: set[asyncio.Task[Any] | None] = set()  # Of calls and streams.
+        self._tasks: set[asyncio.Task[Any] | None] = set()  # Tasks of calls and streams.
         self._streams: dict[EndStream, asyncio.Task[Any] | None] = {}
         self._ending_streams = False
         self._is_cut = False
-        self._changed: asyncio.Future[None] | None = None  # Only `finish` waits, and only once at a time.
+        self._changed: asyncio.Future[None] | None = None  # Only one `finish` waits at a time.
 
     @property
     def is_cut(self) -> bool:
-        """Whether calls were cut: what a task is cancelled for that carries one."""
+        """Whether `cut` has cancelled the calls, which then explains a cancellation of their tasks."""
         return self._is_cut
 
     def begin(self) -> None:
-        """A call came in, in this task."""
+        """Count a call that runs in the current task."""
         self._calls += 1
         self._tasks.add(asyncio.current_task())
 
     def end(self) -> None:
-        """This task's call was answered, refused or abandoned."""
+        """Count the current task's call as answered, refused or abandoned."""
         self._calls -= 1
         self._tasks.discard(asyncio.current_task())
         self._wake()
 
     def begin_stream(self, end: EndStream) -> None:
-        """The call under way is a stream, which `end` ends. Once streams are being ended, so is this one, soon."""
+        """Register the current task's call as a stream, which `end` ends. End it soon if streams already end."""
         self._calls -= 1
         self._streams[end] = asyncio.current_task()
         if self._ending_streams:
@@ -44,12 +44,12 @@ class InFlight:
         self._wake()
 
     def end_stream(self, end: EndStream) -> None:
-        """The stream that `end` ends is over; what is left of it is a call like any other."""
+        """Unregister the stream of `end`. Its task counts as an ordinary call until it calls `InFlight.end`."""
         self._calls += 1
         self._streams.pop(end)
 
     async def finish(self) -> None:
-        """Wait for the last call, then end the streams and wait for them. Calls may still come in meanwhile."""
+        """Wait for the last call, then end the streams and wait for them. New calls may still begin meanwhile."""
         while self._calls:
             await self._change()
         self._end_streams()
@@ -57,7 +57,7 @@ class InFlight:
             await self._change()
 
     def cut(self) -> None:
-        """Cancel the calls and end the streams. Those that obey are soon over: `finish` waits for that."""
+        """Cancel the calls and end the streams. Use `finish` to wait until they have ended."""
         self._is_cut = True
         calls = self._tasks.difference(self._streams.values())
         self._end_streams()

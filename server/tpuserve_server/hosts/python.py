@@ -1,4 +1,4 @@
-"""The Python host: grpc.aio and uvicorn on one uvloop. Runs wherever Python does, and is the one to debug in."""
+"""The Python host: grpc.aio and uvicorn on one uvloop. It runs on every platform with Python, and is easy to debug."""
 
 import asyncio
 import contextlib
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Clients that keep connections open should be the ones to close them: a request may be on its way when we do.
+# Clients should close idle connections themselves: when the server closes one, a request may be on its way.
 _KEEP_ALIVE_S = 3600
-# How long busy clients get to hear, with an answer, that they should go, before connections are closed.
+# Time for busy clients to get a response that asks them to disconnect, before the server closes connections.
 _FAREWELL_S = 1.0
-# A gRPC client that is still busy has sent its next call within this time.
+# A busy gRPC client sends its next call within this time.
 _BUSY_S = 0.1
 
 
 def run(application_factory: Callable[[], Application], options: HostOptions) -> int:
-    """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; for the main thread.
+    """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; call it on the main thread.
 
-    `application_factory` is called on the event loop, once it is known that the ports can be had. A second signal ends
-    the process at once; so does this, after the drain, where a thread would hold an orderly exit.
+    `application_factory` is called on the event loop, after a check that the ports are free. A second signal ends the
+    process at once. If the drain or the stop does not end in time, this function ends the process instead of returning.
     """
     try:
         check_free(options)
         if options.tls is not None:
-            server_context(options.tls)  # For its errors: gRPC's own say nothing.
+            server_context(options.tls)  # Checks the certificates: gRPC's errors do not name the cause.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(application_factory, options))
     except HostError as error:
@@ -61,11 +61,11 @@ async def _serve(application_factory: Callable[[], Application], options: HostOp
     code, in_order = 0, False
     try:
         in_order = await _carry(application, options, signals)
-    except Exception as error:  # Whatever it is, the process must end, and what was started may hold it.
+    except Exception as error:  # The process must end after every error; threads that still run may block it.
         code = _complain(error)
     try:
         in_order &= await stop_in_time(application)
-    except Exception as error:  # As above.
+    except Exception as error:  # The process must end after this error, too.
         code = _complain(error)
     if not in_order:
         end_process(code)
@@ -73,7 +73,7 @@ async def _serve(application_factory: Callable[[], Application], options: HostOp
 
 
 def _complain(error: Exception) -> int:
-    """Say it, in one line where it is for an operator; the exit code."""
+    """Report an error, in one line if it is for the operator, and return the exit code."""
     if isinstance(error, HostError):
         click.echo(f"tpuserve: {error}", err=True)
     else:
@@ -82,9 +82,9 @@ def _complain(error: Exception) -> int:
 
 
 async def _carry(application: Application, options: HostOptions, signals: StopSignals) -> bool:
-    """Open the ports, serve until a signal comes, drain; whether every call was answered in time.
+    """Open the ports, serve until a signal, and drain. Return whether every call was answered in time.
 
-    Raises HostError when the application says that it will never serve: there is nothing to drain then.
+    Raises HostError if the application can no longer begin to serve: then there is nothing to drain.
     """
     if options.opens_when_ready and await _stopped_before(application.ready(), application, signals):
         return True
@@ -111,7 +111,7 @@ async def _open_and_serve(
 async def _stopped_before(event: Awaitable[None], application: Application, signals: StopSignals) -> bool:
     """Wait for `event` or a stop signal. Return whether the signal came first.
 
-    Raises HostError when the application says that it will never serve.
+    Raises HostError if the application can no longer begin to serve.
     """
     waiting = asyncio.ensure_future(event)
     stopping = asyncio.create_task(signals.first())
@@ -128,7 +128,7 @@ async def _stopped_before(event: Awaitable[None], application: Application, sign
 
 
 async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flight: InFlight, timeout_s: float) -> bool:
-    """Send clients away, wait for what is in flight, cut what is left after `timeout_s`, close the ports."""
+    """Stop new calls, wait for calls in flight, cancel the rest after `timeout_s`, and close the ports."""
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(grpc_server.say_farewell(), rest_server.stop(), in_flight.finish())
@@ -146,7 +146,7 @@ async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flig
 
 
 class _GrpcServer:
-    """grpc.aio with the table, on a TCP port, a UNIX socket, both or neither."""
+    """grpc.aio with the method table, on a TCP port, a UNIX socket, both or neither."""
 
     def __init__(
         self, application: Application, options: HostOptions, in_flight: InFlight, file: SocketFile | None
@@ -173,10 +173,10 @@ class _GrpcServer:
             self._file.publish()
 
     async def say_farewell(self) -> None:
-        """Refuse new calls until clients have stopped to send them, for a second at most.
+        """Refuse new calls until clients stop sending them, for at most one second.
 
-        grpcio's own stop cancels every call that it has read but not yet given to its handler: on a busy server some,
-        with a status that no client tries again.
+        grpcio's own stop cancels every call that it has read but not yet passed to its handler. A busy server has such
+        calls, and clients do not retry their status.
         """
         self._table.refuse()
         with contextlib.suppress(TimeoutError):
@@ -186,7 +186,7 @@ class _GrpcServer:
                     await asyncio.sleep(_BUSY_S)
 
     async def stop(self) -> None:
-        """Close the port, and every connection as soon as its last answer has left."""
+        """Close the port, and each connection after its last response."""
         await self._server.stop(_FAREWELL_S)
 
     def _bind(self, address: str) -> int:
@@ -194,7 +194,7 @@ class _GrpcServer:
             if self._credentials is not None:
                 return self._server.add_secure_port(address, self._credentials)
             return self._server.add_insecure_port(address)
-        except RuntimeError:  # grpcio tells no more; it has logged the reason.
+        except RuntimeError:  # grpcio logs the reason, but the error does not contain it.
             raise cannot_listen(address, "gRPC") from None
 
 
@@ -202,7 +202,7 @@ def _channel_arguments(options: HostOptions) -> dict[str, int | str]:
     return {
         "grpc.max_receive_message_length": options.max_message_bytes,
         "grpc.max_send_message_length": -1,
-        # A second server on our port must fail, not take every other connection.
+        # A second server on the same port must fail instead of taking every other connection.
         "grpc.so_reuseport": 0,
         **dict(options.grpc_arguments),
     }
@@ -215,7 +215,7 @@ def _credentials(tls: TlsOptions) -> grpc.ServerCredentials:
 
 
 class _RestServer(uvicorn.Server):
-    """uvicorn in somebody else's event loop, which also owns the signals."""
+    """uvicorn in the host's event loop. The host handles the signals."""
 
     def __init__(self, app: "ASGIApp", options: HostOptions, in_flight: InFlight) -> None:
         self._calls = RestCalls(app, in_flight)
@@ -249,9 +249,10 @@ class _RestServer(uvicorn.Server):
             await self._up.wait()
 
     async def stop(self) -> None:
-        """Close the port, say farewell with every answer, then close what is idle and wait for what is not.
+        """Close the port, then the connections: ask with every response to close, then close idle ones, then wait.
 
-        In this order: told to go, clients come back with new connections, and closing a port resets those that wait.
+        The order matters. A client that closes its connection reconnects at once, and closing the port would reset
+        connections in its backlog.
         """
         if self._task is None:
             return
@@ -269,7 +270,7 @@ class _RestServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tls is not None:
-            # Where uvicorn keeps the context that it would make of files.
+            # uvicorn keeps the context that it would create from files in this attribute.
             self.config.ssl = server_context(self._tls)
         await super().startup(sockets)
         self._up.set()

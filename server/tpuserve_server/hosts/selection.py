@@ -1,4 +1,4 @@
-"""Which host serves: what was asked for, or the best one that runs here, and why."""
+"""Selects the host: the requested one, or the best one that runs here."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,14 +11,14 @@ Backend: TypeAlias = Literal["envoy", "python"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A host, and why it was taken, in words that go on after `envoy: `."""
+    """The selected host and the reason, as text that follows `envoy: `."""
 
     backend: Backend
     reason: str
 
 
 def select_host(asked: Literal["auto", "envoy", "python"]) -> Selection:
-    """Resolve `--host_backend`. Raises HostError when Envoy was asked for and cannot run. Takes 0.1 s, blocking."""
+    """Resolve `--host_backend`. Raises HostError if Envoy was requested and cannot run. Blocks for 0.1 s."""
     if asked == "python":
         return Selection("python", "asked for")
     obstacle = envoy_obstacle()
@@ -30,7 +30,7 @@ def select_host(asked: Literal["auto", "envoy", "python"]) -> Selection:
 
 
 def envoy_obstacle() -> HostError | None:
-    """What keeps the Envoy host from running here, if anything does."""
+    """Return the error that prevents the Envoy host from running here, or None."""
     try:
         embedding_library()
         check_runs(envoy_binary())

@@ -1,4 +1,4 @@
-"""SocketFile: the file of gRPC's UNIX socket. Its owner puts it in place in one step, and no other removes it."""
+"""SocketFile: the file of gRPC's UNIX socket. Only its owner removes it, and it appears in one atomic step."""
 
 import contextlib
 import os
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 
-# A UNIX socket's path has 108 bytes with the terminating zero; macOS gives 104.
+# A UNIX socket's path has at most 108 bytes with the terminating zero, or 104 on macOS.
 MAX_SOCKET_PATH_BYTES = 103
-# A server that does not accept in time is still there.
+# A server that does not accept within this time still counts as running.
 _PROBE_TIMEOUT_S = 1.0
 
 
 @contextlib.contextmanager
 def socket_file(options: HostOptions) -> Iterator["SocketFile | None"]:
-    """Yield the socket file that `options` ask for, or None, and remove it at the end."""
+    """Yield the socket file that `options` request, or None, and remove it at the end."""
     if options.grpc_socket_path is None:
         yield None
         return
@@ -30,14 +30,18 @@ def socket_file(options: HostOptions) -> Iterator["SocketFile | None"]:
 
 
 class SocketFile:
-    """The file of a UNIX socket. A server binds `bound`, a name beside `path`, and `publish` renames it to `path`.
+    """The file of a UNIX socket. A server binds `bound`, in the directory of `path`. `publish` renames it to `path`.
 
-    gRPC removes the name that it bound when it stops, whoever listens there by then; Envoy removes whatever is at the
-    name before it binds. With a name of its own neither touches another server's socket, and the path is never absent.
+    At its stop, gRPC removes the path that it bound, even if another server listens there by then. Envoy removes any
+    file at the path before it binds. With a separate name, neither affects another server's socket, and `path` is never
+    absent during a takeover.
     """
 
     def __init__(self, path: str, *, takes_over: bool) -> None:
-        """Touch no file. `takes_over`: replace the socket of a server that still listens at `path`."""
+        """Choose the names, without access to the file system.
+
+        With `takes_over`, `publish` replaces the socket of a server that still listens at `path`.
+        """
         self.path = os.path.abspath(path)
         self.bound = os.path.join(os.path.dirname(self.path), f".{secrets.token_hex(4)}")
         self._takes_over = takes_over
@@ -49,7 +53,7 @@ class SocketFile:
         return f"unix:{self.path}"
 
     def check(self) -> None:
-        """Raise HostError when `publish` would fail now."""
+        """Raise HostError if `publish` would fail now."""
         folder = os.path.dirname(self.path)
         if not os.path.isdir(folder):
             raise self._refused("there is no such folder")
@@ -69,7 +73,7 @@ class SocketFile:
             )
 
     def publish(self) -> None:
-        """Rename the bound socket to `path`, in place of a socket that is there. Raises HostError as `check`."""
+        """Rename the bound socket to `path`, and replace a socket there. Raises HostError as `check` does."""
         self.check()
         try:
             os.rename(self.bound, self.path)

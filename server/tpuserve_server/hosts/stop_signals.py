@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks for a drain, the second forces the end."""
+"""SIGTERM and SIGINT: the first signal starts a drain, the second forces the end."""
 
 import asyncio
 import signal
@@ -8,10 +8,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """Installed on the main thread's running loop when made, and gone with it."""
+    """Signal handlers on the main thread's running loop, from construction until the loop closes."""
 
     def __init__(self, force: Callable[[int], None]) -> None:
-        """`force(exit_code)` runs on the loop at the second signal and should not return."""
+        """Install the handlers. The second signal calls `force(exit_code)` on the loop, which should not return."""
         self._force = force
         self._first = asyncio.Event()
         for number in _SIGNALS:
@@ -23,5 +23,5 @@ class StopSignals:
 
     def _received(self, number: int) -> None:
         if self._first.is_set():
-            self._force(128 + number)  # What a shell reports for a process that a signal ended.
+            self._force(128 + number)  # Shells report this code for a process that a signal ended.
         self._first.set()

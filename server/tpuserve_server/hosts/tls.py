@@ -1,4 +1,4 @@
-"""TLS of a host: the PEM texts, and whether they can be used. Imports nothing heavy: the supervisor reads it too."""
+"""TLS of a host: the PEM texts and their checks. Light imports only: the supervisor imports this module, too."""
 
 import ssl
 import tempfile
@@ -9,18 +9,21 @@ from tpuserve_server.hosts.errors import HostError
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """PEM texts. Where there is a `client_ca`, clients must show a certificate that it has signed."""
+    """PEM texts. With a `client_ca`, clients must present a certificate that it has signed."""
 
     private_key: str = field(repr=False)
-    # The server's own first, then those that lead to a root.
+    # The server's certificate, then the intermediate certificates.
     certificate_chain: str = field(repr=False)
     client_ca: str | None = field(default=None, repr=False)
-    # Where the texts come from, for messages.
+    # Source of the texts, for error messages.
     origin: str = "TLS"
 
 
 def server_context(tls: TlsOptions) -> ssl.SSLContext:
-    """For Python's own servers, TLS 1.2 and later. Raises HostError when a text is no PEM or two do not match."""
+    """Return a context for Python's servers, with TLS 1.2 or later.
+
+    Raises HostError if a text is not PEM, the key is encrypted, or the key does not match the certificate.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _check_certificates(tls.certificate_chain, f"{tls.origin}: server_cert")
@@ -40,7 +43,7 @@ def _check_certificates(pem: str, what: str) -> None:
 
 
 def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
-    """OpenSSL takes a key from a file alone: for this moment there is one that only this user can read."""
+    """Load key and certificate. OpenSSL reads keys only from a file, so create a temporary one for this user alone."""
     with tempfile.NamedTemporaryFile("w", prefix="tpuserve-") as file:
         file.write(f"{tls.private_key}\n{tls.certificate_chain}")
         file.flush()
@@ -55,7 +58,7 @@ def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
 
 
 class _Encrypted(Exception):
-    """OpenSSL asks for a password; left alone it would ask on the terminal."""
+    """The key is encrypted. Without the callback that raises this, OpenSSL would prompt on the terminal."""
 
 
 def _no_password() -> str:

@@ -1,7 +1,7 @@
-"""What is left of a request's body when its answer is there: read and thrown away, within bounds.
+"""Discards the rest of a request's body after its response, within limits.
 
-Many clients (Python's http.client among them) write all of a body before they read anything. A connection that is
-closed on them loses the answer: what arrives at a closed socket resets it (RFC 9112, 9.6).
+Many clients, such as Python's http.client, send the whole body before they read. If the server closes the connection
+earlier, such a client loses the response, because data for a closed socket resets the connection (RFC 9112, 9.6).
 """
 
 import asyncio
@@ -13,40 +13,40 @@ from tpuserve_server.hosts.disconnects import Caller
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope
 
-# Beyond any of these the client is cut off: it does not listen, or sends without end.
+# Beyond any of these limits the server closes the connection: the client does not read, or sends without end.
 MAX_BYTES = 1 << 30
 TIMEOUT_S = 10.0
 SILENCE_S = 2.0
 
-# Up to here a body is read to its end for certain: the connection can be used again.
+# Bodies up to this size are always read to their end, so that the connection can be reused.
 _SMALL_BYTES = 1 << 16
 _BODILESS = ("GET", "HEAD", "OPTIONS")
 
 
 class BodyReceive(Protocol):
-    """ASGI's `receive`, which knows how far its reader is."""
+    """ASGI's `receive` with the read position of its reader."""
 
     ended: bool
-    # The server's own.
+    # The server's own `receive`.
     server: "Receive"
 
     async def __call__(self) -> "Message":
-        """The next message."""
+        """Receive the next message."""
         ...
 
 
 def has_body(scope: "Scope") -> bool:
-    """Whether the request announces one."""
+    """Return whether the request announces a body."""
     return _announced_bytes(scope) != 0
 
 
 def is_small(scope: "Scope") -> bool:
-    """Whether the body that the request announces is worth reading for the connection's sake."""
+    """Return whether the announced body is small enough to read it and keep the connection."""
     return 0 <= _announced_bytes(scope) <= _SMALL_BYTES
 
 
 async def discard(receive: BodyReceive) -> None:
-    """Read to the body's end, or until the client leaves; no longer, no more and with no longer silence than above."""
+    """Read the rest of the body until its end, a disconnect, or one of the limits above."""
     caller = Caller(receive.server, lambda: None)
     left_bytes = MAX_BYTES
     try:
@@ -63,7 +63,7 @@ async def discard(receive: BodyReceive) -> None:
 
 
 def _announced_bytes(scope: "Scope") -> int:
-    """-1 for an unknown number. Envoy does not pass on that a body is chunked."""
+    """Return the announced size of the body, or -1 if it is unknown. Envoy does not report that a body is chunked."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             return int(value) if value.isdigit() and len(value) < 20 else -1

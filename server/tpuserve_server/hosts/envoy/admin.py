@@ -1,4 +1,4 @@
-"""Envoy's admin interface over its UNIX socket, and the drain through it."""
+"""Envoy's admin interface over a UNIX socket, and the drain that uses it."""
 
 import asyncio
 import http.client
@@ -18,25 +18,25 @@ _ASK_AGAIN_S = 0.02
 
 _REQUESTS = f"http.{STAT_PREFIX}.downstream_rq_active"
 _CONNECTIONS = f"http.{STAT_PREFIX}.downstream_cx_active"
-# Answers that are complete for Envoy, but that a slow client has not taken yet.
+# Bytes of responses that Envoy has completed, but that a slow client has not read yet.
 _UNSENT_BYTES = f"http.{STAT_PREFIX}.downstream_cx_tx_bytes_buffered"
 
 
 class NoAnswerYet(OSError):
-    """Envoy is too busy to answer in time. No TimeoutError: that would pass for the end of whatever a caller waits."""
+    """Envoy is too busy to answer in time. Not a TimeoutError, because callers would take it for their own timeout."""
 
 
 class EnvoyAdmin:
-    """Blocking calls that take milliseconds. Raise OSError or http.client.HTTPException when Envoy does not answer.
+    """Client of the admin interface. Its methods block for milliseconds.
 
-    Of these NoAnswerYet is the one after which asking again may help.
+    They raise OSError or http.client.HTTPException if Envoy does not answer. A retry may help only after NoAnswerYet.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def is_live(self) -> bool:
-        """Whether Envoy accepts connections. False, too, while the admin interface is not there yet."""
+        """Return whether Envoy accepts connections. False also means that the admin interface does not exist yet."""
         try:
             status, _ = self._ask("GET", "/ready")
         except (FileNotFoundError, ConnectionRefusedError):
@@ -44,7 +44,7 @@ class EnvoyAdmin:
         return status == 200
 
     def listening(self, options: HostOptions) -> Listening:
-        """The addresses it is bound to, with the ports that it found for 0."""
+        """Return the addresses that Envoy listens on, with the chosen ports for port 0."""
         _, body = self._ask("GET", "/listeners?format=json")
         [listener] = json.loads(body)["listener_statuses"]
         bound = [listener["local_address"], *listener.get("additional_local_addresses", ())]
@@ -53,20 +53,21 @@ class EnvoyAdmin:
         )
 
     def say_farewell(self) -> None:
-        """Refuse new connections, and with every answer ask its client to close the one it has.
+        """Refuse new connections, then ask clients with every response to close theirs.
 
-        In this order: told to go, clients come back with new connections, and closing a port resets those that wait.
+        The order matters. A client that closes its connection reconnects at once, and closing the port would reset
+        connections in its backlog.
         """
         self._ask("POST", "/drain_listeners")
         self._ask("POST", "/healthcheck/fail")
 
     def is_quiet(self) -> bool:
-        """Whether no request is in flight and every answer has left."""
+        """Return whether no request is in flight and every response has been sent."""
         gauges = self._gauges()
         return gauges[_REQUESTS] == 0 and gauges[_UNSENT_BYTES] == 0
 
     def is_deserted(self) -> bool:
-        """Whether no client is connected."""
+        """Return whether no client is connected."""
         return self._gauges()[_CONNECTIONS] == 0
 
     def _gauges(self) -> dict[str, int]:
@@ -86,7 +87,7 @@ class EnvoyAdmin:
 
 
 async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]]) -> None:
-    """Send clients away, then wait: for `finish`, for Envoy's last byte, for who might be sending just now."""
+    """Ask clients to disconnect, then wait for `finish`, for Envoy's last byte and for requests on their way."""
 
     def farewell_is_said() -> bool:
         admin.say_farewell()
@@ -96,15 +97,15 @@ async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]]) -> Non
     gone_at_s = time.monotonic() + FAREWELL_S
     await finish()
     await until(admin.is_quiet)
-    # A client that is still connected may not have heard the farewell yet.
+    # A client that is still connected may not have received the farewell yet.
     await until(lambda: time.monotonic() >= gone_at_s or admin.is_deserted())
     await until(admin.is_quiet)
 
 
 async def until(answer: Callable[[], bool]) -> None:
-    """Ask in another thread until the answer is yes: the admin interface has nothing that one could wait on.
+    """Poll `answer` in another thread until it returns True: the admin interface has no notifications.
 
-    No answer yet is no yes. Whoever cannot wait without end brings a timeout.
+    NoAnswerYet counts as False. Use a timeout to limit the wait.
     """
     while not await asyncio.to_thread(_is_yes, answer):  # noqa: ASYNC110
         await asyncio.sleep(_ASK_AGAIN_S)

@@ -1,8 +1,8 @@
-"""How the supervisor and the application inside Envoy talk: JSON lines over a socket pair, one environment variable.
+"""Channel between the supervisor and the application inside Envoy: JSON lines over a socket pair.
 
-To the application: `announce` (with the addresses), `drain` (and then end). To the supervisor: `loading` (addresses
-open once the application is ready), `ready`, `failed` (with the reason). The end of the stream says that the other side
-is gone.
+Messages to the application: `announce` (with the addresses) and `drain` (then exit). Messages to the supervisor:
+`loading` (the addresses open once the application is ready), `ready` and `failed` (with the reason). The end of the
+stream means that the other side is gone. An environment variable carries the initial settings.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ VARIABLE = "TPUSERVE_ENVOY_CHILD"
 
 @dataclass(frozen=True, slots=True)
 class ChildSetup:
-    """What the application needs from its supervisor before anything else."""
+    """Settings that the supervisor passes to the application at its start."""
 
     options: HostOptions
-    # Envoy's admin interface, for the drain.
+    # Path of Envoy's admin interface, for the drain.
     admin_socket: str
     # File descriptor of the application's end of the channel.
     channel: int
-    # The supervisor's working directory: Envoy itself starts in a folder where nothing can shadow a module.
+    # The supervisor's working directory. Envoy itself starts in a directory without files that could shadow a module.
     directory: str
-    # What must not leak from Envoy's environment to processes that the application starts, and the former values.
+    # Variables of Envoy that processes of the application must not inherit, with their former values.
     environment: Mapping[str, str | None]
 
     def to_json(self) -> str:
-        """For the environment variable."""
+        """Encode the setup for the environment variable."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the variable, and undo in this process what only Envoy's start needed."""
+        """Read the variable, and undo the changes to this process that only Envoy's start needed."""
         fields = json.loads(os.environ.pop(VARIABLE))
         setup = cls(**{**fields, "options": HostOptions(**fields["options"])})
         os.chdir(setup.directory)
-        # The embedding put it there; from here on it would mean a folder of the user's.
+        # The embedding added ".", which after `chdir` would mean a directory of the user.
         sys.path[:] = [entry for entry in sys.path if entry != "."]
         for name, value in setup.environment.items():
             os.environ.pop(name, None)
@@ -54,7 +54,7 @@ class ChildSetup:
 
 
 class Channel:
-    """One end. Messages are dictionaries with a `type`. One event loop's thread owns it."""
+    """One end of the channel. Messages are dictionaries with a `type`. One event loop's thread owns it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -62,22 +62,22 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Self:
-        """Take over one end of a socket pair."""
+        """Create a channel that owns one end of a socket pair."""
         end.setblocking(False)
         return cls(*await asyncio.open_connection(sock=end))
 
     def tell(self, kind: str, **fields: object) -> None:
-        """Send, without waiting: messages are short and few. Into nothing when the other side is gone."""
+        """Send a message without waiting: messages are short and few. Drop it if the other side is gone."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({"type": kind, **fields}).encode() + b"\n")
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Every message from the other side, until it is gone."""
+        """Yield every message from the other side, until it is gone."""
         while line := await self._line():
             yield json.loads(line)
 
     async def close(self) -> None:
-        """Send what was told, then let the other side see the end."""
+        """Send pending messages, then close this end."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()

@@ -1,4 +1,4 @@
-"""Envoy's bootstrap configuration as plain data: one listener, its addresses and limits, the application behind it."""
+"""Envoy's bootstrap configuration as plain data: one listener with its addresses, limits and application."""
 
 import json
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own sche
 
 # Name of the listener's statistics: http.tpuserve.downstream_rq_active and so on.
 STAT_PREFIX = "tpuserve"
-# How long an HTTP/2 client may still begin streams after it was told to go: longer than any way there and back.
+# Time for HTTP/2 clients to begin streams after the first GOAWAY: longer than any network round trip.
 FAREWELL_S = 1
 
-# One client process shares one connection among all its calls; past this many its library makes calls wait. Load
-# generators and proxies run to hundreds, and Envoy's edge profile (100) would be felt by them. It bounds what one
-# connection can hold of our memory: streams times a message.
+# A client process usually shares one connection among all its calls. Beyond this limit, its library makes calls wait.
+# Load generators and proxies use hundreds of streams, so the limit of Envoy's edge profile (100) would slow them. The
+# limit bounds the memory of one connection: streams times the size of a message.
 MAX_STREAMS_PER_CONNECTION = 1024
-# Refused beyond this, before any of their bytes are read. A file descriptor and some 30 KB each.
+# Envoy refuses further connections before it reads any bytes. Each takes a file descriptor and about 30 KB.
 MAX_CONNECTIONS = 10_000
-# Metadata is small; what is longer gets 431.
+# Metadata is small. Longer headers get status 431.
 MAX_HEADERS_KIB = 60
 MAX_HEADERS_COUNT = 100
-# A client that trickles its handshake, its headers or its body is cut off; the body's limit leaves 64 MiB on a slow
-# line alone. None bounds the answer: a health watch stays open, and a first call may wait for a compilation.
+# Timeouts for clients that send slowly: handshake, headers, and the whole request. The last is long enough for 64 MiB
+# on a slow line. No timeout limits the response: a health watch stays open, and a first call may wait for compilation.
 HANDSHAKE_TIMEOUT_S = 10
 HEADERS_TIMEOUT_S = 10
 REQUEST_TIMEOUT_S = 300
-# A connection without any request. Clients should be the ones to close: a request may be on its way when we do.
+# Timeout of an idle connection. Clients should close it themselves: when Envoy closes, a request may be on its way.
 IDLE_CONNECTION_S = 3600
 
 _ENVOY = "type.googleapis.com/envoy.extensions"
@@ -41,14 +41,14 @@ _ENVOY = "type.googleapis.com/envoy.extensions"
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """What Envoy loads: the embedding's shared library and, as `module:attribute`, the ASGI application."""
+    """The code that Envoy loads: the embedding's shared library, and the ASGI application as `module:attribute`."""
 
     library: Path
     asgi_entry: str
 
 
 def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) -> Config:
-    """The whole configuration. Pure. The admin interface is on a UNIX socket that only this user can open."""
+    """Return the whole configuration. Only this user can open the UNIX socket of the admin interface."""
     return {
         "admin": {"address": {"pipe": {"path": str(admin_socket), "mode": 0o600}}},
         "static_resources": {"listeners": [_listener(options, embedding)]},
@@ -57,23 +57,23 @@ def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) ->
 
 
 def _listener(options: HostOptions, embedding: Embedding) -> Config:
-    """One listener for every address: each filter chain would load the application once more, with its own loop."""
+    """Return one listener for all addresses. Each further filter chain would load the application again."""
     first, *others = addresses(options).values()
     return {
         "name": "tpuserve",
         "address": first,
         "additional_addresses": [{"address": address} for address in others],
-        # A second server on our port must fail, not take every other connection.
+        # A second server on the same port must fail instead of taking every other connection.
         "enable_reuse_port": False,
-        # A body waits here while the event loop is busy, and one that does not fit is answered 413 by Envoy itself. The
-        # application's own limits must be the ones that are met first.
+        # Envoy buffers a body while the event loop is busy, and answers 413 to a body that does not fit. The buffer is
+        # larger than the application's limits, so that those apply first.
         "per_connection_buffer_limit_bytes": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,
         "filter_chains": [{"filters": [_http(options, embedding)], **_transport(options.tls)}],
     }
 
 
 def addresses(options: HostOptions) -> Mapping[str, Config]:
-    """Envoy's form of the addresses, in the listener's order, by the field of `Listening` that each fills."""
+    """Return Envoy's form of the addresses, in the listener's order, by their field of `Listening`."""
     wanted = {
         "grpc": _tcp(options.bind_address, options.grpc_port),
         "rest": _tcp(options.bind_address, options.rest_port),
@@ -85,7 +85,7 @@ def addresses(options: HostOptions) -> Mapping[str, Config]:
 def _tcp(host: str, port: int | None) -> Config | None:
     if port is None:
         return None
-    # As Python's servers and Linux have it, "::" takes IPv4, too.
+    # "::" accepts IPv4 connections, too, as in Python's servers and Linux.
     dual_stack = {"ipv4_compat": True} if host == "::" else {}
     return {"socket_address": {"address": host, "port_value": port, **dual_stack}}
 
@@ -95,7 +95,10 @@ def _unix(path: str | None) -> Config | None:
 
 
 def _transport(tls: TlsOptions | None) -> Config:
-    """The filter chain's own part of TLS. Keys stand in the text: the file is for its user alone and soon gone."""
+    """Return the TLS part of the filter chain.
+
+    It contains the key, so only this user can read the configuration file, and the supervisor soon deletes it.
+    """
     if tls is None:
         return {}
     common: Config = {
@@ -122,7 +125,10 @@ def _transport(tls: TlsOptions | None) -> Config:
 
 
 def _http(options: HostOptions, embedding: Embedding) -> Config:
-    """HTTP/1.1 and HTTP/2, told apart by ALPN or their first bytes. No access log, no request ids, no tracing."""
+    """Return the filter for HTTP/1.1 and HTTP/2, which ALPN or the first bytes distinguish.
+
+    It has no access log, request ids or tracing.
+    """
     manager: Config = {
         "@type": f"{_ENVOY}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": STAT_PREFIX,
@@ -139,15 +145,15 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
             "idle_timeout": f"{IDLE_CONNECTION_S}s",
             "max_headers_count": MAX_HEADERS_COUNT,
         },
-        # Some load balancers' health checks still speak 1.0.
+        # Health checks of some load balancers still use HTTP/1.0.
         "http_protocol_options": {
             "accept_http_10": True,
             "default_host_for_http_10": "localhost",
-            # Nothing else is spoken. Taken seriously, an offer to change has a body without an end.
+            # The server supports no upgrades. If Envoy honored one, the request's body would have no end.
             "ignore_http_11_upgrade": [{"safe_regex": {"regex": ".*"}}],
         },
         "http2_protocol_options": {"max_concurrent_streams": MAX_STREAMS_PER_CONNECTION},
-        # The embedding answers everything: no routes, and so no route's timeout.
+        # The embedding answers every request, so there are no routes and no route timeouts.
         "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},
         "http_filters": [path_filter(), _embedded(embedding)],
         "local_reply_config": local_replies(),

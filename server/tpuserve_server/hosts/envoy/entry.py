@@ -1,8 +1,7 @@
-"""The ASGI application that Envoy loads: it carries an Application, and takes orders from the supervisor.
+"""The ASGI application that Envoy loads: it runs an Application, and follows the orders of the supervisor.
 
-Everything runs on the event loop that the embedding made for it, in a thread that is not Python's main thread: no
-signal arrives here. The process ends by `os._exit`, after everything was drained: the interpreter's own end, inside
-Envoy, runs exit hooks of libraries that complain about it.
+All code runs on the event loop of the embedding. Its thread is not Python's main thread, so it receives no signals.
+After the drain, the process ends with `os._exit`, because exit hooks of libraries report errors inside Envoy.
 """
 
 import asyncio
@@ -31,27 +30,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Nobody reads this exit code: its reader is who went away.
+# Exit code after the loss of the supervisor, which is the only process that reads it.
 _ORPHANED = 1
 
 
 class EnvoyEntry:
-    """Builds the Application when Envoy starts. Name an instance of it to `envoy.run` as `module:attribute`."""
+    """Builds the Application when Envoy starts. Pass an instance to `run` in host.py as `module:attribute`."""
 
-    # What asgiref calls ASGI 3: the embedding takes anything whose `__call__` is no coroutine function for ASGI 2.
+    # asgiref's mark of ASGI 3. Without it, the embedding assumes ASGI 2 if `__call__` is not a coroutine function.
     _asgi_single_callable = True
 
     def __init__(self, factory: Callable[[], Application]) -> None:
-        """`factory` is called once, on the serving loop, before any port is open."""
+        """Call `factory` later: once, on the event loop, before any port is open."""
         self._factory = factory
         self._in_flight = InFlight()
         self._watch = DisconnectWatch()
         self._orders: asyncio.Task[None] | None = None
 
-    def __call__(  # a coroutine either way, and one frame less on the hot ones
+    def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot paths
         self, scope: "Scope", receive: "Receive", send: "Send"
     ) -> "Coroutine[Any, Any, None]":
-        """ASGI: `lifespan` once, then `http` for gRPC and REST alike."""
+        """Answer an ASGI scope: `lifespan` once, then `http` for gRPC and REST."""
         if scope["type"] == "lifespan":
             return self._lifespan(receive, send)
         if self._is_grpc(scope):
@@ -65,7 +64,10 @@ class EnvoyEntry:
             receive.close()
 
     def _is_grpc(self, scope: "Scope") -> bool:
-        """By content type, on any port; a request to a gRPC method without it is one that gRPC shall refuse."""
+        """Return whether gRPC handles a request, by its content type, on any port.
+
+        gRPC also handles requests for its methods with other content types, in order to refuse them.
+        """
         for name, value in scope["headers"]:
             if name == b"content-type":
                 return value.startswith(b"application/grpc") or scope["path"] in self._rpc
@@ -78,7 +80,7 @@ class EnvoyEntry:
         try:
             application = self._factory()
             await application.start()
-        except Exception as error:  # Whatever it is, the supervisor must hear that nothing will be served.
+        except Exception as error:  # Report every error: the supervisor must learn that the application cannot serve.
             await _fail(error, channel)
             return
         following = asyncio.create_task(_follow(application, channel))
@@ -91,7 +93,7 @@ class EnvoyEntry:
         channel.tell("ready")
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        # Envoy was told to end by somebody else than the supervisor, and has closed every connection already.
+        # Another process made Envoy exit, and Envoy has already closed every connection.
         self._orders.cancel()
         await asyncio.wait([self._orders])
         await _end(application, channel, 0)
@@ -109,9 +111,9 @@ class EnvoyEntry:
     async def _obey(
         self, application: Application, channel: Channel, setup: ChildSetup, following: "asyncio.Task[bool]"
     ) -> None:
-        """Follow the supervisor until it says drain, or is gone: then drain without it, and leave no Envoy behind.
+        """Drain and end the process when the supervisor orders it, or when the supervisor is gone.
 
-        An application that will never serve ends at once: there is nothing to drain.
+        If the application can no longer begin to serve, the process ends at once: there is nothing to drain.
         """
         if not await _one_ends(application, channel, following):
             return
@@ -124,7 +126,7 @@ class EnvoyEntry:
         await _end(application, channel, 0 if was_told else _ORPHANED)
 
     async def _finish(self, admin: EnvoyAdmin, timeout_s: float) -> None:
-        """Wait for what is in flight, here and in Envoy, but no longer than `timeout_s`; cut what is left."""
+        """Wait for requests in flight, here and in Envoy, for at most `timeout_s`, then cancel the rest."""
         try:
             async with asyncio.timeout(timeout_s):
                 await drain(admin, self._in_flight.finish)
@@ -136,16 +138,16 @@ class EnvoyEntry:
         await self._cut(admin)
 
     async def _cut(self, admin: EnvoyAdmin) -> None:
-        """Cancel what is in flight, and wait a moment for the answers that say so to leave."""
+        """Cancel requests in flight, and wait briefly until their error responses are sent."""
         self._in_flight.cut()
-        with contextlib.suppress(OSError, HTTPException):  # A TimeoutError, too, is an OSError.
+        with contextlib.suppress(OSError, HTTPException):  # TimeoutError is also an OSError.
             async with asyncio.timeout(CUT_TIMEOUT_S):
                 await self._in_flight.finish()
                 await until(admin.is_quiet)
 
 
 async def _fail(error: Exception, channel: Channel) -> None:
-    """Report the error and end the process: Envoy would log a failure of its own before the reason."""
+    """Report the error and end the process. A failed startup would make Envoy log another error before the reason."""
     if not isinstance(error, HostError):
         _log.error("The application could not start", exc_info=error)
     channel.tell("failed", why=str(error) or type(error).__name__)
@@ -154,7 +156,10 @@ async def _fail(error: Exception, channel: Channel) -> None:
 
 
 async def _becomes_ready(application: Application, channel: Channel, following: "asyncio.Task[bool]") -> bool:
-    """Wait until the application is ready. False: the supervisor orders the drain or is gone; the process ends."""
+    """Wait until the application is ready, and return True.
+
+    End the process instead if the supervisor orders a drain or is gone, or if the application has failed.
+    """
     becoming = asyncio.create_task(application.ready())
     try:
         if not await _one_ends(application, channel, following, becoming):
@@ -167,7 +172,7 @@ async def _becomes_ready(application: Application, channel: Channel, following: 
 
 
 async def _one_ends(application: Application, channel: Channel, *tasks: "asyncio.Task[Any]") -> bool:
-    """Wait for one of `tasks`. False: the application will never serve, and the process ends."""
+    """Wait for one of `tasks` and return True. End the process if the application can no longer begin to serve."""
     failing = asyncio.create_task(application.failure())
     try:
         await asyncio.wait({failing, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -182,7 +187,7 @@ async def _one_ends(application: Application, channel: Channel, *tasks: "asyncio
 
 
 async def _follow(application: Application, channel: Channel) -> bool:
-    """Until the supervisor says drain; False if it is gone before."""
+    """Follow the supervisor until it orders the drain. Return False if it is gone before."""
     async for order in channel.messages():
         if order["type"] == "announce":
             application.announce(Listening(**order["listening"]))
@@ -194,7 +199,7 @@ async def _follow(application: Application, channel: Channel) -> bool:
 async def _end(application: Application, channel: Channel, code: int) -> None:
     try:
         await stop_in_time(application)
-    except Exception:  # Nothing is left to do about it, and the process must end.
+    except Exception:  # The process must end after every error.
         _log.exception("The application could not stop in order")
         code = 1
     await channel.close()

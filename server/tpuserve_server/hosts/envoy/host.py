@@ -1,6 +1,6 @@
-"""The Envoy host's supervisor: starts Envoy with the application inside, turns signals into a drain, cleans up.
+"""Supervisor of the Envoy host: starts Envoy with the application inside, turns signals into a drain, and cleans up.
 
-A light process: it imports neither tensorflow nor the application, and holds no request.
+The process is light: it imports neither tensorflow nor the application, and handles no requests.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES, SocketFile,
 from tpuserve_server.hosts.stop_signals import StopSignals
 from tpuserve_server.hosts.tls import server_context
 
-# One thread parses HTTP for all connections. The application's one event loop is the limit long before it, and more
-# threads would only compete with that loop and the model for the same cores.
+# One thread parses HTTP for all connections. The application's event loop is the bottleneck long before this thread.
+# More threads would only compete with that loop and the model for the same cores.
 _WORKER_THREADS = 1
-# How long the application may take to release things once everything is drained.
+# Time for the application to release its resources after the drain.
 _STOP_TIMEOUT_S = 10.0
 _CONFIG = "envoy.json"
 
 
 def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -> int:
-    """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; for the main thread.
+    """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; call it on the main thread.
 
-    `asgi_entry` names an `EnvoyEntry` as `module:attribute`; `environment` is what its factory finds in `os.environ`
-    beside what is in this process's own. A second signal kills at once.
+    `asgi_entry` names an `EnvoyEntry` as `module:attribute`. Its factory finds `environment` in `os.environ`, in
+    addition to this process's environment. A second signal kills Envoy at once.
     """
     for name in unknown_to_envoy(options.grpc_arguments):
         click.echo(f"tpuserve: {name} has no effect in Envoy. --host_backend=python knows it.", err=True)
     try:
         check_free(options)
         if options.tls is not None:
-            server_context(options.tls)  # For its errors, which Envoy would not tell in one line.
+            server_context(options.tls)  # Checks the certificates: Envoy does not report their errors in one line.
         embedding = Embedding(embedding_library(), asgi_entry)
         with _runtime_folder() as folder, socket_file(options) as file:
             return asyncio.run(_Supervisor(options, embedding, folder, file).run(environment))
@@ -60,7 +60,7 @@ def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -
 
 @contextlib.contextmanager
 def _runtime_folder() -> Iterator[Path]:
-    """A folder that only this user can enter, with a path short enough for a UNIX socket in it."""
+    """Create a directory that only this user can enter, with a path short enough for a UNIX socket in it."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-")))
         if len(os.fsencode(folder / "admin.sock")) > MAX_SOCKET_PATH_BYTES:
@@ -72,7 +72,7 @@ class _Supervisor:
     """One run of Envoy."""
 
     def __init__(self, options: HostOptions, embedding: Embedding, folder: Path, file: SocketFile | None) -> None:
-        # Envoy binds another name. The supervisor renames the socket once Envoy listens.
+        # Envoy binds a temporary name. The supervisor renames the socket once Envoy listens.
         self._options = dataclasses.replace(options, grpc_socket_path=file.bound if file is not None else None)
         self._file = file
         self._embedding = embedding
@@ -85,7 +85,7 @@ class _Supervisor:
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self, environment: Mapping[str, str]) -> int:
-        """Start, serve, drain, stop. Raises HostError when Envoy cannot start or ends by itself."""
+        """Start Envoy, serve, drain and stop. Raises HostError if Envoy cannot start or exits unexpectedly."""
         signals = StopSignals(self._force)
         ours, theirs = socket.socketpair()
         with theirs:
@@ -97,7 +97,7 @@ class _Supervisor:
         try:
             await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                await hearing  # Its last words, up to the end of the stream.
+                await hearing  # Read its remaining messages, up to the end of the stream.
                 raise self._died(ended.result())
             serving.result()
             return await self._end(ended)
@@ -108,7 +108,7 @@ class _Supervisor:
             await asyncio.wait({ended, hearing})
 
     async def _end(self, ended: asyncio.Task[int]) -> int:
-        """Wait for the drained application, which ends Envoy with it; the exit code."""
+        """Wait for the drained application, which ends Envoy, too, and return the exit code."""
         if not (self._live or self._loading):
             self._kill()  # No port is open and no model is loading: there is nothing to drain or to stop.
             return 0
@@ -122,7 +122,7 @@ class _Supervisor:
         config.touch(mode=0o600)
         config.write_text(json.dumps(bootstrap(self._options, self._embedding, self._admin.path)))
         setup = ChildSetup(
-            # An environment can be read by more than our own process: no key goes there.
+            # Other processes may read the environment, so it must not contain a key.
             options=dataclasses.replace(self._options, tls=None),
             admin_socket=str(self._admin.path),
             channel=channel,
@@ -137,7 +137,7 @@ class _Supervisor:
             pass_fds=[channel],
             cwd=self._folder,
             env={**child_environment(environment), VARIABLE: setup.to_json()},
-            # Ctrl-C in a terminal goes to every process of its group; it is for this one alone to pass on.
+            # Ctrl-C in a terminal reaches every process of its group. Only the supervisor must handle it.
             start_new_session=True,
         )
 
@@ -153,7 +153,7 @@ class _Supervisor:
                     self._failure = message["why"]
 
     async def _serve(self, signals: StopSignals, channel: Channel) -> None:
-        """Until a signal has come. The application then drains itself and Envoy, and ends both."""
+        """Announce the addresses and wait for a signal, then order the application to drain and to end with Envoy."""
         announcing = asyncio.create_task(self._announce(channel))
         stopping = asyncio.create_task(signals.first())
         try:
@@ -170,7 +170,7 @@ class _Supervisor:
         await self._ready.wait()
         await until(self._admin.is_live)
         self._live = True
-        (self._folder / _CONFIG).unlink()  # It is read; a key may be in it.
+        (self._folder / _CONFIG).unlink()  # Envoy has read the file, which may contain a key.
         listening = await asyncio.to_thread(self._admin.listening, self._options)
         if self._file is not None:
             self._file.publish()

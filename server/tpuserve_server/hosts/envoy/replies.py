@@ -1,4 +1,4 @@
-"""What Envoy answers by itself, in the shape that the REST application gives to errors; gRPC's in gRPC's."""
+"""Envoy's own responses, in the error form of the REST application or of gRPC."""
 
 from typing import Any
 
@@ -6,18 +6,21 @@ Config = dict[str, Any]
 
 
 def local_replies() -> Config:
-    """HttpConnectionManager's `local_reply_config`. A gRPC call's text becomes its grpc-message, its status a code."""
+    """Return HttpConnectionManager's `local_reply_config`.
+
+    For gRPC calls, Envoy turns the text into the grpc-message and the HTTP status into a gRPC code.
+    """
     return {
         "mappers": [
             {
                 "filter": _all(_REFUSED_PATH, _is_grpc(False)),
-                # As the application answers a name that it cannot decode.
+                # The application's response to a name that it cannot decode.
                 "status_code": 400,
                 "body_format_override": _error("Failed to decode model name:%REQ(:PATH)%"),
             },
             {
                 "filter": _all(_REFUSED_PATH, _is_grpc(True)),
-                # UNIMPLEMENTED, as any other method that there is not (grpc/grpc, doc/http-grpc-status-mapping.md).
+                # Maps to UNIMPLEMENTED, as for any unknown method (grpc/grpc, doc/http-grpc-status-mapping.md).
                 "status_code": 404,
                 "body_format_override": {"text_format_source": {"inline_string": "Unknown method %REQ(:PATH)%"}},
             },
@@ -29,7 +32,7 @@ def local_replies() -> Config:
     }
 
 
-# Of envoy_paths' filter: Envoy's own words for it are of access.
+# Matches the 403 of the filter in paths.py. Envoy's own message for it is about access control.
 _REFUSED_PATH: Config = {
     "status_code_filter": {"comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "unused"}}}
 }

@@ -1,1 +1,1 @@
-"""gRPC as the hosts carry it: over ASGI in Envoy, and by grpcio."""
+"""gRPC for both hosts: over ASGI in Envoy, and with grpcio."""

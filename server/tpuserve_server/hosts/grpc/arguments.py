@@ -1,4 +1,4 @@
-"""gRPC's channel arguments (--grpc_channel_arguments) in Envoy's terms, where it has such terms."""
+"""Translates gRPC's channel arguments (--grpc_channel_arguments) to their equivalents in Envoy's configuration."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,19 +8,19 @@ from tpuserve_server.hosts.errors import HostError
 
 GrpcArguments: TypeAlias = Sequence[tuple[str, int | str]]
 
-# gRPC's own, where only the interval of pings is given.
+# gRPC's default, for a configuration that sets only the ping interval.
 _KEEPALIVE_TIMEOUT_MS = 20_000
-# Envoy's bound.
+# Envoy's upper limit.
 _MAX_HEADERS_KIB = 8192
 
 
 def unknown_to_envoy(arguments: GrpcArguments) -> list[str]:
-    """The names of those that change nothing on the Envoy host, in their order."""
+    """Return the names of arguments that have no effect on the Envoy host, in their order."""
     return [name for name, _ in arguments if name not in _APPLY]
 
 
 def apply_to_manager(arguments: GrpcArguments, manager: dict[str, Any]) -> None:
-    """Put them into the configuration of an HTTP connection manager. Raises HostError for a value that cannot be."""
+    """Apply the arguments to the configuration of an HTTP connection manager. Raises HostError for an invalid value."""
     for name, value in arguments:
         if name not in _APPLY:
             continue

@@ -1,4 +1,4 @@
-"""gRPC as an ASGI application over HTTP/2 with trailers: the method table on any server that has those."""
+"""gRPC as an ASGI application, for any server that supports HTTP/2 with trailers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 _PRIORITY = PRIORITY_HEADER.encode()
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
-# Servers only read what they are sent, so every call shares these.
+# Servers do not modify messages, so all calls share these.
 _START: "Message" = {"type": "http.response.start", "status": 200, "headers": [_CONTENT_TYPE], "trailers": True}
 _END: "Message" = {"type": "http.response.body", "body": b""}
 _OK: "Message" = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0")]}
 
 
 class GrpcOverAsgi:
-    """Carries an RpcTable. Runs on one event loop."""
+    """Serves an RpcTable. Runs on one event loop."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class GrpcOverAsgi:
         self._timers = RareTimersByLoop()
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Answer one HTTP request. What cannot be gRPC gets 405 or 415, everything else 200 and a grpc-status."""
+        """Answer one HTTP request. Non-gRPC requests get status 405 or 415, all others 200 and a grpc-status."""
         headers = dict(scope["headers"])
         if scope["method"] != "POST":
             return await _refuse(send, 405, (b"allow", b"POST"))
@@ -64,7 +64,7 @@ class GrpcOverAsgi:
     async def _reply(
         self, scope: "Scope", headers: dict[bytes, bytes], path: str, receive: "Receive", send: "Send"
     ) -> bytes | RpcFailure | None:
-        """The answer to one call; None where a stream has sent its own."""
+        """Return the response to one call, or None if a stream has sent it."""
         method = self._rpc.get(path)
         if method is None:
             return unknown_method(path)
@@ -81,7 +81,7 @@ class GrpcOverAsgi:
                 )
             await self._stream(method, context, encoding, receive, _StreamedResponse(send, path))
             return None
-        except Exception as error:  # A front-end's edge: whatever it is, the caller gets a status.
+        except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path)
 
     async def _unary(
@@ -125,7 +125,7 @@ class GrpcOverAsgi:
 
 
 class _StreamedResponse:
-    """Knows whether the response has begun, and so where its status goes: in trailers, or in place of everything."""
+    """Response of a stream. Its status goes into trailers if the response has begun, and otherwise into the headers."""
 
     def __init__(self, send: "Send", path: str) -> None:
         self._send = send
@@ -133,7 +133,7 @@ class _StreamedResponse:
         self._begun = False
 
     async def send_all(self, messages: AsyncIterator[bytes]) -> None:
-        """Send every message, then the status. Raises only when this task is cancelled."""
+        """Send every message, then the status. Raises only if this task is cancelled."""
         try:
             async for message in messages:
                 await self._begin()
@@ -143,12 +143,12 @@ class _StreamedResponse:
         except Exception as error:  # A front-end's edge, as above.
             await self.fail(failure_of(error, self._path))
         finally:
-            # An iterator that is no generator has nothing to close.
+            # Only generators have `aclose`.
             if (close := getattr(messages, "aclose", None)) is not None:
                 await close()
 
     async def fail(self, failure: RpcFailure) -> None:
-        """End with a status other than OK."""
+        """End the response with a status other than OK."""
         if self._begun:
             await self._finish({"type": "http.response.trailers", "headers": _status_headers(failure)})
         else:
@@ -163,11 +163,14 @@ class _StreamedResponse:
         await _send_all(self._send, _END, trailers)
 
     async def _wait_for_room(self, body: "Message") -> None:
-        """Send, and wait until the server takes more. A server's own future is not ours to cancel: it will set it."""
+        """Send a message and wait until the server accepts more.
+
+        Do not cancel a future that the server owns, because the server will set its result.
+        """
         sent = self._send(body)
         try:
             await (asyncio.shield(sent) if isinstance(sent, asyncio.Future) else sent)
-        except OSError:  # ASGI's way to say so.
+        except OSError:  # ASGI's signal for a disconnect.
             raise Cancelled("The client went away") from None
 
 
@@ -184,13 +187,13 @@ def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
 
 
 async def _answer(send: "Send", reply: bytes | RpcFailure | None) -> None:
-    """Send a whole response. A failure is headers alone, which gRPC calls trailers-only."""
+    """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
     if isinstance(reply, bytes):
         try:
             await send(_START)
             await send({"type": "http.response.body", "body": frame(reply)})
             await send(_OK)
-        except OSError:  # As in `_send_all`.
+        except OSError:  # See `_send_all`.
             return
     elif reply is not None:
         headers = [_CONTENT_TYPE, *_status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS)]
@@ -206,5 +209,5 @@ async def _send_all(send: "Send", *messages: "Message") -> None:
     try:
         for message in messages:
             await send(message)
-    except OSError:  # How ASGI servers say that nobody listens any more.
+    except OSError:  # ASGI's signal for a disconnect.
         return

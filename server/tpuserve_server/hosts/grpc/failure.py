@@ -1,4 +1,4 @@
-"""What an exception from a gRPC method becomes on the wire, on either host."""
+"""Converts an exception from a gRPC method to a status, for both hosts."""
 
 import logging
 import math
@@ -9,7 +9,7 @@ from tpuserve_server.frontends.status import grpc_message
 
 _log = logging.getLogger(__name__)
 
-# Trailing metadata by which a server says when to try again (gRPC proposal A6, client retries).
+# Trailing metadata with the delay before a retry (gRPC proposal A6, client retries).
 PUSHBACK = "grpc-retry-pushback-ms"
 _MAX_INT32 = 2**31 - 1
 
@@ -20,12 +20,12 @@ class RpcFailure:
 
     code: Code
     message: str
-    # When the call may be tried again; None where nobody can say.
+    # Delay before a retry of the call. None if unknown.
     retry_after_s: float | None = None
 
     @property
     def pushback_ms(self) -> int | None:
-        """The value of PUSHBACK, in whole milliseconds, at least one."""
+        """The value of PUSHBACK in whole milliseconds, at least 1, or None."""
         if self.retry_after_s is None:
             return None
         return min(max(math.ceil(self.retry_after_s * 1000), 1), _MAX_INT32)
@@ -35,12 +35,15 @@ SHUTTING_DOWN = RpcFailure(Code.UNAVAILABLE, "The server is shutting down")
 
 
 def unknown_method(path: str) -> RpcFailure:
-    """For a path that is not in the table."""
+    """Return the status for a path that is not in the table."""
     return RpcFailure(Code.UNIMPLEMENTED, f"Unknown method {path}")
 
 
 def failure_of(error: Exception, path: str) -> RpcFailure:
-    """The status for what a method raised. Anything but a ServingError is our fault: logged here, hidden outside."""
+    """Return the status for an error that a method raised.
+
+    Any error except a ServingError is a bug in the server: log it and hide it from the client.
+    """
     if isinstance(error, ServingError):
         return RpcFailure(error.code, grpc_message(error.message), error.retry_after_s)
     _log.error("Unexpected error in %s", path, exc_info=error)

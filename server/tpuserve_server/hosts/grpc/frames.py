@@ -1,4 +1,4 @@
-"""gRPC's message framing: a byte that says compressed or not, four bytes of length, the message."""
+"""gRPC's message framing: one byte for the compression flag, four bytes of length, then the message."""
 
 import asyncio
 import struct
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")
 
-# zlib's window argument for each; `deflate` is the zlib format (RFC 1950), as in HTTP.
+# zlib's window argument for each encoding. `deflate` is the zlib format (RFC 1950), as in HTTP.
 _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 ACCEPTED_ENCODINGS = b"identity,deflate,gzip"
 
-# Inflating more than this could hold the event loop for milliseconds (a factor of 1000 is possible): a thread does it.
+# A thread inflates larger messages. They could block the event loop for milliseconds, because they may grow 1000 times.
 _INFLATE_INLINE_BYTES = 16 * 1024
 
 
 def frame(message: bytes) -> bytes:
-    """One message, framed, uncompressed."""
+    """Frame one uncompressed message."""
     return _PREFIX.pack(0, len(message)) + message
 
 
 class FrameReader:
-    """Messages out of the chunks of one request's body. `receive` is ASGI's, or behaves like it."""
+    """Reads messages from the chunks of one request's body. `receive` follows ASGI."""
 
     __slots__ = ("_buffer", "_encoding", "_ended", "_max_message_bytes", "_receive")
 
     def __init__(self, receive: "Receive", max_message_bytes: int, encoding: bytes) -> None:
-        """`encoding` is the `grpc-encoding` header. Raises Unimplemented for one we cannot read."""
+        """Read with `encoding`, the `grpc-encoding` header. Raises Unimplemented for an unsupported one."""
         if encoding != b"identity" and encoding not in _WINDOW_BITS:
             raise Unimplemented(f"Compression algorithm '{encoding[:32].decode('latin-1')}' is not supported")
         self._receive = receive
@@ -42,9 +42,9 @@ class FrameReader:
         self._ended = False
 
     async def only(self) -> bytes:
-        """The one message of a unary request. Raises Unimplemented when there is none or more than one."""
+        """Read the message of a unary request. Raises Unimplemented unless there is exactly one."""
         chunk = self._open(await self._receive())
-        # Nearly every request is one uncompressed message in one chunk: no second copy of it, no buffer.
+        # Fast path: nearly every request is one uncompressed message in one chunk, which needs no buffer.
         if len(chunk) >= PREFIX_BYTES:
             compressed, length = _PREFIX.unpack_from(chunk)
             if not compressed and len(chunk) == length + PREFIX_BYTES:
@@ -57,7 +57,7 @@ class FrameReader:
         return message
 
     async def next(self) -> bytes | None:
-        """The next message, or None at the end. Raises Internal for a body that ends inside a message."""
+        """Read the next message. Return None at the end. Raises Internal if the body ends inside a message."""
         while (found := self._take()) is None:
             if self._ended:
                 if self._buffer:
@@ -78,7 +78,7 @@ class FrameReader:
         return body
 
     def _take(self) -> tuple[bool, bytes] | None:
-        """A whole frame off the front of the buffer. Refuses one that is too long before its bytes have come."""
+        """Take a whole frame from the front of the buffer. Refuse a message that is too long before it arrives."""
         if len(self._buffer) < PREFIX_BYTES:
             return None
         compressed, length = _PREFIX.unpack_from(self._buffer)
@@ -103,7 +103,7 @@ class FrameReader:
 
 
 def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
-    """Stops as soon as there is more than `max_bytes`: a bomb costs no more memory than an honest message."""
+    """Decompress a message. Stop after `max_bytes`, so that a decompression bomb cannot fill the memory."""
     inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
         inflated = inflater.decompress(message, max_bytes + 1)

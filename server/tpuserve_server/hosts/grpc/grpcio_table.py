@@ -28,7 +28,7 @@ Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 
 
 class TableHandler(grpc.GenericRpcHandler):
-    """Bytes in, bytes out: no serializer runs in grpcio. Belongs to one event loop's thread."""
+    """Handler from bytes to bytes: grpcio runs no serializer. One event loop's thread owns it."""
 
     def __init__(self, rpc: RpcTable, in_flight: InFlight, clock: Clock | None = None) -> None:
         self._in_flight = in_flight
@@ -39,7 +39,7 @@ class TableHandler(grpc.GenericRpcHandler):
         self._handlers = {path: self._handler(path, method) for path, method in rpc.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """The handler for a method path; one that answers UNIMPLEMENTED for a path we lack."""
+        """Return the handler for a method path, or one that answers UNIMPLEMENTED for an unknown path."""
         path = handler_call_details.method
         if self._refusing:
             self._refused += 1
@@ -47,18 +47,18 @@ class TableHandler(grpc.GenericRpcHandler):
         return self._handlers.get(path) or _refusal(unknown_method(path))
 
     def refuse(self) -> None:
-        """Answer every new call UNAVAILABLE, which clients try again elsewhere."""
+        """Answer every new call with UNAVAILABLE, which clients retry on another server."""
         self._refusing = True
 
     def take_refused(self) -> int:
-        """How many calls were refused so since this was last asked."""
+        """Return the number of calls refused since the last call of this method."""
         refused, self._refused = self._refused, 0
         return refused
 
     def _handler(self, path: str, method: UnaryMethod | StreamMethod) -> Handler:
         if isinstance(method, UnaryMethod):
             return grpc.unary_unary_rpc_method_handler(self._unary(path, method))
-        # On the wire a stream of one message is a single message: this carries every kind of stream.
+        # A stream of one message and a single message are the same on the wire, so this handles every kind of stream.
         return grpc.stream_stream_rpc_method_handler(self._stream(path, method))
 
     def _unary(self, path: str, method: UnaryMethod) -> Unary:
@@ -70,7 +70,7 @@ class TableHandler(grpc.GenericRpcHandler):
                 if not self._in_flight.is_cut:
                     raise
                 await _abort(context, SHUTTING_DOWN)
-            except Exception as error:  # A front-end's edge: whatever it is, the caller gets a status.
+            except Exception as error:  # A front-end's edge: the client gets a status for every error.
                 await _abort(context, failure_of(error, path))
             finally:
                 self._in_flight.end()
@@ -78,9 +78,9 @@ class TableHandler(grpc.GenericRpcHandler):
         return handle
 
     def _stream(self, path: str, method: StreamMethod) -> Stream:
-        # No generator: in one, a cancellation could come while grpcio writes, and we would not see it.
+        # Not a generator: a generator would miss a cancellation while grpcio writes.
         async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
-            # grpcio itself ends calls whose deadline passes; only the server's end is ours to bring.
+            # grpcio itself ends calls at their deadline, so the interruption is only for the shutdown.
             interruption = Interruption(Deadline.never(), self._clock, self._timers)
             self._in_flight.begin()
             self._in_flight.begin_stream(interruption.shut_down)
@@ -90,10 +90,10 @@ class TableHandler(grpc.GenericRpcHandler):
                     await _write(context, message)
             except asyncio.CancelledError as cancelled:
                 await _abort(context, interruption.absorb(cancelled))
-            except Exception as error:  # As above.
+            except Exception as error:  # The same edge, for streams.
                 await _abort(context, failure_of(error, path))
             finally:
-                # Cancelled while we wrote, the method has not heard of it. What is no generator has nothing to close.
+                # The method does not see a cancellation during a write, so close it. Only generators have `aclose`.
                 if (close := getattr(messages, "aclose", None)) is not None:
                     await close()
                 interruption.disarm()
@@ -103,7 +103,7 @@ class TableHandler(grpc.GenericRpcHandler):
         return handle
 
     def _call_context(self, context: Context) -> CallContext:
-        # The stubs leave out that it is None for a call without a deadline.
+        # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
         deadline = Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
         return CallContext(deadline, Metadata(_raw_metadata(context)), _asked_priority(context))
@@ -117,9 +117,9 @@ def _asked_priority(context: Context) -> bytes | None:
 
 
 def _raw_metadata(context: Context) -> Iterator[tuple[bytes, bytes]]:
-    """A generator, so that nothing is converted for a method that never looks."""
+    """Yield the raw metadata. A generator, so that unused metadata is never converted."""
     for key, value in context.invocation_metadata() or ():
-        # grpcio has undone a `-bin` value's base64.
+        # grpcio has already decoded the base64 of `-bin` values.
         yield (
             key.encode(),
             base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value.encode("latin-1"),
@@ -134,7 +134,7 @@ def _refusal(failure: RpcFailure) -> Handler:
 
 
 async def _write(context: Context, message: bytes) -> None:
-    """Write, and when cancelled finish the write first: grpcio sends no status while one is under way."""
+    """Write a message. If cancelled, finish the write first: grpcio sends no status during a write."""
     writing = asyncio.ensure_future(context.write(message))
     try:
         await asyncio.shield(writing)

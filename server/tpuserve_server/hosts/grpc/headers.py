@@ -12,20 +12,20 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])\Z")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
-# Every printable ASCII character but the percent sign stands for itself.
+# Every printable ASCII character except the percent sign stays unencoded.
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
 
-# The transport's, or already understood: no method has a use for them.
+# Headers of the transport, or headers already processed. Methods do not use them.
 _NOT_METADATA = frozenset({b"host", b"te", b"content-type", b"content-length", b"connection", b"transfer-encoding"})
 
 
 def is_grpc(content_type: bytes) -> bool:
-    """Whether a request of this content type is gRPC: `application/grpc`, with or without `+proto` or parameters."""
+    """Return whether the content type is `application/grpc`, with or without a suffix (`+proto`) or parameters."""
     return content_type == b"application/grpc" or content_type.startswith((b"application/grpc+", b"application/grpc;"))
 
 
 def deadline_of(timeout: bytes | None, clock: Clock) -> Deadline:
-    """The deadline that a `grpc-timeout` header sets. Raises Internal when malformed, as grpc-go answers it."""
+    """Return the deadline of a `grpc-timeout` header. Raises Internal if it is malformed, as grpc-go does."""
     if timeout is None:
         return Deadline.never()
     match = _TIMEOUT.match(timeout)
@@ -35,14 +35,14 @@ def deadline_of(timeout: bytes | None, clock: Clock) -> Deadline:
 
 
 def encode_message(message: str) -> bytes:
-    """A `grpc-message` value: UTF-8, percent-encoded."""
+    """Encode a `grpc-message` value: UTF-8, percent-encoded."""
     return quote_from_bytes(message.encode(errors="replace"), safe=_PLAIN).encode("ascii")
 
 
 class Metadata(Mapping[str, str]):
-    """A request's metadata, decoded when first read: most methods never look.
+    """Metadata of a request. Decoded at the first access, because most methods never read it.
 
-    Keys are lower case. Values of one key are joined by commas, in order. A `-bin` key's value is its base64 text.
+    Keys are lower case. Values of one key are joined by commas, in order. The value of a `-bin` key is its base64 text.
     """
 
     __slots__ = ("_decoded", "_headers")

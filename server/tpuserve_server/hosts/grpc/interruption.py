@@ -1,4 +1,4 @@
-"""Ends a call's work early: its deadline passed, its caller left, or the server is going down."""
+"""Interrupts a call: its deadline passed, its client disconnected, or the server shuts down."""
 
 import asyncio
 
@@ -13,12 +13,12 @@ _CALLER_LEFT = RpcFailure(Code.CANCELLED, "The client went away")
 
 
 class Interruption:
-    """Cancels the task that made it, at most once, and says what status that cancellation stands for."""
+    """Cancels the task that created it, at most once, and returns the status for that cancellation."""
 
     __slots__ = ("_reason", "_task", "_timers")
 
     def __init__(self, deadline: Deadline, clock: Clock, timers: RareTimersByLoop) -> None:
-        """Arms the deadline. Raises DeadlineExceeded when it has passed already: such work is never begun."""
+        """Arm the deadline. Raises DeadlineExceeded if it has already passed, so that the work never begins."""
         self._task = asyncio.current_task()
         self._reason: RpcFailure | None = None
         self._timers: RareTimers | None = None
@@ -26,26 +26,26 @@ class Interruption:
             remaining_s = deadline.remaining_s(clock.monotonic_s())
             if remaining_s <= 0:
                 raise DeadlineExceeded(_DEADLINE_PASSED.message)
-            # A timer of the loop's own for each call takes half as much again.
+            # A timer of the event loop for each call would take 50 % more time.
             self._timers = timers.of(asyncio.get_running_loop())
             self._timers.start(self, remaining_s, self._expire)
 
     def leave(self) -> None:
-        """The caller went away."""
+        """Interrupt the call because the client disconnected."""
         self._interrupt(_CALLER_LEFT)
 
     def shut_down(self) -> None:
-        """The server waits no longer for this call."""
+        """Interrupt the call because the server shuts down."""
         self._interrupt(SHUTTING_DOWN)
 
     def disarm(self) -> None:
-        """The work is over; what happens from here on interrupts nothing."""
+        """Disable the interruption, because the call has ended."""
         self._task = None
         if self._timers is not None:
             self._timers.cancel(self)
 
     def absorb(self, cancelled: asyncio.CancelledError) -> RpcFailure:
-        """The status that `cancelled` stands for. Raises it again when it was not this interruption's alone."""
+        """Return the status for `cancelled`. Raise it again unless this interruption is its only cause."""
         if self._reason is None or self._task is None or not take_back(self._task):
             raise cancelled
         return self._reason

@@ -1,1 +1,1 @@
-"""HTTP/1.1 of the Python host, on uvicorn's protocol class and httptools."""
+"""HTTP/1.1 of the Python host, based on uvicorn's protocol class and httptools."""

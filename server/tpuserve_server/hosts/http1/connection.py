@@ -1,4 +1,4 @@
-"""HTTP/1.1 on uvicorn's protocol class: short ways for short requests, bounded headers, nothing but HTTP/1.1."""
+"""HTTP/1.1 on uvicorn's protocol class, with fast paths for short requests, limited headers and no upgrades."""
 
 import asyncio
 import json
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 _MAX_HEAD_BYTES = 60 << 10
-# The two headers that offer another protocol (RFC 9110, 7.8); a server may ignore them.
+# The two headers that offer a protocol upgrade (RFC 9110, 7.8). A server may ignore the offer.
 _OFFER: Final = (b"connection", b"upgrade")
 
 
 class Http1Protocol(HttpToolsProtocol):
-    """One connection; its event loop's thread owns it. For `uvicorn.Config`'s `http`.
+    """One connection, for `uvicorn.Config`'s `http`. Its event loop's thread owns it.
 
-    Instead of uvicorn's, whose generality costs a request 10 us, `Exchange` is what a request and its response are. Of
-    uvicorn's options those that python.py does not set are not looked at.
+    `Exchange` replaces uvicorn's request-response cycle, whose generality costs 10 us for each request. The class
+    ignores the uvicorn options that python.py does not set.
 
-    Java's HttpClient offers HTTP/2 along with a request, body and all. httptools ends the message at such an offer, and
-    leaves the body unread: the message is read once more, without the offer.
+    Java's HttpClient offers HTTP/2 in requests, even in those with a body. httptools ends the message at such an offer
+    and leaves the body unread. The class therefore parses the message again, without the offer.
     """
 
     def __init__(
@@ -39,21 +39,21 @@ class Http1Protocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """As uvicorn calls it."""
+        """Create the connection with uvicorn's arguments."""
         super().__init__(config, server_state, app_state, _loop)
         self._in_head = False
         self._head_bytes = 0
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.done.set_result(None)
         self._scope: Scope = {}
-        self._newest: Exchange | None = None  # Whose body is being read.
-        self._answering: Exchange | None = None  # Older, where requests are pipelined.
+        self._newest: Exchange | None = None  # The parser reads its body.
+        self._answering: Exchange | None = None  # Older than `_newest` if requests are pipelined.
         self._waiting: deque[Exchange] = deque()
         self._idle_since_s: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Of asyncio.Protocol."""
+        """Prepare the scope that all requests share (asyncio.Protocol)."""
         super().connection_made(transport)
         self._scope = {
             "type": "http",
@@ -66,7 +66,7 @@ class Http1Protocol(HttpToolsProtocol):
         }
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Of asyncio.Protocol."""
+        """Disconnect the current exchange and drop waiting ones (asyncio.Protocol)."""
         self.connections.discard(self)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -80,14 +80,14 @@ class Http1Protocol(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]  # as in uvicorn
 
     def shutdown(self) -> None:
-        """Of HttpToolsProtocol: close, after the last response that is being waited for."""
+        """Close the connection after the last pending response (HttpToolsProtocol)."""
         if self._newest is None or self._newest.response_complete:
             self.transport.close()
         else:
             self._newest.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
-        """Of asyncio.Protocol."""
+        """Parse received data (asyncio.Protocol)."""
         self._idle_since_s = None
         try:
             self.parser.feed_data(data)
@@ -100,14 +100,14 @@ class Http1Protocol(HttpToolsProtocol):
             self._bound_head(len(data))
 
     def on_message_begin(self) -> None:
-        """Of httptools."""
+        """Begin the head of a request (httptools)."""
         self._in_head = True
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
     def on_headers_complete(self) -> None:
-        """Of httptools."""
+        """Create the exchange, and run it unless an older one runs (httptools)."""
         self._in_head, self._head_bytes = False, 0
         parser = self.parser
         if parser.should_upgrade():
@@ -131,7 +131,7 @@ class Http1Protocol(HttpToolsProtocol):
             self._waiting.append(exchange)
 
     def on_body(self, body: bytes) -> None:
-        """Of httptools."""
+        """Add a piece of the body to the newest exchange (httptools)."""
         exchange = self._newest
         if exchange is not None and not exchange.response_complete:
             exchange.add(body)
@@ -139,17 +139,17 @@ class Http1Protocol(HttpToolsProtocol):
                 self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
-        """Of httptools."""
+        """Complete the body of the newest exchange (httptools)."""
         exchange = self._newest
         if exchange is not None and not exchange.response_complete and not self.parser.should_upgrade():
             exchange.complete()
 
     def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """Of Connection."""
+        """Return uvicorn's default headers (Connection)."""
         return self.server_state.default_headers
 
     def on_response_complete(self) -> None:
-        """Of Connection."""
+        """Run the next waiting exchange, or become idle (Connection)."""
         self.server_state.total_requests += 1
         self._answering = None
         if self.transport.is_closing():
@@ -165,7 +165,7 @@ class Http1Protocol(HttpToolsProtocol):
         self.tasks.add(self.loop.create_task(exchange.run(self.app, self.tasks.discard)))
 
     def _be_idle(self) -> None:
-        # One timer for all of the connection's life, which is late by what came meanwhile.
+        # One timer serves the whole connection. `_close_if_idle` restarts it if a request came meanwhile.
         self._idle_since_s = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
@@ -190,13 +190,16 @@ class Http1Protocol(HttpToolsProtocol):
         self.data_received(b"%b %b HTTP/1.1\r\n%b\r\n%b" % (method, self.url, b"".join(headers), unread))
 
     def _bound_head(self, received_bytes: int) -> None:
-        """Headers wait in memory until they are complete; those that come slowly are counted by what they come with."""
+        """Limit the size of headers, which stay in memory until they are complete.
+
+        The count includes all data that arrives together with a part of the headers.
+        """
         self._head_bytes += received_bytes
         if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(b"431 Request Header Fields Too Large", f"Headers of more than {_MAX_HEAD_BYTES} bytes")
 
     def send_400_response(self, msg: str) -> None:
-        """Of HttpToolsProtocol: as everything else under REST is refused."""
+        """Send 400 in the error form of the REST application (HttpToolsProtocol)."""
         self._refuse(b"400 Bad Request", msg)
 
     def _refuse(self, status: bytes, message: str) -> None:

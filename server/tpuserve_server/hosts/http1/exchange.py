@@ -1,4 +1,4 @@
-"""One request over HTTP/1.1 and its response, as ASGI has them: uvicorn's cycle, made for short ones."""
+"""One request over HTTP/1.1 and its response in ASGI: uvicorn's request-response cycle, for short requests."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ _log = logging.getLogger("uvicorn.error")
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
-# Head and body are copied into one write up to here.
+# Head and body are copied into a single write if the body is at most this long.
 _LARGE_BYTES = 1 << 16
 _FAILED: Final = b'{"error":"Internal error"}'
 _FAILED_HEADERS: Final = (
@@ -29,26 +29,27 @@ _FAILED_HEADERS: Final = (
 
 
 class Connection(Protocol):
-    """What an exchange needs of its connection."""
+    """The interface that an exchange needs from its connection."""
 
     transport: asyncio.Transport
     flow: FlowControl
-    # A future that has a result, for whoever waits for what is done.
+    # A completed future, the result of a send that is already done.
     done: "asyncio.Future[None]"
 
     def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """Those of every response."""
+        """Return the headers of every response."""
         ...
 
     def on_response_complete(self) -> None:
-        """The last byte of the answer was written; nothing more of this exchange will be."""
+        """Handle the end of the exchange: its last byte was written."""
         ...
 
 
 class Exchange:
-    """A request and its response; the event loop's thread owns it. Is ASGI's `receive`, and knows how far it was read.
+    """A request and its response. The event loop's thread owns it. It is also ASGI's `receive` with its read position.
 
-    The response's first message is held until the second comes, and leaves with it: one write, one packet, for most.
+    The exchange holds the response's first message and writes it together with the second one. Most responses need only
+    one write and one packet.
     """
 
     __slots__ = (
@@ -69,19 +70,19 @@ class Exchange:
     )
 
     def __init__(self, connection: Connection, scope: "Scope", *, expects_continue: bool, keep_alive: bool) -> None:
-        """`scope` is ASGI's. With `expects_continue` the client waits for leave to send its body."""
+        """Create the exchange for an ASGI `scope`. With `expects_continue`, the client waits for 100 Continue."""
         self._connection = connection
         self.scope = scope
         self._expects_continue = expects_continue
-        # Whether the connection outlives the response.
+        # Whether the connection stays open after the response.
         self.keep_alive = keep_alive
         self.disconnected = False
-        # The request: what has come and was not received, whether more will, and whether its end was received.
+        # The request: bytes that the application has not received, whether more follow, and whether it got the end.
         self._body: bytes | bytearray = b""
         self.more_body = True
         self.ended = False
         self._has_news = False
-        self._arrived: asyncio.Event | None = None  # Of news, once somebody has waited for some.
+        self._arrived: asyncio.Event | None = None  # Signals news. Created at the first wait.
         # The response.
         self._head: Head | None = None
         self._is_head_sent = False
@@ -90,18 +91,18 @@ class Exchange:
 
     @property
     def server(self) -> "Exchange":
-        """The server's own `receive`: of BodyReceive."""
+        """The server's own `receive` (BodyReceive)."""
         return self
 
     @property
     def held_bytes(self) -> int:
-        """Of the request's body: what has come and was not received."""
+        """The number of body bytes that arrived and that the application has not received."""
         return len(self._body)
 
     def add(self, piece: bytes) -> None:
-        """A piece of the request's body came."""
+        """Add a piece of the request's body."""
         if not self._body:
-            self._body = piece  # Nearly always all of it.
+            self._body = piece  # Nearly always the whole body.
         elif isinstance(self._body, bytearray):
             self._body += piece
         else:
@@ -109,12 +110,12 @@ class Exchange:
         self._tell()
 
     def complete(self) -> None:
-        """The request's body came to its end."""
+        """Mark the request's body as complete."""
         self.more_body = False
         self._tell()
 
     def disconnect(self) -> None:
-        """The client has gone."""
+        """Handle a disconnect of the client."""
         if not self.response_complete:
             self.disconnected = True
         self._tell()
@@ -125,12 +126,15 @@ class Exchange:
             self._arrived.set()
 
     async def run(self, app: "ASGIApp", ended: "Callable[[asyncio.Task[None] | None], None]") -> None:
-        """Let `app` answer, then call `ended` with the task. Without a whole answer the connection is closed."""
+        """Run `app`, then call `ended` with the task.
+
+        After an error, send a 500 response, or close the connection if a response has begun.
+        """
         try:
             await app(self.scope, self, self.send)
             if not (self.response_complete or self.disconnected):
                 raise RuntimeError("The application returned before its response was complete")
-        except BaseException as error:  # The edge: cancellations, too, must end the response.
+        except BaseException as error:  # The edge: a cancellation must end the response, too.
             _log.exception("Exception in ASGI application", exc_info=error)
             self._fail()
         finally:
@@ -144,7 +148,7 @@ class Exchange:
             self._connection.transport.close()
 
     def send(self, message: "Message") -> "Awaitable[None]":
-        """ASGI's. What can be sent at once is, before this returns."""
+        """Send an ASGI message. Writes it before returning, unless writing is paused."""
         if self._connection.flow.write_paused and not self.disconnected:
             return self._send_later(message)
         self._send(message)
@@ -207,7 +211,7 @@ class Exchange:
         self._connection.on_response_complete()
 
     async def __call__(self) -> "Message":
-        """ASGI's `receive`."""
+        """Receive the next ASGI message."""
         if self._expects_continue and not self._connection.transport.is_closing():
             self._expects_continue = False
             self._connection.transport.write(_CONTINUE)
@@ -230,6 +234,6 @@ class Exchange:
 
 
 def _chunk(body: bytes, *, is_last: bool) -> bytes:
-    # RFC 9112, 7.1: an empty one would be the last.
+    # RFC 9112, 7.1: an empty chunk would end the body.
     chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
     return chunk + b"0\r\n\r\n" if is_last else chunk

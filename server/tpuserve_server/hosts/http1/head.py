@@ -1,6 +1,6 @@
-"""The first lines of HTTP/1.1 messages: what a request's target says, and a response's head. The same ones come again.
+"""Request targets and response heads of HTTP/1.1. Results are cached, because the same ones repeat.
 
-No module of ours makes header values of what a client sent, so that what is kept here is kept for a reason.
+No tpuserve module copies client data into response headers, so clients cannot fill the cache of heads.
 """
 
 import re
@@ -13,9 +13,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
-# Longer ones are parsed each time, so that strange clients cannot fill memory.
+# Longer targets are not cached, so that clients cannot fill memory with them.
 _MAX_KEPT_BYTES = 512
-# RFC 9110, 5.6.2 and 5.5; a line break in either would begin a response of somebody else's making.
+# Characters not allowed in names and values (RFC 9110, 5.6.2 and 5.5). A line break would allow response splitting.
 _NO_NAME = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _NO_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 # RFC 9110, 15.3.5 and 15.4.5
@@ -23,7 +23,7 @@ _BODILESS: Final = (204, 304)
 
 
 class Target(NamedTuple):
-    """Of a request, as ASGI has it."""
+    """The target of a request, in ASGI's form."""
 
     path: str
     raw_path: bytes
@@ -31,7 +31,10 @@ class Target(NamedTuple):
 
 
 def parse_target(url: bytes) -> Target:
-    """Raises what httptools raises, or UnicodeDecodeError or AttributeError, for what has no path in ASCII."""
+    """Parse a request target.
+
+    Raises httptools' errors, UnicodeDecodeError or AttributeError for a target without a path in ASCII.
+    """
     return _parse_target(url) if len(url) > _MAX_KEPT_BYTES else _parse_known_target(url)
 
 
@@ -45,20 +48,20 @@ _parse_known_target = lru_cache(maxsize=256)(_parse_target)
 
 
 class Head(NamedTuple):
-    """Of a response: `lines` are all but those that every response has, without the empty one at the end."""
+    """The head of a response. `lines` omits the default headers of every response and the final empty line."""
 
     lines: bytes
-    # Of the body as it is sent; None for one in chunks.
+    # Length of the body on the wire. None for a chunked body.
     length: int | None
-    # Whether it says that the connection is closed after it.
+    # Whether a header closes the connection after the response.
     closes: bool
 
 
 @lru_cache(maxsize=1024)
 def head_of(status: int, headers: Headers, *, has_body: bool) -> Head:
-    """The head of a response to a request that may have a body for its answer, as all but HEAD may.
+    """Return the head of a response. `has_body` is False for a response to HEAD.
 
-    Raises RuntimeError for what is no header.
+    Raises RuntimeError for an invalid header.
     """
     lines = [STATUS_LINE[status], header_lines(headers)]
     values = {name.lower(): value.lower() for name, value in headers}
@@ -75,7 +78,7 @@ def head_of(status: int, headers: Headers, *, has_body: bool) -> Head:
 
 @lru_cache(maxsize=16)
 def header_lines(headers: Headers) -> bytes:
-    """Headers as they are sent. Raises RuntimeError for what is none."""
+    """Return headers in wire format. Raises RuntimeError for an invalid header."""
     for name, value in headers:
         if not name or _NO_NAME.search(name) or _NO_VALUE.search(value):
             raise RuntimeError(f"Not a header: {name!r}: {value!r}")

@@ -82,5 +82,5 @@ def _scalar_text(value: JsonValue, room: int) -> str:
         return orjson.dumps(value[:room].encode(errors="replace").decode()).decode()
     if type(value) is float and (value != value or value in (float("inf"), float("-inf"))):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    # repr handles integers over 64 bits, which Python's parser keeps and orjson cannot write. Python limits their digits.
+    # repr: Python's parser keeps integers over 64 bits, which orjson cannot write. Python limits their digits.
     return repr(value)[:room] if type(value) is int else orjson.dumps(value).decode()
