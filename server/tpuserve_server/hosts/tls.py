@@ -43,7 +43,7 @@ def _check_certificates(pem: str, what: str) -> None:
 
 
 def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
-    """Load key and certificate. OpenSSL reads keys only from a file, so create a temporary one for this user alone."""
+    """Load key and certificate from a temporary file, which only this user can read. OpenSSL needs a file."""
     with tempfile.NamedTemporaryFile("w", prefix="tpuserve-") as file:
         file.write(f"{tls.private_key}\n{tls.certificate_chain}")
         file.flush()

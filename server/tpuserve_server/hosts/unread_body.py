@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 30
 TIMEOUT_S = 10.0
 SILENCE_S = 2.0
 
-# Bodies up to this size are always read to their end, so that the connection can be reused.
+# The server reads announced bodies up to this size to their end, so that the connection can be reused.
 _SMALL_BYTES = 1 << 16
 _BODILESS = ("GET", "HEAD", "OPTIONS")
 

@@ -1,6 +1,6 @@
 """Requests that carry tf.Examples: ClassificationRequest, RegressionRequest and MultiInferenceRequest.
 
-The Examples stay serialized, because models take them so. Parsing and encoding them again would dominate the cost.
+The Examples stay serialized, because models take serialized ones. Parsing and encoding would dominate the cost.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from tpuserve_server.wire.model_spec import encode_model_spec
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
 _SCORE_TAG = b"\x15"  # Class.score = 2
 _VALUE_TAG = b"\x0d"  # Regression.value = 1
-# Layout of a message with a single float, in a repeated field 1: a Regression, or a Class without a label.
+# Layout of a Regression or a Class without a label, in a repeated field 1: messages with a single float.
 _FLOAT_MESSAGE = np.dtype([("tag", "u1"), ("size", "u1"), ("value_tag", "u1"), ("value", "<f4")])
 _FLOAT_FIELD_BYTES = 5
 _MAX_CACHED_LABEL_BYTES = 64

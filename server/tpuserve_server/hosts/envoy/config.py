@@ -14,7 +14,7 @@ from tpuserve_server.hosts.tls import TlsOptions
 
 Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own schema.
 
-# Name of the listener's statistics: http.tpuserve.downstream_rq_active and so on.
+# Prefix of the listener's statistics, such as http.tpuserve.downstream_rq_active.
 STAT_PREFIX = "tpuserve"
 # Time for HTTP/2 clients to begin streams after the first GOAWAY: longer than any network round trip.
 FAREWELL_S = 1

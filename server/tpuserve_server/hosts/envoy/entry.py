@@ -187,7 +187,7 @@ async def _one_ends(application: Application, channel: Channel, *tasks: "asyncio
 
 
 async def _follow(application: Application, channel: Channel) -> bool:
-    """Follow the supervisor until it orders the drain. Return False if it is gone before."""
+    """Follow the supervisor until it orders the drain. Return False if the supervisor is gone before."""
     async for order in channel.messages():
         if order["type"] == "announce":
             application.announce(Listening(**order["listening"]))

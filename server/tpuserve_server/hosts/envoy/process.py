@@ -44,7 +44,7 @@ def check_runs(binary: Path) -> None:
 
 def libpython() -> Path:
     """Return the path of this interpreter's shared libpython. Raises HostError if there is none."""
-    import find_libpython  # Comes with pyvoy.
+    import find_libpython  # A dependency of pyvoy.
 
     for candidate in find_libpython.candidate_paths():
         path = Path(candidate)

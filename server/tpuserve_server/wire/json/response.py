@@ -12,7 +12,7 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Tensors
 from tpuserve_server.wire.json.ragged import nest_rows
 
-# String outputs whose name ends so are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
+# String outputs with this suffix are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
 _BYTES_SUFFIX = "_bytes"
 # orjson writes these kinds and floats directly. Other floats are converted to float32, which holds all their values.
 _DIRECT_KINDS = "biu"
