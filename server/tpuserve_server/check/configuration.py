@@ -22,7 +22,7 @@ from tpuserve_server.hosts.tls import server_context
 
 
 def check_configuration(settings: Settings, check_models: Callable[[Settings], Iterable[Finding]]) -> list[Finding]:
-    """Check every file and folder that a flag names, then every model and version by `check_models`.
+    """Check every file and directory that a flag names, then every model and version with `check_models`.
 
     Blocks on disks and stores.
     """
@@ -36,7 +36,7 @@ def check_configuration(settings: Settings, check_models: Callable[[Settings], I
 
 
 def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
-    """Return the checks by flag. Each returns a sentence on what is right."""
+    """Return the checks by flag. Each returns a sentence on the valid setting, or raises an error."""
     values = settings.values()
     checks: dict[str, Callable[[], str]] = {
         "host_backend": lambda: _host(settings),
@@ -88,7 +88,7 @@ def _socket(path: str) -> str:
 
 
 def _folder_for(path: Path) -> str:
-    """Check that the server can create `path`, in a folder that exists or that it can create."""
+    """Check that the server can create `path`, in a directory that exists or that it can create."""
     folder = path.absolute().parent
     there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if not there.is_dir():

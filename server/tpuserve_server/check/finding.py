@@ -1,4 +1,4 @@
-"""Finding: one result of `--check_config`."""
+"""Finding: a result of `--check_config`, and its output formats."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Severity: TypeAlias = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result. `subject` is a flag, a model or a version; `message` is for an operator."""
+    """Result of one check. `subject` is a flag, a model or a version; `message` is for an operator."""
 
     severity: Severity
     subject: str
@@ -22,7 +22,7 @@ class Finding:
 
 
 def look(subject: str, action: Callable[[], str]) -> Finding:
-    """Run `action`, which returns a sentence on what is right, or raises an error for an operator."""
+    """Run `action` and return its message, or its error for an operator, as a finding."""
     try:
         return Finding("ok", subject, action())
     except ServingError as error:
@@ -32,19 +32,19 @@ def look(subject: str, action: Callable[[], str]) -> Finding:
 
 
 def has_errors(findings: Sequence[Finding]) -> bool:
-    """Whether a server with this configuration would not start, or would not serve a model."""
+    """Return whether a server with this configuration would fail to start, or fail to serve a model."""
     return any(finding.severity == "error" for finding in findings)
 
 
 def format_text(findings: Sequence[Finding]) -> str:
-    """Write a line for each finding and a last line with the counts."""
+    """Format one line for each finding, and a last line with the counts."""
     lines = [f"{finding.severity:<8} {finding.subject}: {finding.message}" for finding in findings]
     errors, warnings = (sum(finding.severity == kind for finding in findings) for kind in ("error", "warning"))
     return "\n".join([*lines, f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"])
 
 
 def format_json(findings: Sequence[Finding]) -> str:
-    """Write one object: `ok`, and `findings` with `severity`, `subject` and `message`."""
+    """Format one JSON object: `ok`, and `findings` with `severity`, `subject` and `message`."""
     return json.dumps({"ok": not has_errors(findings), "findings": [asdict(finding) for finding in findings]})
 
 

@@ -15,19 +15,19 @@ from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.model_config_rules import check_list, check_platforms
 from tpuserve_server.core.storage import Storage, VersionLocation
 
-# Entries of a base path without versions, in one finding.
+# Maximum number of entries that a finding lists for a base path without versions.
 _MOST_NAMED = 3
 
 Check: TypeAlias = Callable[[Sequence[ModelConfig]], None]
 
 
 class ModelCheck:
-    """Check of models with the checks of a start. Blocks on disks and stores, copies nothing and changes nothing."""
+    """Checks models as a start does. Blocks on disks and stores, copies nothing and changes nothing."""
 
     def __init__(
         self, storage: Storage, checks: Sequence[Check], read_own_batching: Callable[[Path], object] | None
     ) -> None:
-        """Take the `checks` of a reload. `read_own_batching` reads a version's own batching file; None: ignore it."""
+        """Take the `checks` of a reload. `read_own_batching` reads a version's batching file; None ignores the file."""
         self._storage = storage
         self._checks = (check_list, check_platforms, *checks)
         self._read_own_batching = read_own_batching
@@ -91,7 +91,7 @@ def _run(check: Check, config: ModelConfig) -> str:
 
 
 def _others(base_path: str) -> str:
-    """Name what the folder holds instead, so that the operator recognises a wrong one."""
+    """Name the entries of the base path, so that the operator recognises a wrong one."""
     if not os.path.isdir(base_path):
         return ""
     names = sorted(os.listdir(base_path))

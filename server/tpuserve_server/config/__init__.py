@@ -1,1 +1,1 @@
-"""Configuration files to what the rest of the server works with: text protos, their errors, their pollers."""
+"""Readers of the configuration files: text protos, their errors, and the poller of the model configuration."""

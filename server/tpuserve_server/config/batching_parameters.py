@@ -1,4 +1,4 @@
-"""BatchingParameters on disk: --batching_parameters_file, and batching_params.pbtxt in a version's own folder."""
+"""Readers of BatchingParameters files: --batching_parameters_file and a version's batching_params.pbtxt."""
 
 from pathlib import Path
 
@@ -12,19 +12,22 @@ MODEL_FILE = "batching_params.pbtxt"
 
 
 def read_batching_parameters(path: Path, flags: BatchingParameters = NOTHING_SAID) -> BatchingParameters:
-    """What the file at `path` says, and `flags` over it. Blocking.
+    """Return the parameters in the file at `path`, overridden by `flags`. Blocks.
 
     Raises:
-        ConfigError: It cannot be read, is no BatchingParameters, or says what does not fit together.
+        ConfigError: the file cannot be read, is not a BatchingParameters, or has parameters that conflict.
     """
     return flags.over(_parse(read_text(path), path))
 
 
 def read_model_batching_parameters(version_path: Path) -> BatchingParameters | None:
-    """What a version says of itself (servables/tensorflow/bundle_factory_util.cc); None for nothing. Blocking.
+    """Return a version's own parameters, or None if it has no file for them. Blocks.
+
+    The file name is upstream's (servables/tensorflow/bundle_factory_util.cc).
 
     Raises:
-        InvalidArgument: as ConfigError above; clients may see it, so it names no folder.
+        InvalidArgument: `read_batching_parameters` would refuse the file. Clients may see the message, so it names no
+            directory.
     """
     path, shown = version_path / MODEL_FILE, Path(MODEL_FILE)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""--model_config_file and --model_config_file_poll_wait_seconds: the models at the start, and changes as they come."""
+"""--model_config_file and --model_config_file_poll_wait_seconds: reads the models, and polls for changes."""
 
 import logging
 import threading
@@ -16,19 +16,22 @@ _log = logging.getLogger(__name__)
 
 Apply: TypeAlias = Callable[[tuple[ModelConfig, ...]], object]
 
-# server_core.cc, where a list of models is followed by nothing at all. A file that is being written looks so, too.
+# Message of server_core.cc for a change from a list of models to an empty configuration. A file that is being written
+# can be empty too.
 _EMPTIED = "Cannot transition to requested config. It is only legal to transition from one ModelConfigList to another."
 
 
 class ModelConfigFile:
-    """Read once at the start, then every `poll_wait_s` seconds on a thread of its own, and applied when it has changed.
+    """Model configuration file: read at the start, then polled by a thread that applies changes.
 
-    A text that is refused changes nothing, is tried again at every look (what it waits for may come), and is logged
-    once for each reason. Fields belong to the thread once it runs; `stop_watching` may be called from any other.
+    A refused text changes nothing. Each poll retries it, because a missing base path may appear later. A reason is
+    logged when it differs from the previous one.
+
+    Fields belong to the thread while it runs. Any other thread may call `stop_watching`.
     """
 
     def __init__(self, path: Path, *, poll_wait_s: float) -> None:
-        """`poll_wait_s` 0: changes are not looked for."""
+        """Take the time between polls in seconds; 0 disables polling."""
         self._path = path
         self._poll_wait_s = poll_wait_s
         self._applied: str | None = None
@@ -37,10 +40,10 @@ class ModelConfigFile:
         self._thread: threading.Thread | None = None
 
     def read(self) -> tuple[ModelConfig, ...]:
-        """The models at the start; none for an empty file, as upstream. Blocking.
+        """Read the models to start with: none for an empty file, as upstream does. Blocks.
 
         Raises:
-            ConfigError: It cannot be read, is no ModelServerConfig, or is one that is not a list of models.
+            ConfigError: the file cannot be read, is not a ModelServerConfig, or has no list of models.
         """
         text = read_text(self._path)
         configs = self._parse(text) or ()
@@ -48,19 +51,19 @@ class ModelConfigFile:
         return configs
 
     def watch(self, apply: Apply) -> None:
-        """Begin to look for changes. `apply` raises ServingError for one that it refuses."""
+        """Start to poll for changes. `apply` raises ServingError to refuse a change."""
         if self._poll_wait_s > 0:
             self._thread = threading.Thread(target=self._run, args=(apply,), name="model-config-file", daemon=True)
             self._thread.start()
 
     def stop_watching(self) -> None:
-        """End, after the look that is under way. Blocking."""
+        """Stop the thread after the poll in progress. Blocks."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
     def poll(self, apply: Apply) -> None:
-        """One look: what the thread does again and again. Blocking."""
+        """Poll the file once, and apply a change. Blocks."""
         try:
             text = read_text(self._path)
             if text == self._applied:
@@ -79,11 +82,11 @@ class ModelConfigFile:
         while not self._stopping.wait(self._poll_wait_s):
             try:
                 self.poll(apply)
-            except Exception:  # A defect must not end the looks that would bring the next file.
+            except Exception:  # A bug must not stop the polls that read the next file.
                 _log.exception("Looking at the model configuration file failed")
 
     def _parse(self, text: str) -> tuple[ModelConfig, ...] | None:
-        """None when `text` configures nothing at all."""
+        """Return the models, or None for an empty configuration."""
         config = parse(text, ModelServerConfig(), self._path)
         if config.WhichOneof("config") is None:
             return None

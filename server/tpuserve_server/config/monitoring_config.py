@@ -1,4 +1,4 @@
-"""--monitoring_config_file: a MonitoringConfig on disk."""
+"""Reader of --monitoring_config_file, a MonitoringConfig."""
 
 import re
 from pathlib import Path
@@ -14,10 +14,10 @@ _PATH = re.compile(r"(/[\w.~%:@!$&'()*+,;=-]*)+")
 
 
 def read_metrics_path(path: Path) -> str | None:
-    """The URL path that the file at `path` wants metrics at; None when it wants none. Blocking.
+    """Return the URL path of the metrics page, or None if the file at `path` disables the page. Blocks.
 
     Raises:
-        ConfigError: It cannot be read, is no MonitoringConfig, or the URL path is none.
+        ConfigError: the file cannot be read, is not a MonitoringConfig, or has an invalid or reserved URL path.
     """
     config = read(path, MonitoringConfig()).prometheus_config
     if not config.enable:

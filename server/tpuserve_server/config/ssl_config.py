@@ -1,4 +1,4 @@
-"""--ssl_config_file: an SSLConfig on disk."""
+"""Reader of --ssl_config_file, an SSLConfig."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from tpuserve_server.config.text_format import ConfigError, read
 
 @dataclass(frozen=True, slots=True)
 class SslConfig:
-    """PEM texts, not looked into. `client_ca` is None where clients need no certificate."""
+    """PEM texts, not validated. `client_ca` is None if clients need no certificate."""
 
     server_key: str = field(repr=False)
     server_cert: str = field(repr=False)
@@ -17,13 +17,14 @@ class SslConfig:
 
 
 def read_ssl_config(path: Path) -> SslConfig:
-    """What the file at `path` says. Blocking.
+    """Read the SSLConfig at `path`. Blocks.
 
-    As upstream (model_servers/server.cc), custom_ca counts only with client_verify. Upstream would take client_verify
-    alone for "any public authority"; here that is an error, for nobody means it.
+    Like upstream (model_servers/server.cc), this ignores custom_ca without client_verify. Upstream accepts
+    client_verify without custom_ca, and then trusts any public authority. This server reports an error instead, because
+    an operator hardly intends that.
 
     Raises:
-        ConfigError: It cannot be read, is no SSLConfig, or lacks what a server needs.
+        ConfigError: the file cannot be read, is not an SSLConfig, or lacks a required field.
     """
     config = read(path, SSLConfig(), secret=True)
     needed = ["server_key", "server_cert", *(["custom_ca"] if config.client_verify else [])]

@@ -1,4 +1,4 @@
-"""Text protos on disk: read and parsed, with one line for an operator when one is wrong."""
+"""Reader and parser of text protos on disk, with one-line errors for an operator."""
 
 import re
 from pathlib import Path
@@ -7,26 +7,28 @@ from typing import TypeVar
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-# A configuration of thousands of models has about one MiB. The bound keeps a wrong path from filling the memory.
+# A configuration of thousands of models has about one MiB. The limit keeps a wrong path from filling the memory.
 _MAX_BYTES = 64 << 20
 
 _Message = TypeVar("_Message", bound=Message)
 
-# protobuf's Python parser quotes the whole line before it says what is wrong with it.
+# protobuf's Python parser quotes the whole line before it describes the error.
 _QUOTED_VALUE = re.compile(r"(Expected .* found:|ending quote:|invalid \w+ .*:) .*(\. Invalid protobuf file: )")
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?(.*)$", re.DOTALL)
 
 
 class ConfigError(Exception):
-    """A configuration file cannot be used. The message is one line for an operator and names the file."""
+    """Error of an unusable configuration file. The message is one line for an operator and names the file."""
 
 
 def read(path: Path, into: _Message, *, secret: bool = False) -> _Message:
-    """`into` with the fields that the file at `path` sets. Blocking. An error never shows values of a `secret` file.
+    """Set the fields of the file at `path` in `into`, and return `into`. Blocks.
+
+    An error never shows values of a `secret` file.
 
     Raises:
-        ConfigError: It cannot be read, or is no text proto of this type: then with TensorFlow Serving's words
-            (protobuf's own on stderr, and util/proto_util.h's), line and column.
+        ConfigError: the file cannot be read, or is not a text proto of this type. In the second case the message has
+            TensorFlow Serving's wording (protobuf's on stderr, and that of util/proto_util.h), line and column.
     """
     try:
         return parse(read_text(path), into, path)
@@ -35,7 +37,7 @@ def read(path: Path, into: _Message, *, secret: bool = False) -> _Message:
 
 
 def read_text(path: Path, shown: Path | None = None) -> str:
-    """Return the file's text. Raises ConfigError, which names the file as `shown`, when there is none."""
+    """Return the file's text. Raises ConfigError if the file cannot be read; the message names it as `shown`."""
     try:
         return _read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
@@ -57,7 +59,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def parse(text: str, into: _Message, path: Path) -> _Message:
-    """As `read`, of `text` that was read from `path`."""
+    """Parse `text` from the file at `path` into `into`. Raises ConfigError as `read` does."""
     try:
         return text_format.Parse(text, into)
     except text_format.ParseError as error:

@@ -1,1 +1,1 @@
-"""The Python API: a server in a process of its own, from a script, a test or a notebook."""
+"""Python API that starts a server in a separate process, from a script, a test or a notebook."""

@@ -1,4 +1,4 @@
-"""Entry of the started process: `tpuserve serve`, which drains and ends when the process that started it is gone."""
+"""Entry point of the child process: `tpuserve serve`, which drains and exits when its parent process ends."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 def main() -> None:
     """Run the server. Standard input is a pipe that only the owner holds open."""
-    # A daemon: nothing but the end of the process interrupts its read.
+    # A daemon thread, because only the end of the process interrupts its read.
     threading.Thread(target=_end_with_owner, name="owner", daemon=True).start()
     serve(prog_name="tpuserve serve")
 

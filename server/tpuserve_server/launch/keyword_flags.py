@@ -1,4 +1,4 @@
-"""Flags of `tpuserve serve` from Python keywords: the same names, and values in Python's types."""
+"""Conversion of Python keyword arguments to flags of `tpuserve serve`. The names are the same."""
 
 import difflib
 import json
@@ -19,7 +19,7 @@ _NAME_MODELS = ("model_name", "model_base_path", "model_config_file")
 
 
 def check_keywords(models: Models | None, settings: Mapping[str, object]) -> None:
-    """Raise TypeError for a keyword that is no flag, ValueError for models that are named twice or not at all."""
+    """Raise TypeError for an unknown keyword, and ValueError if models are missing or named twice."""
     for name in settings:
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, n=1)
@@ -36,7 +36,7 @@ def check_keywords(models: Models | None, settings: Mapping[str, object]) -> Non
 
 
 def check_base_paths(base_paths: Models) -> None:
-    """Raise StartFailed for a local base path that holds no version: the server would wait for one without end."""
+    """Raise StartFailed for a local base path without a version. The server would wait for one forever."""
     for name, given in base_paths.items():
         path = os.fspath(given)
         if "://" in path:
@@ -52,14 +52,14 @@ def check_base_paths(base_paths: Models) -> None:
 
 
 def _find_version_file(base_path: str) -> str:
-    # The module imports pydantic, which a start without a mistake does not need.
+    # The module imports pydantic, which only this error message needs.
     from tpuserve_server.versions.parts import find_version_file
 
     return find_version_file(os.listdir(base_path))
 
 
 def model_config(models: Models) -> str:
-    """Write a ModelServerConfig in text format."""
+    """Return a ModelServerConfig of the models, in text format."""
     configs = (
         f'  config {{ name: {_quote(name)} base_path: {_quote(_absolute(path))} model_platform: "tensorflow" }}\n'
         for name, path in models.items()
@@ -68,7 +68,7 @@ def model_config(models: Models) -> str:
 
 
 def flag_arguments(settings: Mapping[str, object]) -> list[str]:
-    """Write settings as a command line has them, without those that are None."""
+    """Return settings as command-line arguments, without those that are None."""
     return [f"--{name}={_text(value)}" for name, value in settings.items() if value is not None]
 
 
@@ -82,7 +82,7 @@ def _quote(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Write `True` as `true`, `(1, 8)` as `1,8`, `{"data": 2}` as `data=2`."""
+    """Format `True` as `true`, `(1, 8)` as `1,8`, `{"data": 2}` as `data=2`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Enum):

@@ -1,4 +1,4 @@
-"""RunningServer: the handle on a started server."""
+"""RunningServer: the handle of a started server."""
 
 import os
 import shutil
@@ -12,19 +12,19 @@ from tpuserve_server.launch.server_process import ServerProcess
 
 # Longer than the default of drain_timeout_seconds.
 DEFAULT_STOP_TIMEOUT_S = 60.0
-# Address for a client on this machine, by the address of a server that listens everywhere.
+# Addresses for clients on this machine, by the wildcard address of the server.
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 class RunningServer:
-    """Handle on a server in a process of its own. The server stops at the end of a `with` statement.
+    """Handle of a server in a separate process. The server stops at the end of a `with` statement.
 
     It also stops when the handle is garbage-collected, when the interpreter exits, and when this process ends in any
-    other way. Methods may be called from any thread, one at a time.
+    other way. Any thread may call the methods, one thread at a time.
     """
 
     def __init__(self, process: ServerProcess, listening: Listening, log_path: Path, folder: Path) -> None:
-        """Own the process and `folder`, which holds the server's files and goes with the handle."""
+        """Take ownership of the process and of the server's directory `folder`, which is deleted with the handle."""
         self._process = process
         self._listening = listening
         self.log_path = log_path
@@ -54,7 +54,7 @@ class RunningServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the server, which is the leader of a session of its own."""
+        """Process id of the server, which leads a separate session."""
         return self._process.pid
 
     @property
@@ -67,9 +67,10 @@ class RunningServer:
         return self.log_path.read_text(errors="replace")
 
     def stop(self, timeout_s: float = DEFAULT_STOP_TIMEOUT_S) -> int:
-        """Send SIGTERM, wait until the requests in flight are answered, and return the exit status: 0 after a drain.
+        """Send SIGTERM, wait for the in-flight requests, and return the exit status: 0 after a drain.
 
-        Blocks for at most about `timeout_s` seconds, then forces the end. Does nothing to a server that has ended.
+        Blocks for at most about `timeout_s` seconds, then forces the server to exit. Has no effect on a server that has
+        ended.
         """
         return self._process.stop(timeout_s)
 
@@ -85,7 +86,7 @@ class RunningServer:
         return f"<tpuserve server: {self.describe()}{'' if self.is_running else ', stopped'}>"
 
     def describe(self) -> str:
-        """Write `gRPC ADDRESS, REST ADDRESS`, for people."""
+        """Return the addresses for display: `gRPC ADDRESS, REST ADDRESS`."""
         listening = self._listening
         addresses = [f"gRPC {self.grpc_address}"] if listening.grpc or listening.grpc_socket else []
         return ", ".join([*addresses, *([f"REST {self.rest_address}"] if listening.rest else [])])

@@ -1,4 +1,4 @@
-"""The server's process. It ends by `stop`, and when the process that started it ends in any way."""
+"""ServerProcess: the child process of a server. It ends on `stop`, and when its parent process ends in any way."""
 
 import os
 import subprocess
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# A second signal forces the end: the server kills its own child processes, which takes a moment.
+# After a second signal, the server kills its own child processes, which takes a moment.
 _FORCE_TIMEOUT_S = 10.0
 
-# Write ends of pipes. When its pipe ends, a server knows that its owner is gone.
+# Write ends of pipes. When its pipe ends, a server drains, because its owner is gone.
 _lifelines: "weakref.WeakSet[IO[bytes]]" = weakref.WeakSet()
 
 
 def _close_lifelines() -> None:
-    """Close the pipes in a forked copy of the owner: it must not keep the owner's servers alive."""
+    """Close the pipes in a forked copy of the owner, which must not keep the owner's servers alive."""
     for pipe in list(_lifelines):
         pipe.close()
 
@@ -25,7 +25,7 @@ os.register_at_fork(after_in_child=_close_lifelines)
 
 
 class ServerProcess:
-    """A child process in a session of its own: Ctrl-C in a terminal and a notebook's interrupt do not reach it."""
+    """Child process in a separate session. Ctrl-C in a terminal and a notebook's interrupt do not reach it."""
 
     def __init__(
         self, flags: Sequence[str], log: Path, environment: Mapping[str, str], inherited: Sequence[int]
@@ -47,7 +47,7 @@ class ServerProcess:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit status; None while the process runs."""
+        """Return the exit status, or None while the process runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float) -> int:
@@ -55,7 +55,7 @@ class ServerProcess:
         return self._process.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> int:
-        """Drain for at most `timeout_s` seconds, then force the end. Blocks; returns the exit status.
+        """Drain for at most `timeout_s` seconds, then force the exit. Blocks and returns the exit status.
 
         Does nothing in a forked copy of the owner.
         """

@@ -1,4 +1,4 @@
-"""`tpuserve_server.start`: a server in a process of its own, ready when the call returns."""
+"""`tpuserve_server.start`: starts a server in a separate process, and returns when it is ready."""
 
 import math
 import os
@@ -28,23 +28,25 @@ def start(
     progress: bool = True,
     **settings: object,
 ) -> RunningServer:
-    """Start a server in a process of its own and block until every model is ready.
+    """Start a server in a separate process and block until every model is ready.
 
         with tpuserve_server.start({"digits": "models/digits"}) as server:
             client = tpuserve_client.Client(server.grpc_address)
 
-    `models` maps names to base paths. `settings` are the flags of `tpuserve serve`, by name: `max_batch_size=64`,
-    `allowed_batch_sizes=(1, 8)`, `device="cpu"`; a `model_config_file` may take the place of `models`. Four defaults
-    differ from the command's: `bind_address` is 127.0.0.1, `port` and `rest_api_port` are free ones, and
-    `max_num_load_retries` is 0, so that a model that does not load is reported at once.
+    `models` maps names to base paths. `settings` are the flags of `tpuserve serve` by name, such as
+    `max_batch_size=64`, `allowed_batch_sizes=(1, 8)` and `device="cpu"`. You can give `model_config_file` instead of
+    `models`.
+
+    Four defaults differ from the command's. `bind_address` is 127.0.0.1, `port` and `rest_api_port` are free ports, and
+    `max_num_load_retries` is 0. A model that fails to load is therefore reported at once.
 
     Progress appears in the notebook's cell, or on standard error. The server's output goes to `log_path`, or to a
-    temporary file. In async code, call it through `asyncio.to_thread`.
+    temporary file. In async code, call this function through `asyncio.to_thread`.
 
     Raises:
-        StartFailed: a model cannot be served, an address is in use, or `timeout_s` passed. No server is left behind.
-        TypeError: there is no such setting. The message names the nearest one.
-        ValueError: a setting has a wrong value, or there is no model to serve.
+        StartFailed: a model cannot be served, an address is in use, or `timeout_s` passed. The server is stopped.
+        TypeError: a setting is unknown. The message names the nearest one.
+        ValueError: a setting has a wrong value, or no model is given.
         OSError: `log_path` cannot be written.
     """
     if not 0 < timeout_s < math.inf:
@@ -81,7 +83,7 @@ def _start(
         try:
             listening = wait_until_ready(pipe, process, log, timeout_s, show)
         except BaseException:
-            # First: a server whose reports fill the pipe would wait for its reader, and not stop.
+            # Close the pipe first. A server that blocks on a full pipe would not stop.
             pipe.close()
             process.stop(DEFAULT_STOP_TIMEOUT_S)
             raise

@@ -1,4 +1,4 @@
-"""Progress of a start: one line that changes in a notebook's cell, else lines to standard error."""
+"""Progress of a start: one line that changes in a notebook's cell, otherwise lines on standard error."""
 
 import sys
 from collections.abc import Callable
@@ -8,14 +8,14 @@ Show: TypeAlias = Callable[[str], None]
 
 
 def choose_show(progress: bool) -> Show:
-    """Choose by the place where the caller runs. The result shows a text in place of the previous one."""
+    """Return the function that shows a progress text. In a notebook, each text replaces the previous one."""
     if not progress:
         return lambda text: None
     return _in_cell() if _in_notebook() else lambda text: print(f"tpuserve: {text}", file=sys.stderr)  # noqa: T201
 
 
 def _in_notebook() -> bool:
-    """Return whether IPython runs as a kernel. Every notebook has imported IPython; this function never does."""
+    """Return whether IPython runs as a kernel. A notebook has imported IPython already; this function never does."""
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

@@ -11,13 +11,13 @@ from tpuserve_server.launch.errors import StartFailed
 from tpuserve_server.launch.server_process import ServerProcess
 from tpuserve_server.launch.start_progress import Show
 
-# For the end of the process after its last report.
+# Timeout for the process to exit after its pipe has ended.
 _END_TIMEOUT_S = 10.0
 _USAGE = 2
 
 
 class StartPipe:
-    """The named pipe. Its reader's end is open from the start, and a writer's end for the server to inherit."""
+    """Named pipe, opened for reading, and for writing by the server that inherits `writer`."""
 
     def __init__(self, path: Path) -> None:
         """Create the pipe. Raises OSError."""
@@ -32,13 +32,13 @@ class StartPipe:
         os.close(self.writer)
 
     def close(self) -> None:
-        """Close the reader's end; the server's next report ends its reports. Does nothing the second time."""
+        """Close the reader's end. The server's next report fails and is its last. Does nothing the second time."""
         if self._reader >= 0:
             os.close(self._reader)
             self._reader = -1
 
     def read(self, timeout_s: float) -> list[StartReport] | None:
-        """Block until there are reports, and return them: none after `timeout_s` seconds, None at the pipe's end."""
+        """Block until reports arrive and return them: none after `timeout_s` seconds, None at the end of the pipe."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             if not selector.select(timeout_s):
@@ -51,9 +51,11 @@ class StartPipe:
 
 
 def wait_until_ready(pipe: StartPipe, process: ServerProcess, log: Path, timeout_s: float, show: Show) -> Listening:
-    """Block until every model is available. Raises StartFailed, with the server's own reason where it gave one.
+    """Block until every model is available, and return the addresses.
 
-    Raises ValueError where the server refused a setting.
+    Raises:
+        StartFailed: the server is not ready. The message has the server's own reason if it reported one.
+        ValueError: the server refused a setting.
     """
     deadline_s = time.monotonic() + timeout_s
     waiting = "it does not listen yet"
@@ -78,7 +80,7 @@ def wait_until_ready(pipe: StartPipe, process: ServerProcess, log: Path, timeout
 def _ended(process: ServerProcess, log: Path) -> Exception:
     status = process.wait(_END_TIMEOUT_S)
     last = _last_line(log)
-    # Click and the hosts begin an error with these words.
+    # Click and the hosts start an error message with these prefixes.
     reason = last.removeprefix("Error: ").removeprefix("tpuserve: ")
     if status == _USAGE:
         return ValueError(reason)

@@ -1,1 +1,1 @@
-"""The process that serves: built once, by itself or embedded in Envoy."""
+"""Serving process, standalone or embedded in Envoy."""

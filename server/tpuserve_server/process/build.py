@@ -1,4 +1,4 @@
-"""What the process that serves does once, around building the server."""
+"""Construction of the server in the serving process."""
 
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 
 def build_server(settings: Settings, host_note: str) -> "Server":
-    """Build the server in a process of its own."""
+    """Build the server, and configure the process's log and garbage collector. Call this once in a process.
+
+    Raises:
+        HostError: a configuration file cannot be used.
+    """
     configure_logging(settings.server.log_format)
     from tpuserve_server.app import build
 
     try:
         server = build(settings, host_note)
-    except ConfigError as error:  # The file was fine a moment ago, when the flags were read.
+    except ConfigError as error:  # The file was valid when the flags were read.
         raise HostError(str(error)) from error
     settle_garbage_collector()
     return server

@@ -1,4 +1,4 @@
-"""What Envoy's embedded Python loads: the application behind the Envoy host's entry point.
+"""Application that Envoy's embedded Python loads through the Envoy host's entry point.
 
 The supervisor (`tpuserve serve`) passes the validated settings through the environment.
 """
