@@ -25,7 +25,7 @@ _MODULES = {
 if not TYPE_CHECKING:  # With this function, a type checker would accept any name.
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
-        """Import a public name on first use: the server's own processes import this package, and need no Python API."""
+        """Import a public name on first use. The server's own processes import this package without using its names."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

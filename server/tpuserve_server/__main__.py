@@ -1,4 +1,4 @@
-"""`tpuserve serve`: flags and environment to settings, then the host that carries the server."""
+"""`tpuserve serve`: reads settings from flags and environment, then runs the host that carries the server."""
 
 import logging
 import os
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# TensorFlow Serving's defaults, where a script would notice ours. A REST port that the script does not ask for may be
-# another server's. The script sends messages up to 2 GiB, and takes an open port for loaded models.
+# TensorFlow Serving's defaults that scripts depend on. A REST port that a script does not request may belong to another
+# server. Scripts send messages of up to 2 GiB, and take an open port as a sign that the models are loaded.
 _UPSTREAM_DEFAULTS: Mapping[str, int | bool] = {
     "rest_api_port": 0,
     "max_request_bytes": 2**31 - 1,
@@ -71,7 +71,7 @@ def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) 
 
 
 def _base_path(flag: str | None, model_name: str) -> str | None:
-    """The flag's, else that of TensorFlow Serving's image; a relative folder is one of this process's own."""
+    """Return the flag's path, or that of TensorFlow Serving's image. A relative path becomes absolute."""
     parent = os.environ.get("MODEL_BASE_PATH")
     path = flag or (posixpath.join(parent, model_name) if parent else None)
     return path if path is None or "://" in path else os.path.abspath(path)
@@ -92,7 +92,7 @@ def _check(values: Mapping[str, Any], *, as_json: bool) -> NoReturn:
 
 
 def _findings(values: Mapping[str, Any]) -> list[Finding]:
-    """Return the errors of the flags, then the findings on the configuration that the valid flags make."""
+    """Return the errors of the flags, then the findings on the configuration from the valid flags."""
     from tpuserve_server.check.configuration import check_configuration
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -103,7 +103,7 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
     findings = [Finding("error", "flags", line) for one in errors for line in _explain(one).splitlines()]
     wrong = {str(one["loc"][0]) for one in errors if one["loc"]}
     others = {name: value for name, value in given.items() if name not in wrong}
-    # An error of flags that do not fit together names none of them: the check ends there.
+    # An error about a combination of flags names no flag, so the check ends there.
     return [*findings, *_findings(others)] if wrong else findings
 
 
@@ -123,7 +123,7 @@ def _explain(error: "ErrorDetails") -> str:
 
 
 def _check_files(settings: Settings) -> None:
-    """Raise ConfigError for a file that the server would stumble over, seconds later and in another process."""
+    """Raise ConfigError for an unusable file. The server would report it seconds later and in another process."""
     if settings.models.model_config_file is not None:
         ModelConfigFile(settings.models.model_config_file, poll_wait_s=0).read()
     if settings.batching_source.batching_parameters_file is not None:
@@ -137,7 +137,7 @@ def _run(selection: Selection, settings: Settings) -> int:
     host_note = f"{selection.backend}: {selection.reason}"
     logger.info("Host %s", host_note)
     if selection.backend == "envoy":
-        # The supervisor stays light: TensorFlow is imported by the process that Envoy embeds, and by no other.
+        # The supervisor stays light: only the process that Envoy embeds imports TensorFlow.
         from tpuserve_server.hosts.envoy import host as envoy
 
         environment = {SETTINGS_VARIABLE: settings_json(settings), HOST_NOTE_VARIABLE: host_note}
@@ -151,12 +151,12 @@ serve = serve_command(_serve, _EPILOG)
 
 
 def main() -> None:
-    """Entry point of `tpuserve-serve`."""
+    """Run `tpuserve serve`. This is the entry point of `tpuserve-serve`."""
     serve(prog_name="tpuserve serve")
 
 
 def tensorflow_model_server() -> None:
-    """Entry point of `tensorflow_model_server`: the same, with upstream's defaults where a script would feel ours."""
+    """Run `tpuserve serve` as `tensorflow_model_server`, with the upstream defaults that scripts depend on."""
     serve(prog_name="tensorflow_model_server", default_map=dict(_UPSTREAM_DEFAULTS))
 
 

@@ -1,4 +1,4 @@
-"""The object graph of the server: what is built from what, and started and stopped in which order."""
+"""Object graph of the server: its parts, their dependencies, and the order in which they start and stop."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class Server:
-    """The application that a host carries. Everything runs in the process that calls `start`."""
+    """Application that a host carries. All its parts run in the process that calls `start`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Server:
         host_note: str,
         log_writer: LogWriter,
     ) -> None:
-        """Wire the parts; nothing runs yet."""
+        """Wire the parts without starting them."""
         self.rpc = rpc
         self.rest = rest
         self._service = service
@@ -90,7 +90,7 @@ class Server:
         self._log_writer = log_writer
 
     async def start(self) -> None:
-        """Begin to watch and load; returns at once. Readiness says when the models are up."""
+        """Start to watch for models and load them. Returns at once; `ready` waits for the models."""
         try:
             self._models.start(self._configs)
         except ServingError as error:
@@ -106,34 +106,35 @@ class Server:
         await wait_until(self._service.subscribe, self._service.is_ready)
 
     async def failure(self) -> str:
-        """Wait until every model that the server began with has failed for good; upstream's words for that."""
+        """Wait until every model of the start has failed for good, and return upstream's message."""
         await wait_until(self._service.subscribe, lambda: bool(self._service.start_failures()))
         return describe_failures(self._service.start_failures(), "servable(s)")
 
     def announce(self, listening: Listening) -> None:
-        """Print the start-up block, now or as soon as every model is up, and send reports of the start."""
+        """Print the banner, now or when every model is ready, and send reports of the start."""
         print_banner(self._service, listening, self._host_note)
         report_start(self._service, listening)
 
     def drain(self) -> None:
-        """Say not ready; requests that come are still served."""
+        """Report that the server is not ready. The server still answers requests."""
         self._service.drain()
 
     async def stop(self) -> None:
-        """After the last request: stop watching, unload everything."""
+        """Stop watching and unload every model. Call this after the last request."""
         if self._config_file is not None:
             await asyncio.to_thread(self._config_file.stop_watching)
         await asyncio.to_thread(self._source.stop)
-        # Before the loading threads are waited for: one may be copying for long yet.
+        # Stop the copies first: `manager.stop` waits for the loading threads, and a copy may take long.
         self._remote.close()
         await asyncio.to_thread(self._manager.stop)
         await asyncio.to_thread(self._log_writer.stop)
 
 
 def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
-    """Build the whole server from validated settings; loads no model yet. `host_note` says who carries it, and why.
+    """Build the whole server from validated settings, without loading a model.
 
-    Every request passes `rule` before its message is decoded.
+    `host_note` names the host and the reason for its selection. `rule` checks every request before its message is
+    decoded.
     """
     clock = SystemClock()
     metrics = PrometheusMetrics()
@@ -200,7 +201,7 @@ def build_model_check(settings: Settings) -> ModelCheck:
 
 
 def read_models(settings: Settings) -> Sequence[ModelConfig]:
-    """Read the models that a start begins with. Raises ConfigError for a file that cannot be used."""
+    """Read the models to start with. Raises ConfigError for an unusable file."""
     config_file = _config_file(settings)
     return [_single_model(settings)] if config_file is None else config_file.read()
 
@@ -225,7 +226,7 @@ def _single_model(settings: Settings) -> ModelConfig:
 
 
 def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:
-    """Every executor, the best first. Each imports its runtime for the first version that it takes."""
+    """Build the executors, in order of preference. Each imports its runtime for the first version that it takes."""
     saved_model = TensorFlowOnDemand(tensorflow_options(settings))
     candidates = (
         PreferredTflite(tflite_options(settings)),

@@ -1,1 +1,1 @@
-"""The command line of `tpuserve serve`: flags, settings, logs, and what a start prints and reports."""
+"""Command line of `tpuserve serve`: flags, settings, logs, the banner, and the reports of a start."""

@@ -1,4 +1,4 @@
-"""The block that `tpuserve serve` prints once: models, versions, device, buckets, addresses."""
+"""Banner that `tpuserve serve` prints once: models, versions, device, buckets, addresses."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ _EVERYWHERE = re.compile(r"^(0\.0\.0\.0|\[::\])(?=:)")
 
 
 def print_banner(service: InferenceService, listening: Listening, host_note: str) -> None:
-    """Print the block when the service is ready, once: now, or on the thread whose change made it ready."""
+    """Print the banner once, when the service is ready: now, or on the thread whose change makes it ready."""
     lock = threading.Lock()
     printed = False
 
@@ -41,7 +41,7 @@ def print_banner(service: InferenceService, listening: Listening, host_note: str
 
 
 def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_note: str) -> str:
-    """The block as text: a line for each version that serves, with its notes, or has failed, then the addresses."""
+    """Return the banner: each version that serves, with notes, each version that has failed, then the addresses."""
     lines = ["", "tpuserve is ready"]
     for status in versions:
         name = f"{status.servable.name} version {status.servable.version}"
@@ -54,7 +54,7 @@ def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_
 
 
 def _log_addresses(listening: Listening) -> None:
-    """Log upstream's lines (model_servers/server.cc). Scripts take them as the sign that the models are loaded."""
+    """Log upstream's lines (model_servers/server.cc). Scripts wait for them as a sign that the models are loaded."""
     if listening.grpc:
         logger.info("Running gRPC ModelServer at %s ...", listening.grpc)
     if listening.grpc_socket:
@@ -66,7 +66,7 @@ def _log_addresses(listening: Listening) -> None:
 def _statuses(service: InferenceService) -> list[VersionStatus]:
     found: list[VersionStatus] = []
     for name in service.models():
-        # A model that was added a moment ago may have none yet.
+        # A new model may have no version yet.
         with contextlib.suppress(NotFound):
             found += service.status(ModelSpec(name))
     return found

@@ -1,4 +1,4 @@
-"""The click command made of the flags: TensorFlow Serving's forms of a flag, sections in `--help`, notices."""
+"""Click command for the flags, with TensorFlow Serving's flag syntax, sections in `--help`, and notices."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -11,12 +11,12 @@ from tpuserve_server.command.flags import UNNEEDED, UnneededFlag
 from tpuserve_server.command.settings import Flag, flags
 from tpuserve_server.core.setting import Section
 
-# Not TPUSERVE alone: beside a Service named tpuserve Kubernetes sets TPUSERVE_PORT=tcp://… in every pod.
+# Longer than TPUSERVE: for a Service named tpuserve, Kubernetes sets TPUSERVE_PORT=tcp://… in every pod.
 ENVIRONMENT_PREFIX = "TPUSERVE_SERVE"
 
 
 class _Sizes(click.ParamType[tuple[int, ...]]):
-    """`1,8,32`"""
+    """Sizes with commas, such as `1,8,32`."""
 
     name = "n,n,…"
 
@@ -33,7 +33,7 @@ class ServeCommand(click.Command):
     """A command whose `--help` lists options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every section, then what is taken without effect."""
+        """Write every section, then the flags that are accepted without effect and the refused ones."""
         options = {option.name: option for option in self.params}
         for title in get_args(Section):
             section = [options.pop(flag.name) for flag in flags() if flag.setting.section == title]
@@ -47,7 +47,7 @@ class ServeCommand(click.Command):
 
 
 def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
-    """`callback` gets a value for each flag of Settings. Its docstring is the command's help."""
+    """Build the command. `callback` gets a value for each flag of Settings; its docstring is the command's help."""
     needed = [_option(flag) for flag in flags()]
     return ServeCommand(
         "serve",
@@ -81,13 +81,13 @@ def _option(flag: Flag) -> click.Option:
 
 
 def _default(flag: Flag) -> Any:  # noqa: ANN401 - as wide as the settings
-    """As a user would write it."""
+    """Return the default as a user would write it."""
     default = flag.default
     return (",".join(map(str, default)) or None) if isinstance(default, tuple) else default
 
 
 def _kind(annotation: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a type expression
-    """click's type for a setting's. What click does not know as a type is text, for Settings to judge."""
+    """Return click's arguments for a setting's type. Settings parses the text of other types."""
     types = {part for part in get_args(annotation) if part is not type(None)} or {annotation}
     if get_origin(annotation) is Literal:
         return {"type": click.Choice(get_args(annotation))}
@@ -101,7 +101,7 @@ def _kind(annotation: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a type expres
     return {"type": next((known for known in (int, float) if types == {known}), str)}
 
 
-# As TensorFlow Serving's booleans: `--x`, `--x=true`, `--x=false`, `--x=1`, `--x=0`.
+# TensorFlow Serving's syntax of booleans: `--x`, `--x=true`, `--x=false`, `--x=1`, `--x=0`.
 _SWITCH: Mapping[str, Any] = {"type": bool, "is_flag": False, "flag_value": True, "metavar": "BOOL"}
 
 

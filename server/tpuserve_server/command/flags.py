@@ -1,18 +1,18 @@
-"""Flags of TensorFlow Serving's that have no use here. Those of this server are in `command/settings.py`."""
+"""TensorFlow Serving's flags without a use in this server. This server's flags are in `command/settings.py`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class UnneededFlag:
-    """A flag of TensorFlow Serving's that changes nothing here: taken, with a line that says what to use instead."""
+    """TensorFlow Serving's flag without effect here. The command accepts it, and prints an alternative."""
 
     name: str
     type: type[bool] | type[int] | type[float] | type[str]
     instead: str
-    # The value that is so here anyway: no line for it.
+    # The value that this server always has. The command prints no line for it.
     so_already: bool | None = None
-    # Going on without it would be wrong: an error, with the same line.
+    # Whether the command fails with the same line, because the server must not run without the flag's effect.
     refused: bool = False
 
 

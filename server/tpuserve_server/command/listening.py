@@ -1,4 +1,4 @@
-"""The host's options, from what the operator said. Imports nothing heavy: the supervisor of Envoy imports it."""
+"""Host options from the operator's settings. Imports no heavy modules, because the supervisor of Envoy imports it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from tpuserve_server.hosts.tls import TlsOptions
 
 
 def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions:
-    """Complete the host's options. Raises ConfigError for an SSLConfig that cannot be used."""
+    """Complete the host's options. Raises ConfigError for an unusable SSLConfig."""
     return replace(
         host,
         bind_address=listening.bind_address,
@@ -26,6 +26,6 @@ def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions
 
 
 def read_tls(path: Path) -> TlsOptions:
-    """Read the texts of an SSLConfig without checking them. Raises ConfigError when the file cannot be used."""
+    """Read the texts of an SSLConfig without checking them. Raises ConfigError if the file cannot be used."""
     config = read_ssl_config(path)
     return TlsOptions(config.server_key, config.server_cert, config.client_ca, origin=f"SSLConfig '{path}'")

@@ -1,4 +1,4 @@
-"""What the operator said of ports, hosts and TLS, as flags have it."""
+"""Settings for ports, hosts and TLS, as the flags declare them."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ChannelArguments: TypeAlias = tuple[tuple[str, int | str], ...]
 
 
 def _channel_arguments(text: str) -> ChannelArguments:
-    """Numbers become int, the rest stays text, as TensorFlow Serving hands them to gRPC."""
+    """Parse `name=value,…`. Numbers become int and other values stay text, as in TensorFlow Serving."""
     return tuple(_channel_argument(part) for part in text.split(",") if part)
 
 
@@ -29,10 +29,10 @@ def _channel_argument(text: str) -> tuple[str, int | str]:
 
 @dataclass(frozen=True, slots=True)
 class ListeningSettings:
-    """Where and how the server listens, with TensorFlow Serving's names and units: port 0 is none.
+    """Addresses and limits of the server, with TensorFlow Serving's names and units. Port 0 disables a port.
 
     Raises:
-        InvalidArgument: there is nothing to listen on, or two ports are one.
+        InvalidArgument: no port or socket is set, or both ports are the same.
     """
 
     port: Annotated[int, Setting("Listening", "Port of gRPC; 0 for none.", at_least=0, at_most=65535)] = 8500
@@ -69,7 +69,7 @@ class ListeningSettings:
             parse=_channel_arguments,
         ),
     ] = ()
-    # As upstream: 0 and less for none.
+    # 0 or less disables the timeout, as upstream.
     rest_api_timeout_in_ms: Annotated[int, Setting("Listening", "Longest time for a REST request; 0 for any.")] = 30000
     rest_api_enable_cors_support: Annotated[bool, Setting("Listening", "Let pages of other origins call REST.")] = False
     max_request_bytes: Annotated[
@@ -86,5 +86,5 @@ class ListeningSettings:
 
     @property
     def rest_timeout_s(self) -> float:
-        """Longest time for a REST request; inf for any."""
+        """Timeout of a REST request in seconds; inf for none."""
         return self.rest_api_timeout_in_ms / 1000 if self.rest_api_timeout_in_ms > 0 else math.inf

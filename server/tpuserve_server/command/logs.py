@@ -1,4 +1,4 @@
-"""Logging of the server's processes: one line an event, to stderr, for people or as JSON."""
+"""Logging of the server's processes to stderr: one line for each event, as text or JSON."""
 
 import json
 import logging
@@ -15,15 +15,18 @@ def configure_logging(log_format: LogFormat = "text") -> None:
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=os.environ.get("TPUSERVE_LOG_LEVEL", "INFO").upper(), handlers=[handler])
-    # Says what the start-up block says, in other words.
+    # uvicorn's messages repeat the banner.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 class JsonFormatter(logging.Formatter):
-    """An event as an object on one line: `time` (RFC 3339), `level`, `logger`, `thread`, `message`, `exception`."""
+    """Formatter that writes each event as a JSON object on one line.
+
+    The keys are `time` (RFC 3339), `level`, `logger`, `thread`, `message` and, after an error, `exception`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line without a line feed."""
         event = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,

@@ -1,4 +1,4 @@
-"""What the operator said of models: which, where from, where copies go, and who said how they are batched."""
+"""Settings for models: names, base paths, the storage cache, and the sources of batching parameters."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """The models, and how often the server looks for changes.
+    """Models to serve, and the intervals of the polls for changes.
 
     Raises:
         InvalidArgument: no model is named.
@@ -25,7 +25,7 @@ class ModelSettings:
             min_length=1,
         ),
     ] = "default"
-    # A folder, absolute, or a URI such as gs://bucket/models/m. Not looked at where there is a model_config_file.
+    # An absolute path of a directory, or a URI such as gs://bucket/models/m. Ignored if model_config_file is set.
     model_base_path: Annotated[
         str | None,
         Setting(
@@ -65,7 +65,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Where versions from object stores are copied to. Unset: a folder among the user's caches."""
+    """Cache for versions from object stores. Its default is a directory among the user's caches."""
 
     storage_cache_dir: Annotated[
         Path | None,
@@ -83,10 +83,10 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class BatchingSource:
-    """Whose word holds on batching.
+    """Switch of batching, and the sources of its parameters.
 
     Raises:
-        InvalidArgument: a file is given, and no batching.
+        InvalidArgument: `batching_parameters_file` is set, but batching is not enabled.
     """
 
     enable_batching: Annotated[

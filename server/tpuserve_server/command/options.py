@@ -1,6 +1,6 @@
-"""Options that take more than a part's own settings: files that settings name, folders, settings of several parts.
+"""Options that need more than one part's settings: files that settings name, directories, settings of other parts.
 
-Whoever builds the server calls these. A part with settings of its own alone gets them as they are.
+`app.py` calls these functions. A part that needs only its own settings gets them unchanged.
 """
 
 import os
@@ -20,7 +20,7 @@ from tpuserve_server.versions.loading import LoadingOptions
 
 
 def cache_dir(settings: Settings) -> Path:
-    """Where versions from object stores are kept."""
+    """Return the directory of copies of versions from object stores."""
     return settings.storage.storage_cache_dir or _user_cache_dir() / "tpuserve"
 
 
@@ -30,30 +30,30 @@ def _user_cache_dir() -> Path:
     try:
         return Path.home() / ".cache"
     except RuntimeError:
-        # A container's user may have neither HOME nor an entry in /etc/passwd, and most servers need no cache.
-        # Not below /tmp, where others could put models of theirs.
+        # A container's user may have neither HOME nor an entry in /etc/passwd, and most servers need no cache. The
+        # directory is not below /tmp, because other users could put their models there.
         return Path("/var/cache")
 
 
 def pjrt_options(settings: Settings) -> PjrtOptions:
-    """The device programs', with a folder for what is compiled."""
+    """Return the options of device programs, with a directory for compiled programs."""
     kept = settings.pjrt.compilation_cache_dir or _user_cache_dir() / "tpuserve-compiled"
     return replace(settings.pjrt, compilation_cache_dir=kept)
 
 
 def tensorflow_options(settings: Settings) -> TensorFlowOptions:
-    """The TensorFlow executor's; raises ConfigError when the session's file does not parse."""
+    """Return the TensorFlow executor's options. Raises ConfigError if the session's file does not parse."""
     file = settings.tensorflow.session_config_file
     return replace(settings.tensorflow, session_config=read(file, ConfigProto()) if file else None)
 
 
 def tflite_options(settings: Settings) -> TfliteOptions:
-    """LiteRT's, with TensorFlow's number of threads."""
+    """Return LiteRT's options, with TensorFlow's number of threads."""
     return replace(settings.tflite, num_threads=settings.tensorflow.intra_op_threads)
 
 
 def loading_options(settings: Settings) -> LoadingOptions:
-    """The loader's; raises ConfigError when the batching parameters do not parse or fit."""
+    """Return the loader's options. Raises ConfigError if the batching parameters do not parse or conflict."""
     source, parameters = settings.batching_source, settings.batching
     if source.batching_parameters_file is not None:
         parameters = read_batching_parameters(source.batching_parameters_file, parameters)
@@ -66,7 +66,7 @@ def loading_options(settings: Settings) -> LoadingOptions:
 
 
 def rest_options(settings: Settings) -> RestOptions:
-    """The REST application's; raises ConfigError when the monitoring configuration does not parse."""
+    """Return the REST application's options. Raises ConfigError if the monitoring configuration does not parse."""
     monitoring = settings.server.monitoring_config_file
     return RestOptions(
         max_body_bytes=settings.listening.max_request_bytes,

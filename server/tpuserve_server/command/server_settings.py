@@ -1,4 +1,4 @@
-"""What the operator said of the server as a whole, and of what several of its parts share."""
+"""Settings for the server as a whole, and settings that several of its parts share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from tpuserve_server.core.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings that `app.py` uses, or hands to more than one part."""
+    """Settings that `app.py` uses, or passes to more than one part."""
 
     device_slots: Annotated[
         int,

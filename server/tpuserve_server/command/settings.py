@@ -1,6 +1,6 @@
-"""Settings of `tpuserve serve`: the options of every part, as flags, environment or `start` give them.
+"""Settings of `tpuserve serve`: the options of every part, from flags, the environment or `start`.
 
-Each flag is declared on a field of the options class that has it (`core/setting.py`). Imports nothing heavy: the
+A field of an options class declares each flag (`core/setting.py`). This module imports no heavy modules, because the
 supervisor of Envoy and `tpuserve_server.start` import it.
 """
 
@@ -23,14 +23,14 @@ from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.request_log.options import RequestLogOptions, Rotation
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
-# How the supervisor of the Envoy host hands what it decided to the process that serves.
+# Environment variables in which the supervisor of the Envoy host passes its decisions to the serving process.
 SETTINGS_VARIABLE = "TPUSERVE_EMBEDDED_SETTINGS"
 HOST_NOTE_VARIABLE = "TPUSERVE_EMBEDDED_HOST_NOTE"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of every part. Their flags are in `--help` in this order, section by section."""
+    """Options of every part. `--help` lists their flags in this order within each section."""
 
     listening: ListeningSettings
     models: ModelSettings
@@ -49,21 +49,21 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From a value for each flag, each of which has been checked.
+        """Create settings from checked values, one for each flag.
 
         Raises:
-            ServingError: values of a part do not fit together.
+            ServingError: values of one part conflict.
         """
         return cls(**{group.name: make_options(group, values) for group in dataclasses.fields(cls)})
 
     def values(self) -> dict[str, Any]:
-        """The value of each flag, by its name."""
+        """Return the value of each flag by name."""
         return {flag.name: getattr(getattr(self, flag.group), flag.field) for flag in flags()}
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag: the field `field` of the options `group` in Settings, with the type and the default of that field."""
+    """Flag: the field `field` of the options `group` in Settings, with the type and the default of that field."""
 
     name: str
     group: str
@@ -75,14 +75,14 @@ class Flag:
 
 @cache
 def flags() -> tuple[Flag, ...]:
-    """Every flag, in the order of `--help`."""
+    """Return every flag, in the order of `--help`."""
     declared = [flag for group in dataclasses.fields(Settings) for flag in _flags_of(group)]
     sections = get_args(Section)
     return tuple(sorted(declared, key=lambda flag: sections.index(flag.setting.section)))
 
 
 def make_options(group: "dataclasses.Field[Any]", values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any options
-    """Make the options of a group of Settings of the values of its flags. Raises ServingError as their class does."""
+    """Create one group of options from the values of its flags. Raises ServingError as the options' class does."""
     options: Any = group.type  # the class of the group
     return options(**{flag.field: values[flag.name] for flag in flags() if flag.group == group.name})
 

@@ -22,7 +22,7 @@ START_REPORT_VARIABLE = "TPUSERVE_START_REPORT"
 class StartReport:
     """State of a start. `settled`: each model has an available version or has failed for good.
 
-    `waiting` is a sentence for people. `failures` name model, version and reason, of models without an available
+    `waiting` is a sentence for display. `failures` name the model, version and reason, for models without an available
     version.
     """
 
@@ -33,7 +33,7 @@ class StartReport:
 
     @classmethod
     def take(cls, service: InferenceService, listening: Listening) -> Self:
-        """Make a report of the service's state now."""
+        """Create a report of the service's state now."""
         settled = service.is_ready() or bool(service.start_failures())
         failures = [failure for name in service.models() for failure in _failures(service, name)]
         return cls(settled, service.why_not_ready(), tuple(failures), listening)
@@ -46,7 +46,7 @@ class StartReport:
         return cls(failures=tuple(fields.pop("failures")), listening=listening, **fields)
 
     def to_json(self) -> str:
-        """Write the report as one line."""
+        """Return the report as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
 

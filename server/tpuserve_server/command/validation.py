@@ -1,4 +1,4 @@
-"""Checks of settings: from what flags, environment or another process say to Settings, with every mistake named."""
+"""Validation of settings from flags, the environment or another process. An error names every mistake."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -14,21 +14,21 @@ from tpuserve_server.core.setting import Setting
 
 
 def read_settings(**values: Any) -> Settings:  # noqa: ANN401 - whatever comes, pydantic judges it
-    """Settings of flags by their names, each as text or as its value.
+    """Create settings from flag values by name, each as text or as a typed value.
 
     Raises:
-        ValidationError: a name is unknown, a value is wrong, or values do not fit together.
+        ValidationError: a name is unknown, a value is wrong, or values conflict.
     """
     return _settings(_checked_flags().model_validate(values))
 
 
 def read_settings_json(text: str) -> Settings:
-    """What `settings_json` wrote. Raises ValidationError as `read_settings`."""
+    """Read the output of `settings_json`. Raises ValidationError as `read_settings` does."""
     return _settings(_checked_flags().model_validate_json(text))
 
 
 def settings_json(settings: Settings) -> str:
-    """Write settings for another process."""
+    """Return settings as JSON for another process."""
     return _checked_flags().model_construct(**settings.values()).model_dump_json()
 
 
@@ -60,7 +60,7 @@ def _values(checked: _CheckedFlags) -> dict[str, Any]:
 
 @cache
 def _checked_flags() -> type[_CheckedFlags]:
-    """A field for each flag."""
+    """Return a model with a field for each flag."""
     fields: dict[str, Any] = {flag.name: (_field_type(flag), flag.default) for flag in flags()}
     return create_model("Settings", __base__=_CheckedFlags, **fields)
 
@@ -72,7 +72,7 @@ def _field_type(flag: Flag) -> Any:  # noqa: ANN401 - a type expression
 
 
 def _reader(kind: Any, setting: Setting) -> Callable[[Any], Any]:  # noqa: ANN401 - a type expression
-    """What makes a value of the flag's text. Anything else goes to pydantic as it is."""
+    """Return a function that parses the flag's text. Other values go to pydantic unchanged."""
     if setting.parse is not None:
         parse = setting.parse
     elif kind in (Path | None, str | None):
@@ -85,7 +85,7 @@ def _reader(kind: Any, setting: Setting) -> Callable[[Any], Any]:  # noqa: ANN40
 
 
 def _none_if_empty(text: str) -> str | None:
-    """`--batching_parameters_file=` is how scripts leave a flag of TensorFlow Serving's unset."""
+    """Return None for an empty text, because scripts unset a flag with `--batching_parameters_file=`."""
     return text or None
 
 
