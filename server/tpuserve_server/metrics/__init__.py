@@ -1,1 +1,1 @@
-"""Metrics: what the server measures, and how Prometheus reads it."""
+"""Metrics: measurements of the server, and the page that Prometheus reads."""

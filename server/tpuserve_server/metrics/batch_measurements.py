@@ -1,4 +1,4 @@
-"""What the server has measured of batches, for both families of metrics. A batch is noted as it ends, counted later."""
+"""Measurements of batches, for both families of metrics. A batch is recorded when it ends, and counted later."""
 
 import itertools
 import threading
@@ -22,19 +22,20 @@ from tpuserve_server.metrics.bounds import (
 )
 from tpuserve_server.metrics.series import Series
 
-# Counted at once, on the device thread that noted the last of them: in 0.1 ms, or 0.3 ms if each had 32 requests.
+# Number of batches to count at once, on the device thread that recorded the last. This takes 0.1 ms, or 0.3 ms if each
+# batch had 32 requests.
 _MOST_NOTED = 64
 
 
 class BatchKey(NamedTuple):
-    """What batches are told apart by."""
+    """Key of a series of batches."""
 
     servable: ServableId
     signature: str
 
 
 class RunKey(NamedTuple):
-    """What runs are told apart by. Where batches have any size, `bucket` is the next power of two: few series."""
+    """Key of a series of runs. For batches of any size, `bucket` is the next power of two, which limits the series."""
 
     servable: ServableId
     signature: str
@@ -42,7 +43,7 @@ class RunKey(NamedTuple):
 
 
 class FinishedBatch(NamedTuple):
-    """A batch as it was measured; see Metrics.batch_finished."""
+    """Measurements of one batch; see Metrics.batch_finished."""
 
     servable: ServableId
     signature: str
@@ -56,10 +57,10 @@ class FinishedBatch(NamedTuple):
 
 
 class BatchMeasurements:
-    """Histograms of batches. Safe from any thread: a deque's append is atomic, `_counting` guards what is derived."""
+    """Histograms of batches. Thread-safe: a deque's append is atomic, and `_counting` guards the count."""
 
     def __init__(self) -> None:
-        """Nothing measured yet."""
+        """Create empty histograms."""
         self._noted: deque[FinishedBatch] = deque()
         self._counting = threading.Lock()
         self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
@@ -68,7 +69,7 @@ class BatchMeasurements:
         self.finish_error = Series[BatchKey](ERROR_BOUNDS_S)
         self.rows = Series[BatchKey](ROW_BOUNDS)
         self.padding = Series[BatchKey](PADDING_BOUNDS)
-        # What upstream measures of batches, in its units: by model and API, by padded size, or by nothing.
+        # Upstream's histograms of batches, in its units: by model and API, by padded size, or without a key.
         self.runtime = Series[tuple[str, str]](UPSTREAM_LATENCY_BOUNDS_US)
         self.queuing = Series[None](UPSTREAM_QUEUE_BOUNDS_US)
         self.padding_rows = Series[int](UPSTREAM_ROW_BOUNDS)
@@ -76,13 +77,13 @@ class BatchMeasurements:
         self.batch_rows = Series[None](UPSTREAM_ROW_BOUNDS)
 
     def note(self, batch: FinishedBatch) -> None:
-        """Take one batch. Cheap: what it means for a dozen histograms is worked out for many at a time."""
+        """Record one batch. Cheap, because the dozen histograms are updated for many batches at a time."""
         self._noted.append(batch)
         if len(self._noted) >= _MOST_NOTED:
             self.count()
 
     def count(self) -> None:
-        """Count what has been noted so far."""
+        """Update the histograms with the batches recorded so far."""
         with self._counting:
             groups: dict[tuple[ServableId, str, str], list[FinishedBatch]] = {}
             for _ in range(len(self._noted)):
@@ -92,7 +93,7 @@ class BatchMeasurements:
                 self._count_group(servable, signature, api, batches)
 
     def forget(self, gone: Collection[ServableId]) -> None:
-        """Let go what belongs to these versions. TensorFlow Serving's metrics are by model and may not fall."""
+        """Remove the series of these versions. Upstream's metrics stay, because they are by model and must not fall."""
         self.count()
         for series in (self.queue_wait, self.run_ratio, self.finish_error, self.rows, self.padding):
             series.take(lambda key: key.servable in gone)
@@ -126,5 +127,5 @@ def _flat(lists: Sequence[Sequence[float]]) -> "np.ndarray[tuple[int], np.dtype[
 
 
 def _power_of_two(rows: int) -> int:
-    """The next one up."""
+    """Return the lowest power of two that is at least `rows`; 0 for no rows."""
     return 1 << (rows - 1).bit_length() if rows > 0 else 0

@@ -1,4 +1,4 @@
-"""What the server has measured of its devices so far."""
+"""Measurements of the server's devices."""
 
 import threading
 from collections.abc import Collection, Sequence
@@ -9,59 +9,59 @@ from tpuserve_server.core.types import ServableId
 
 
 class Choice(NamedTuple):
-    """The device that a version got, and in a word why not a better one; empty where there is no better."""
+    """Device of a version. `fallback` is a word for the reason against a better device, or empty on the best one."""
 
     device: str
     fallback: str
 
 
 class DeviceMeasurements:
-    """core.device_metrics.DeviceMetrics. Safe from any thread; `_lock` guards everything here."""
+    """Implementation of core.device_metrics.DeviceMetrics. Thread-safe: `_lock` guards every field."""
 
     def __init__(self) -> None:
-        """No device is in use."""
+        """Start with no device in use."""
         self._lock = threading.Lock()
         self._gauges: tuple[DeviceGauge, ...] = ()
         self._choices: dict[ServableId, Choice] = {}
         self._compile_s: dict[ServableId, float] = {}
 
-    # Told by executors.
+    # Called by executors.
 
     def devices_opened(self, *, gauges: Sequence[DeviceGauge]) -> None:
-        """These are in use."""
+        """Record the devices in use."""
         with self._lock:
             self._gauges = tuple(gauges)
 
     def device_chosen(self, *, servable: ServableId, device: str, fallback: str = "") -> None:
-        """A version got a device."""
+        """Record the device of a version."""
         with self._lock:
             self._choices[servable] = Choice(device, fallback)
 
     def programs_compiled(self, *, servable: ServableId, duration_s: float) -> None:
-        """A version's programs are ready."""
+        """Record the time in which a version's programs were compiled."""
         with self._lock:
             self._compile_s[servable] = duration_s
 
     def forget(self, gone: Collection[ServableId]) -> None:
-        """These versions have ended."""
+        """Remove the records of versions that have ended."""
         with self._lock:
             for servable in gone:
                 self._choices.pop(servable, None)
                 self._compile_s.pop(servable, None)
 
-    # Asked by pages.
+    # Read by the metrics page.
 
     def gauges(self) -> tuple[DeviceGauge, ...]:
-        """Every device in use."""
+        """Return every device in use."""
         with self._lock:
             return self._gauges
 
     def choices(self) -> dict[ServableId, Choice]:
-        """The device of every version that is there."""
+        """Return the device of each version that has not ended."""
         with self._lock:
             return dict(self._choices)
 
     def compile_s(self) -> dict[ServableId, float]:
-        """How long compiling took, of every version with programs that is there."""
+        """Return the compile time in seconds of each version with device programs that has not ended."""
         with self._lock:
             return dict(self._compile_s)

@@ -1,4 +1,4 @@
-"""A histogram that is cheap to add to: values wait in a queue and are counted a thousand at a time."""
+"""Histogram with cheap additions: values wait in a queue and are counted a thousand at a time."""
 
 import threading
 from collections import deque
@@ -7,17 +7,17 @@ from typing import Any, Self
 
 import numpy as np
 
-# Counting this many at once takes some 50 us.
+# Counting this many values at once takes about 50 us.
 _LONG_QUEUE = 1000
-# An array of fewer waits in the queue, too: to count it takes some 10 us, however few there are.
+# Shorter arrays wait in the queue too, because counting an array takes about 10 us at any length.
 _LONG_ARRAY = 200
 
 
 class Histogram:
-    """Counts values by upper bound. Safe from any thread: a deque's append is atomic, `_counting` guards the counts."""
+    """Counts of values by upper bound. Thread-safe: a deque's append is atomic, and `_counting` guards the counts."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascend; a value equal to a bound belongs to it, as Prometheus has it."""
+        """Create an empty histogram. `bounds` ascend, and include values equal to them, as in Prometheus."""
         self.bounds = np.asarray(bounds, np.float64)
         self._queue: deque[float] = deque()
         self._counting = threading.Lock()
@@ -25,19 +25,19 @@ class Histogram:
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Take one value."""
+        """Add one value."""
         self._queue.append(value)
         if len(self._queue) >= _LONG_QUEUE:
             self._count()
 
     def add_all(self, values: Iterable[float]) -> None:
-        """Take several values."""
+        """Add several values."""
         self._queue.extend(values)
         if len(self._queue) >= _LONG_QUEUE:
             self._count()
 
     def add_array(self, values: "np.ndarray[tuple[int], np.dtype[Any]]") -> None:
-        """Take several values."""
+        """Add an array of values."""
         if len(values) < _LONG_ARRAY:
             self.add_all(values.tolist())
         else:
@@ -45,20 +45,20 @@ class Histogram:
                 self._add(values)
 
     def cumulative(self, bounds: Sequence[float] | None = None) -> tuple[list[int], float]:
-        """How many values are at most each bound, then how many there are, and their sum.
+        """Return the cumulative counts by bound, with the total count last, and the sum of the values.
 
-        `bounds` chooses some of the histogram's own: one histogram can so be shown as two.
+        `bounds` selects some of the histogram's bounds, so that one histogram can serve two metrics.
         """
         counts, total = self._counted()
         chosen = slice(None) if bounds is None else [*np.searchsorted(self.bounds, bounds), len(self.bounds)]
         return np.cumsum(counts)[chosen].tolist(), total
 
     def total(self) -> int:
-        """How many values there are."""
+        """Return the number of values."""
         return int(self._counted()[0].sum())
 
     def absorb(self, other: Self) -> None:
-        """Take what `other`, which has the same bounds, has counted."""
+        """Add the counts of `other`, which has the same bounds."""
         counts, total = other._counted()
         with self._counting:
             self._counts += counts

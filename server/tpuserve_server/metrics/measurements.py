@@ -1,6 +1,6 @@
-"""What the server has measured so far, in a form that both families of metrics are read from: ours and upstream's.
+"""Measurements of the server, in one form for both families of metrics: this server's and upstream's.
 
-Nothing here knows how a page of metrics looks.
+Other modules format the metrics page.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 from tpuserve_server.metrics.histogram import Histogram
 from tpuserve_server.metrics.series import Series
 
-# Models that went show the state of their last version; those of names that never come again would pile up.
+# A removed model shows the state of its last version. The limit keeps unused names from accumulating.
 _MAX_ENDED = 1000
 
 
 class RequestKey(NamedTuple):
-    """What requests are told apart by. `version` and `signature` are None and empty where none was found or needed."""
+    """Key of a series of requests. `version` is None and `signature` is empty if none was found or needed."""
 
     model: str
     version: int | None
@@ -36,26 +36,26 @@ class RequestKey(NamedTuple):
 
 
 class Warmup(NamedTuple):
-    """A version's warm-up: where the version lies here, how many recorded requests it has, how long all took."""
+    """Warm-up of a version: its local path, its number of recorded requests, and the duration of the warm-up."""
 
     path: Path
     records: int
     duration_s: float
 
 
-# A request's key as a plain tuple: made in a third of the time.
+# A request's key as a plain tuple, which takes a third of the time to create.
 _Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
 
 
 class Measurements:
-    """Counts and times: core.metrics.Metrics. Safe from any thread; never blocks for long. `_lock` guards the counters.
+    """Implementation of core.metrics.Metrics. Thread-safe: never blocks for long, and `_lock` guards the counters.
 
-    What belongs to a version goes with it: a server that lives for a thousand roll-outs shows what it serves.
-    TensorFlow Serving's metrics are by model and may not fall, so a version's share of them is kept when it ends.
+    A version's series end with the version. After a thousand roll-outs, a server shows only the versions that it
+    serves. TensorFlow Serving's metrics are by model and must not fall, so they keep the counts of ended versions.
     """
 
     def __init__(self) -> None:
-        """Nothing measured yet."""
+        """Start with no measurements."""
         self._lock = threading.Lock()
         self._dropped: Counter[tuple[ServableId, str, Priority]] = Counter()
         self._unwarmed: Counter[tuple[ServableId, str]] = Counter()
@@ -70,7 +70,7 @@ class Measurements:
         self._batches = BatchMeasurements()
         self.devices = DeviceMeasurements()
 
-    # Told by the parts that measure.
+    # Called by the parts that measure.
 
     def request_finished(
         self,
@@ -83,11 +83,11 @@ class Measurements:
         code: Code,
         latency_s: float,
     ) -> None:
-        """A front-end answered."""
+        """Record the response of a front-end."""
         self._requests[model, version, signature, method, protocol, code].add(latency_s)
 
     def examples_received(self, *, model: str, count: int) -> None:
-        """A request carried tf.Examples."""
+        """Record the number of tf.Examples in a request."""
         self.examples[model].add(count)
 
     def batch_finished(
@@ -103,7 +103,7 @@ class Measurements:
         expected_s: float = 0.0,
         has_buckets: bool = True,
     ) -> None:
-        """A batch ran."""
+        """Record a batch that ran."""
         self._batches.note(
             FinishedBatch(servable, signature, api, task_rows, bucket, queue_waits_s, run_s, expected_s, has_buckets)
         )
@@ -111,35 +111,35 @@ class Measurements:
     def finish_predicted(
         self, *, servable: ServableId, signature: str, errors_s: Sequence[float], host_s: float
     ) -> None:
-        """Requests whose finish had been predicted were answered."""
+        """Record the errors of predicted finish times, and the signature's host allowance, in seconds."""
         with self._lock:
             self._host_s[BatchKey(servable, signature)] = host_s
         self._batches.finish_error[BatchKey(servable, signature)].add_all(errors_s)
 
     def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
-        """A shape ran that warm-up had not run."""
+        """Record the first run of a shape that warm-up did not run."""
         with self._lock:
             self._unwarmed[servable, signature] += 1
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
-        """A version is about to serve."""
+        """Record the cost model of a version that is about to serve."""
         with self._lock:
             self._costs[servable] = costs
 
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
-        """A queued request left before it ran."""
+        """Record a request that left the queue before it ran."""
         with self._lock:
             self._dropped[servable, reason, priority] += 1
 
     def request_logged(self, *, model: str, outcome: str) -> None:
-        """An entry of the request log was `written`, or dropped: `queue_full`, `write_failed`."""
+        """Record an entry of the request log: `written`, or dropped as `queue_full` or `write_failed`."""
         with self._lock:
             self._logged[model, outcome] += 1
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
-        """A version entered `state`; at its end its series end too, but for one that says so."""
+        """Record a version's state. When the version ends, its series are removed, except its state."""
         with self._lock:
-            # At the end: those that have ended are in the order in which they did.
+            # Insert it last: ended versions stay in the order in which they ended.
             self._states.pop(servable, None)
             self._states[servable] = state
             if state is not State.END:
@@ -161,60 +161,60 @@ class Measurements:
         self._forget(gone)
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
-        """A version was warmed up."""
+        """Record the warm-up of a version."""
         with self._lock:
             self._warmups[servable] = Warmup(path, records, duration_s)
 
-    # Asked by pages.
+    # Read by the metrics page.
 
     @property
     def batches(self) -> BatchMeasurements:
-        """What was measured of batches, up to now."""
+        """Measurements of batches, up to now."""
         self._batches.count()
         return self._batches
 
     def requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
-        """Latencies in seconds of what the versions that are there have answered, and what none was asked for."""
+        """Return request latencies in seconds by key, without those of ended versions."""
         return ((RequestKey(*key), histogram) for key, histogram in self._requests.items())
 
     def all_requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
-        """`requests`, and what versions that have ended had answered; a key may come twice."""
+        """Return the latencies of `requests`, then those of ended versions. A key may occur twice."""
         ended = ((RequestKey(*key), histogram) for key, histogram in self._ended_requests.items())
         return itertools.chain(self.requests(), ended)
 
     def dropped(self) -> dict[tuple[ServableId, str, Priority], int]:
-        """Requests that left the queue before they ran, by version, reason and priority."""
+        """Return the number of requests that left the queue before they ran, by version, reason and priority."""
         with self._lock:
             return dict(self._dropped)
 
     def unwarmed(self) -> dict[tuple[ServableId, str], int]:
-        """First runs of shapes that warm-up had not run, by version and signature."""
+        """Return the number of runs of shapes that were new after warm-up, by version and signature."""
         with self._lock:
             return dict(self._unwarmed)
 
     def costs(self) -> dict[ServableId, tuple[CurveSnapshot, ...]]:
-        """What each version that is there has learned of its runs."""
+        """Return the learned cost curves of each version that has not ended."""
         with self._lock:
             models = dict(self._costs)
         return {servable: costs.snapshot() for servable, costs in models.items()}
 
     def kept_for_host(self) -> dict[BatchKey, float]:
-        """Seconds of latency objectives that are kept for what happens outside the batcher."""
+        """Return the host allowances: seconds of latency objectives that are reserved for work outside the batcher."""
         with self._lock:
             return dict(self._host_s)
 
     def warmups(self) -> dict[ServableId, Warmup]:
-        """The warm-up of every version that is there and had one."""
+        """Return the warm-up of each version that had one and has not ended."""
         with self._lock:
             return dict(self._warmups)
 
     def logged(self) -> dict[tuple[str, str], int]:
-        """Entries of the request log by model and outcome."""
+        """Return the number of entries of the request log, by model and outcome."""
         with self._lock:
             return dict(self._logged)
 
     def states(self) -> dict[ServableId, State]:
-        """Every version's state; of those that have ended only each model's last, and of few models."""
+        """Return the state of each version, including the last ended one of each model, up to a limit."""
         with self._lock:
             return dict(self._states)
 

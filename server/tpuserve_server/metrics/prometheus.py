@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: the one place that imports prometheus_client. The names are public API (docs/serving.md).
+"""Metrics for Prometheus. Only this module imports prometheus_client. The names are public API (docs/serving.md).
 
-prometheus_client's own instruments take a lock and look labels up at every use. These are collected by it instead, when
-the page is asked for, from histograms that are cheap to add to.
+prometheus_client's own instruments take a lock and look up labels at every use. This module instead gives it the values
+of cheaper histograms, when a client requests the page.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,26 +22,26 @@ from tpuserve_server.metrics.upstream import upstream_page
 _REQUEST_LABELS = ("model_name", "version", "signature", "method", "protocol", "code")
 _VERSION_LABELS = ("model_name", "version")
 _BATCH_LABELS = (*_VERSION_LABELS, "signature")
-# Of one signature, where batches have any size.
+# Maximum number of sizes to show for a signature with batches of any size. Beyond it, only powers of two are shown.
 _MOST_SIZES = 32
 
 
 class PrometheusMetrics(Measurements, Collector):
-    """What was measured, as a page for Prometheus: our names, then TensorFlow Serving's, so that both work anywhere."""
+    """Metrics page for Prometheus: this server's names, then TensorFlow Serving's. Dashboards for either work."""
 
     def __init__(self) -> None:
-        """Nothing measured yet."""
+        """Create empty metrics and their registry."""
         super().__init__()
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
     def render(self) -> tuple[bytes, str]:
-        """The exposition text and its content type. Safe from any thread."""
+        """Return the exposition text and its content type. Thread-safe."""
         return generate_latest(self.registry) + upstream_page(self).encode(), CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:
-        """Every family of ours as it is now. Called by the registry."""
+        """Yield this server's families with their current values. The registry calls this method."""
         yield from self._request_families()
         yield from self._batch_families()
         yield from self._cost_families()
@@ -79,7 +79,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield _histograms("batch_run_seconds", text, labels, batches.run.items(), _run_labels)
 
     def _cost_families(self) -> Iterator[Metric]:
-        """What the cost model knows: for each size, and as a line."""
+        """Yield the estimates of the cost model: for each size, and as a fitted line."""
         mean, spread, base, per_row = (
             GaugeMetricFamily(f"tpuserve_batch_cost_{name}", text, labels=[*_BATCH_LABELS, "lengths", *more])
             for name, text, more in (
@@ -175,7 +175,7 @@ def _histograms(
     values: Callable[[Key], Sequence[str]],
     bounds: Sequence[float] | None = None,
 ) -> HistogramMetricFamily:
-    """A family of histograms, by all bounds they have or the chosen ones."""
+    """Return a family of histograms with the given bounds, or with all their bounds."""
     family = HistogramMetricFamily(f"tpuserve_{name}", text, labels=labels)
     for key, histogram in items:
         counts, total = histogram.cumulative(bounds)

@@ -1,7 +1,7 @@
 """TensorFlow Serving's own metrics: names, labels, buckets and text as its Prometheus exporter prints them.
 
-After tensorflow_serving/util/prometheus_exporter.cc: names keep the colon that their first slash became, nothing but a
-TYPE line stands above a family, and counters have no `_total`, which is why prometheus_client cannot print them.
+The format is that of tensorflow_serving/util/prometheus_exporter.cc. prometheus_client cannot print it: names start
+with a colon for their first slash, a family has only a TYPE line, and counters lack `_total`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +19,11 @@ from tpuserve_server.metrics.measurements import Measurements, RequestKey, Warmu
 from tpuserve_server.metrics.series import Key, Series, summed
 
 _BATCHING = "tensorflow:serving:batching_session"
-# model_servers/server.cc names the pool so, unless the batching parameters do.
+# Default name of the pool in model_servers/server.cc, which upstream's batching parameters can override.
 _THREAD_POOL = (("thread_pool_name", "model_server_batch_threads"),)
-# What a classic session's runs are booked under (servables/tensorflow/predict_util.cc).
+# Runtime label of a classic session (servables/tensorflow/predict_util.cc).
 _RUNTIME = "TF1"
-# gRPC's other methods are not counted upstream. REST's all are, but only these have a name there.
+# Upstream counts no other methods of gRPC. It counts all methods of REST, but names only these.
 _REST_APIS = {"Predict": "predict", "Classify": "classify", "Regress": "regress"}
 _LOG_CODES = {"written": Code.OK, "queue_full": Code.RESOURCE_EXHAUSTED, "write_failed": Code.INTERNAL}
 
@@ -34,7 +34,7 @@ _Family: TypeAlias = tuple[str, str, Iterable[str]]
 
 
 def upstream_page(measured: Measurements) -> str:
-    """The lines that TensorFlow Serving's page would have of these measurements; by name, as there."""
+    """Return these measurements as TensorFlow Serving's page, sorted by name as upstream's."""
     lines = []
     for name, kind, samples in sorted(_families(measured)):
         below = [f":{name}{sample}" for sample in samples]
@@ -79,7 +79,7 @@ def _request_latencies(measured: Measurements) -> Iterator[str]:
 
 
 def _timed_as(key: RequestKey) -> _Labels | None:
-    """Upstream times what succeeded alone."""
+    """Return the labels of the latency, or None for a request that upstream does not time, such as a failed one."""
     if key.code is not Code.OK or _counted_as(key) is None:
         return None
     api = key.method if key.protocol == "grpc" else _REST_APIS.get(key.method, "")
@@ -101,7 +101,7 @@ def _example_labels(model: str) -> _Labels:
 
 
 def _recorded_warmups(measured: Measurements) -> Iterator[tuple[_Labels, Warmup]]:
-    """Upstream measures what has recorded requests; a warm-up that fails it hardly ever does, and here never."""
+    """Yield warm-ups with recorded requests, as upstream. This server never reports a failed warm-up."""
     for warmup in measured.warmups().values():
         if warmup.records:
             yield (("model_path", str(warmup.path)), ("status", "OK")), warmup
@@ -129,7 +129,7 @@ def _run_count(measured: Measurements) -> Iterator[str]:
         yield _counter((), histogram.total())
 
 
-# The text.
+# Text format.
 
 
 def _counter(labels: _Labels, value: int) -> str:
@@ -142,7 +142,7 @@ def _series(series: Series[Key], labels: Callable[[Key], _Labels]) -> Iterator[s
 
 
 def _histogram(labels: _Labels, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[str]:
-    # A bound has six digits there, as absl::StrCat prints a double; a sum too, but here it keeps what it has.
+    # Upstream prints six digits of bounds and sums (absl::StrCat). Sums keep their precision here.
     for limit, count in zip([*(f"{bound:g}" for bound in bounds), "+Inf"], counts, strict=True):
         yield f"_bucket{{{_text((*labels, ('le', limit)))}}} {count}"
     yield f"_sum{{{_text(labels)}}} {total:.15g}"
@@ -154,5 +154,5 @@ def _text(labels: _Labels) -> str:
 
 
 def _escaped(value: str) -> str:
-    # Upstream leaves line feeds alone, with which a page cannot be read.
+    # Upstream does not escape line feeds, which breaks the page.
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,1 +1,1 @@
-"""The log of requests and their answers, sampled, for replay and for training: PredictionLogs in files that rotate."""
+"""Request log: sampled requests and responses as PredictionLogs in rotating files, for replay and training."""

@@ -1,6 +1,6 @@
-"""One logged request with its answer, and the PredictionLog that it becomes.
+"""Logged request with its response, and its serialization as a PredictionLog.
 
-A PredictionLog is put together from the messages as they went over the wire: nothing is parsed and written again.
+A PredictionLog contains the serialized messages from the wire, without parsing them.
 """
 
 import enum
@@ -13,7 +13,7 @@ from tpuserve_formats.varint import varint
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.request_log.options import LogFormat
 
-# A serialized message, or what makes one when the log is written, on the log's thread.
+# A serialized message, or a function that serializes it on the log's thread.
 Payload: TypeAlias = bytes | Callable[[], bytes]
 
 _TAG_REQUEST, _TAG_RESPONSE, _TAG_METADATA = b"\x0a", b"\x12", b"\x0a"
@@ -30,7 +30,7 @@ class LogKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogTarget:
-    """Where a model's entries go: files `PREFIX-…`, and every one of them to be `sampling_rate`'s share."""
+    """Destination of a model's entries: files `PREFIX-…`, for the share `sampling_rate` of its requests."""
 
     prefix: str
     format: LogFormat
@@ -38,13 +38,13 @@ class LogTarget:
 
     @property
     def files(self) -> tuple[str, LogFormat]:
-        """Which files these are: targets that differ in their share alone write to the same."""
+        """Key of the files. Targets that differ only in the sampling rate write to the same files."""
         return self.prefix, self.format
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A request that was answered. `signature` is empty for several; `time_s` counts from 1970."""
+    """Answered request. `signature` is empty for several signatures; `time_s` is Unix time."""
 
     target: LogTarget
     kind: LogKind
@@ -53,11 +53,11 @@ class LogEntry:
     request: Payload
     response: Payload
     time_s: float
-    # What it holds in memory while it waits, about.
+    # Approximate memory of the entry in the queue.
     size_bytes: int
 
     def serialize(self) -> bytes:
-        """The PredictionLog; may take a while."""
+        """Return the serialized PredictionLog. May be slow."""
         messages = _field(_TAG_REQUEST, _bytes(self.request)) + _field(_TAG_RESPONSE, _bytes(self.response))
         # Length-delimited fields: their number and wire type 2.
         return _field(_TAG_METADATA, self._metadata()) + _field(varint(self.kind << 3 | 2), messages)

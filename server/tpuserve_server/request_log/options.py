@@ -1,4 +1,4 @@
-"""What is logged of requests, and how large its files get. Imports nothing heavy: the command line is made of it."""
+"""Options of the request log. Imports no heavy modules, because the command line imports it."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
@@ -10,7 +10,7 @@ LogFormat: TypeAlias = Literal["jsonl", "tfrecord"]
 
 @dataclass(frozen=True, slots=True)
 class RequestLogOptions:
-    """What is logged of every model that does not say itself; None is nothing."""
+    """Log options for models without a LoggingConfig. Without a prefix, their requests are not logged."""
 
     path_prefix: Annotated[
         str | None,
@@ -45,7 +45,7 @@ class RequestLogOptions:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a file is full, and how many stay."""
+    """Maximum size and number of a model's log files."""
 
     max_bytes: Annotated[
         int,

@@ -1,4 +1,4 @@
-"""A file of PredictionLogs: as JSON lines, or as the TFRecord that warm-up reads. Used by one thread."""
+"""File of PredictionLogs: JSON lines, or the TFRecord that warm-up reads. For one thread."""
 
 from pathlib import Path
 from typing import Protocol
@@ -11,19 +11,20 @@ from tpuserve_formats.tf_record import framed
 from tpuserve_server.request_log.options import LogFormat
 from tpuserve_server.wire.tensor_proto import decode_tensor
 
-# More go into a line as base64 of their memory: as numbers they would keep the interpreter from requests for long.
+# Larger tensors are written as base64 of their memory. Formatting their numbers would hold the interpreter, and delay
+# requests, for long.
 _MAX_JSON_VALUES = 1024
 
 
 class RecordFile(Protocol):
-    """An open file. Any method may raise OSError."""
+    """Open file. Any method may raise OSError."""
 
     def write(self, record: bytes) -> int:
-        """Add a serialized PredictionLog; returns the bytes it takes."""
+        """Write a serialized PredictionLog, and return its size in the file in bytes."""
         ...
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Flush the written records to the operating system."""
         ...
 
     def close(self) -> None:
@@ -32,12 +33,12 @@ class RecordFile(Protocol):
 
 
 def open_record_file(path: Path, format_: LogFormat) -> RecordFile:
-    """A new, empty file. Raises OSError."""
+    """Open a new, empty file. Raises OSError."""
     return _JsonLines(path) if format_ == "jsonl" else _TfRecord(path)
 
 
 class _JsonLines:
-    """One PredictionLog a line, in protobuf's JSON with the fields' own names."""
+    """File with one PredictionLog per line, in protobuf's JSON with the fields' own names."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
@@ -75,7 +76,7 @@ def _line(log: PredictionLog) -> bytes:
 
 
 def _pack(name: str, tensor: TensorProto) -> None:
-    """Turn the typed field of a large tensor of numbers into its tensor_content."""
+    """Move the values of a large numeric tensor from its typed field to tensor_content."""
     if tensor.tensor_content or tensor.string_val or tensor.ByteSize() <= _MAX_JSON_VALUES:
         return
     array = decode_tensor(name, tensor)

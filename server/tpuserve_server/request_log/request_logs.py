@@ -1,4 +1,4 @@
-"""RequestLogs: which requests are logged, and where to."""
+"""RequestLogs: selects the requests to log and their destination."""
 
 import random
 import time
@@ -18,35 +18,35 @@ _FORMATS: Mapping[str, LogFormat] = {"jsonl": "jsonl", "tfrecord": "tfrecord"}
 
 
 class RequestLogs:
-    """Chooses requests by their model's sampling rate. Called on any thread; `_targets` is only ever replaced."""
+    """Chooses requests by their model's sampling rate. Thread-safe: `_targets` is replaced, and never changed."""
 
     def __init__(
         self, options: RequestLogOptions, writer: LogWriter, sample: Callable[[], float] = random.random
     ) -> None:
-        """`sample` draws from [0, 1)."""
+        """Log no requests until `configure`. `sample` draws from [0, 1)."""
         self._options = options
         self._writer = writer
         self._sample = sample
         self._targets: Mapping[str, LogTarget] = {}
 
     def check(self, configs: Sequence[ModelConfig]) -> None:
-        """Raise what `configure` would, and change nothing."""
+        """Raise the errors of `configure`, and change nothing."""
         for config in configs:
             self._target(config)
 
     def configure(self, configs: Sequence[ModelConfig]) -> None:
-        """Log these models from now on; one without a LoggingConfig as the options say.
+        """Log these models from now on. Models without a LoggingConfig use the options. An error changes no target.
 
         Raises:
-            InvalidArgument: a sampling rate is none, or a prefix is missing; nothing has changed then.
-            NotFound: a type is not known, with upstream's words (core/log_collector.cc); nothing has changed then.
+            InvalidArgument: a sampling rate is out of range, or a prefix is missing.
+            NotFound: a type is unknown. The message is upstream's (core/log_collector.cc).
         """
         targets = {config.name: self._target(config) for config in configs}
         self._targets = {name: target for name, target in targets.items() if target and target.sampling_rate > 0}
         self._writer.keep(frozenset(self._targets.values()))
 
     def choose(self, model: str) -> LogTarget | None:
-        """Where to log this request, if it is drawn. Costs a look-up where nothing is logged."""
+        """Return the destination of this request, or None if it is not drawn. Cheap for a model that is not logged."""
         target = self._targets.get(model)
         return target if target is not None and self._sample() < target.sampling_rate else None
 
@@ -61,17 +61,17 @@ class RequestLogs:
         *,
         size_bytes: int = 0,
     ) -> None:
-        """Log a request that was answered. Never waits; what finds no room is dropped and counted.
+        """Log an answered request. Never blocks: if the queue is full, the entry is dropped and counted.
 
-        `size_bytes` is the memory that payloads hold that are not there as bytes yet.
+        `size_bytes` is the memory of payloads that are not serialized yet.
         """
         size_bytes += sum(len(payload) for payload in (request, response) if isinstance(payload, bytes))
         self._writer.add(LogEntry(target, kind, servable, signature, request, response, time.time(), size_bytes))
 
     def add_predict(self, target: LogTarget, inputs: Tensors, result: PredictResult, *, size_bytes: int) -> None:
-        """Log a prediction that did not come over gRPC as if it had; its messages are made by the log's thread.
+        """Log a prediction of another protocol in gRPC's messages, which the log's thread creates.
 
-        `size_bytes` is the memory that the arrays hold; the size of what they were read from and written to will do.
+        `size_bytes` is the memory of the arrays. The size of the request and the response is a good estimate.
         """
         request = partial(encode_predict_request, result.servable, result.signature_name, inputs)
         response = partial(encode_predict_response, result)
@@ -90,7 +90,7 @@ class RequestLogs:
         if logging is None:
             if options.path_prefix is None:
                 return None
-            # A file of its own for each model: warm-up wants one model's records.
+            # Each model has a separate file, because warm-up reads one model's records.
             return LogTarget(f"{options.path_prefix}-{quote(model, safe='')}", options.format, options.sampling_rate)
         log_format = _FORMATS.get(logging.type or options.format)
         if log_format is None:

@@ -1,4 +1,4 @@
-"""RotatingFiles: one file of PredictionLogs after the other, of bounded size and number. Used by one thread."""
+"""RotatingFiles: a series of files of PredictionLogs, of bounded size and number. For one thread."""
 
 import os
 import re
@@ -16,7 +16,7 @@ class RotatingFiles:
     def __init__(
         self, prefix: str, log_format: LogFormat, rotation: Rotation, now_s: Callable[[], float] = time.time
     ) -> None:
-        """Nothing is opened before the first record."""
+        """Create the series. The first record opens a file."""
         self._prefix = Path(prefix)
         self._format = log_format
         self._rotation = rotation
@@ -26,7 +26,7 @@ class RotatingFiles:
         self._size_bytes = 0
 
     def write(self, record: bytes) -> None:
-        """Add a serialized PredictionLog, and close the file if it is full then. Raises OSError."""
+        """Write a serialized PredictionLog, and close the file if it is full. Raises OSError."""
         if self._file is None:
             self._file = self._open()
             self._size_bytes = 0
@@ -35,12 +35,12 @@ class RotatingFiles:
             self.close()
 
     def flush(self) -> None:
-        """Hand what was written to the operating system. Raises OSError."""
+        """Flush the written records to the operating system. Raises OSError."""
         if self._file is not None:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file; the next record opens another. Raises OSError when what was written could not be kept."""
+        """Close the file; the next record opens another. Raises OSError if written records cannot be kept."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -49,7 +49,7 @@ class RotatingFiles:
         self._prefix.parent.mkdir(parents=True, exist_ok=True)
         self._remove_oldest()
         taken = set(os.listdir(self._prefix.parent))
-        # A log that is ended and begun again within the second, or a container that is: each is process 1.
+        # A name is taken if a log, or a container with its server as process 1, restarts within a second.
         while (name := self._next_name()) in taken:
             pass
         return open_record_file(self._prefix.with_name(name), self._format)
@@ -60,7 +60,7 @@ class RotatingFiles:
         return f"{self._prefix.name}-{when}-{os.getpid()}-{self._opened:06}.{self._format}"
 
     def _remove_oldest(self) -> None:
-        """Leave room for one more. Files of earlier processes count too: names sort by time."""
+        """Remove the oldest files to make room for one. Files of earlier processes count too: names sort by time."""
         ours = re.compile(rf"{re.escape(self._prefix.name)}-\d{{8}}T\d{{6}}-\d+-\d+\.{self._format}")
         names = sorted(name for name in os.listdir(self._prefix.parent) if ours.fullmatch(name))
         for name in names[: max(0, len(names) - self._rotation.max_files + 1)]:

@@ -1,4 +1,4 @@
-"""LogWriter: takes entries from requests, and writes them in a thread of its own."""
+"""LogWriter: takes entries from requests, and writes them on a separate thread."""
 
 import contextlib
 import logging
@@ -18,20 +18,20 @@ _log = logging.getLogger(__name__)
 # LogTarget.files
 Files: TypeAlias = tuple[str, LogFormat]
 
-# What may wait for the disk. One entry may be as large as the largest request.
+# Limits of the queue. One entry may be as large as the largest request.
 _MAX_ENTRIES = 1000
 _MAX_BYTES = 256 << 20
-# Between the first entry's coming and its writing: one wake-up and one flush serve all that come meanwhile.
+# Delay between the first entry and its write. One wake-up and one flush serve all entries of that time.
 _GATHER_S = 0.05
-# After a failure a target is left alone, and its entries are dropped, for so long.
+# Time after a failure in which the entries of a target are dropped.
 _RETRY_AFTER_S = 10.0
 
 
 class LogMetrics(Protocol):
-    """Where it is counted what became of entries. Cheap; called from any thread."""
+    """Counter of entries by outcome. Cheap and thread-safe."""
 
     def request_logged(self, *, model: str, outcome: str) -> None:
-        """`written`; or dropped: `queue_full` or `write_failed`."""
+        """Count an entry: `written`, or dropped as `queue_full` or `write_failed`."""
         ...
 
 
@@ -46,14 +46,14 @@ class _Output:
 
 
 class LogWriter:
-    """A bounded queue, and the thread "request-log" that empties it. What finds no room is dropped and counted.
+    """Bounded queue, and the thread "request-log" that writes its entries. A full queue drops and counts new entries.
 
-    `add` and `keep` are called on any thread and never wait for a disk. `_changed` guards the queue, its size and
+    Any thread may call `add` and `keep`, which never wait for a disk. `_changed` guards the queue, its size and
     `_kept`; `_outputs` belongs to the thread.
     """
 
     def __init__(self, rotation: Rotation, clock: Clock, metrics: LogMetrics) -> None:
-        """Nothing runs yet."""
+        """Create the writer without starting its thread."""
         self._rotation = rotation
         self._clock = clock
         self._metrics = metrics
@@ -71,7 +71,7 @@ class LogWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, close the files and join the thread. Nothing may be added any more."""
+        """Write the queued entries, close the files and join the thread. `add` must not be called afterwards."""
         if self._thread is None:
             return
         with self._changed:
@@ -81,7 +81,7 @@ class LogWriter:
         self._thread = None
 
     def add(self, entry: LogEntry) -> None:
-        """Queue an entry, or drop it when the disk is too far behind."""
+        """Queue an entry, or drop it if the queue is full."""
         with self._changed:
             has_room = len(self._queue) < _MAX_ENTRIES and self._queued_bytes + entry.size_bytes <= _MAX_BYTES
             if has_room:
@@ -93,7 +93,7 @@ class LogWriter:
             self._metrics.request_logged(model=entry.servable.name, outcome="queue_full")
 
     def keep(self, targets: Collection[LogTarget]) -> None:
-        """Close the files of any other target, after what is queued for it."""
+        """Close the files of all other targets, after writing their queued entries."""
         with self._changed:
             self._kept = {target.files for target in targets}
             self._changed.notify()
@@ -106,7 +106,7 @@ class LogWriter:
         self._close_all(list(self._outputs))
 
     def _run_next(self) -> bool:
-        """Write what has gathered, in a frame of its own: while the thread waits, no entry stays alive."""
+        """Write the gathered entries. A separate frame, so that no entry stays alive while the thread waits."""
         with self._changed:
             while not (self._queue or self._stopping or self._outputs.keys() - self._kept):
                 self._changed.wait()
@@ -117,7 +117,7 @@ class LogWriter:
         while entries:
             entry = entries.popleft()
             self._write(entry)
-            # Room is made as entries leave: those that were taken together still hold their memory.
+            # Free the room of one entry at a time: the other entries taken with it still hold their memory.
             with self._changed:
                 self._queued_bytes -= entry.size_bytes
         self._flush_all()
@@ -143,7 +143,7 @@ class LogWriter:
             self._metrics.request_logged(model=output.unsure.pop(), outcome="write_failed")
 
     def _fail(self, files: Files, output: _Output, error: OSError) -> None:
-        """Try again later, with a new file; say so once, until it has worked again."""
+        """Retry later with a new file. Log the error once, until a write succeeds."""
         output.retry_at_s = self._clock.monotonic_s() + _RETRY_AFTER_S
         if not output.failed:
             reason = error.strerror or error
@@ -164,7 +164,7 @@ class LogWriter:
                 self._settle(output, "written")
 
     def _settle(self, output: _Output, outcome: str) -> None:
-        """Count what became of the entries since the last flush."""
+        """Count the entries since the last flush by outcome."""
         for model in output.unsure:
             self._metrics.request_logged(model=model, outcome=outcome)
         output.unsure.clear()
