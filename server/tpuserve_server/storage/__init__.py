@@ -1,1 +1,1 @@
-"""Base paths in object stores: listing what is there, and copying versions into a bounded cache on this machine."""
+"""Base paths in object stores: listing versions, and copying them into a bounded local cache."""

@@ -1,4 +1,4 @@
-"""StorageByScheme: local folders and URIs behind one Storage."""
+"""StorageByScheme: local directories and URIs behind one Storage."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -14,24 +14,24 @@ _FILE = "file://"
 
 
 def is_uri(path: str) -> bool:
-    """Whether a base path lies in a store. `file://` is another way to write a folder, as in TensorFlow."""
+    """Return whether a base path is in a store. A `file://` path is a local directory, as in TensorFlow."""
     return "://" in path and not path.startswith(_FILE)
 
 
 class StorageByScheme:
-    """Hands each base path to the storage that knows it. Keeps no state."""
+    """Storage that forwards each base path to the storage for its scheme. Keeps no state."""
 
     def __init__(self, local: Storage, remote: RemoteStorage) -> None:
-        """Folders go to `local`, URIs to `remote`."""
+        """Send directories to `local` and URIs to `remote`."""
         self._local = local
         self._remote = remote
 
     def check(self, configs: Sequence[ModelConfig]) -> None:
-        """Refuse base paths that nothing here could ever read, before anybody waits for them.
+        """Refuse base paths that this server can never read, before a client waits for them.
 
         Raises:
-            FailedPrecondition: one needs an extra that is not installed.
-            InvalidArgument: one has an unknown scheme, or is a folder that is itself a version.
+            FailedPrecondition: a base path needs an extra that is not installed.
+            InvalidArgument: a base path has an unknown scheme, or is a directory that is itself a version.
         """
         for config in configs:
             if is_uri(config.base_path):
@@ -40,27 +40,27 @@ class StorageByScheme:
                 self._check_folder(config)
 
     def find_versions(self, base_path: str) -> Mapping[int, VersionLocation] | None:
-        """As Storage has it."""
+        """Implement Storage.find_versions."""
         return self._of(base_path).find_versions(base_path.removeprefix(_FILE))
 
     def fingerprint(self, location: VersionLocation) -> str:
-        """As Storage has it."""
+        """Implement Storage.fingerprint."""
         return self._of(location.uri).fingerprint(location)
 
     def missing(self, location: VersionLocation) -> str | None:
-        """As Storage has it."""
+        """Implement Storage.missing."""
         return self._of(location.uri).missing(location)
 
     def find_version_file(self, base_path: str) -> str:
-        """As Storage has it."""
+        """Implement Storage.find_version_file."""
         return self._of(base_path).find_version_file(base_path.removeprefix(_FILE))
 
     def fetch(self, location: VersionLocation) -> Path:
-        """As Storage has it."""
+        """Implement Storage.fetch."""
         return self._of(location.uri).fetch(location)
 
     def release(self, path: Path) -> None:
-        """As Storage has it."""
+        """Implement Storage.release."""
         (self._remote if self._remote.holds(path) else self._local).release(path)
 
     def _check_folder(self, config: ModelConfig) -> None:

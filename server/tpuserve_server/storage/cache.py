@@ -1,4 +1,4 @@
-"""VersionCache: copies of versions on the local disk, whole or not there at all, and never more than a bound."""
+"""VersionCache: complete copies of versions on the local disk, up to a maximum size."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ from tpuserve_server.versions.file_hash import sha256_of
 
 logger = logging.getLogger(__name__)
 
-# Writes a version into an empty folder; the sha256 of each file by its name below that folder.
+# Writes a version into an empty directory, and returns the sha256 of each file by its name relative to the directory.
 Fill: TypeAlias = Callable[[Path], Mapping[str, str]]
 
 _PARTIAL = ".partial"
@@ -27,7 +27,7 @@ _FLAG = "--storage_cache_max_bytes"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A copy on disk, or one that is being made. `used_s` is when it was last taken."""
+    """Copy on disk, complete or in progress. `used_s` is the Unix time of its last use."""
 
     path: Path
     size_bytes: int
@@ -36,7 +36,7 @@ class _Entry:
 
     @classmethod
     def read(cls, path: Path) -> "_Entry":
-        """What the entry says of itself; one that says nothing intelligible has no size and was never used."""
+        """Read the entry's record. An entry with an unreadable record has size 0 and was never used."""
         try:
             record = path / "entry.json"
             said = json.loads(record.read_bytes())
@@ -52,18 +52,21 @@ class _Entry:
 
 
 class VersionCache:
-    """A folder of copies that several threads, and several servers on one machine, may share.
+    """Directory of copies that several threads, and several servers on one machine, may share.
 
-    An entry is `KEY/copy/NAME/…` beside a record of its size and hashes. It is filled under another name and renamed
-    when it is whole. Locks are files': `lock` is held while entries are looked through, made and removed; an entry's
-    own `in-use` is held, shared, by who has taken it, so that nobody evicts it, and exclusively by who fills it. A
-    process that dies lets go of its locks, and what it was filling is cleared away by the next that looks.
+    An entry is `KEY/copy/NAME/…` with a record of its size and hashes. It is filled under another name, and renamed
+    when it is complete.
 
-    `_taken` and `_filling` are guarded by `_changed`.
+    The locks are file locks. A server holds `lock` while it lists, creates or removes entries. Each entry also has a
+    lock `in-use`. Users of the copy hold it shared, so that no server evicts the entry; the thread that fills the entry
+    holds it exclusively. A process that dies releases its locks. The next server that makes a copy removes its
+    unfinished entries.
+
+    `_changed` guards `_taken` and `_filling`.
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        """Nothing is touched before the first `take`."""
+        """Configure the cache. The first `take` creates the directory."""
         self._directory = directory
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
@@ -71,25 +74,25 @@ class VersionCache:
         self._filling: set[str] = set()
 
     def take(self, key: str, name: str, size_bytes: int, fill: Fill) -> Path:
-        """The folder `name` of the entry `key`, filled now unless it is there and undamaged; slow.
+        """Return the directory `name` of the entry `key`. A missing or damaged entry is filled first. Slow.
 
-        It stays until `release`. Of threads that want one entry, one fills it and the others wait for it.
+        The copy stays until `release`. If several threads take a missing entry, one fills it and the others wait.
 
         Raises:
-            ResourceExhausted: it does not fit beside the copies in use.
-            FailedPrecondition: the folder of the cache cannot be used.
-            ServingError: whatever `fill` raised; nothing of it stays behind.
+            ResourceExhausted: the copy does not fit next to the copies in use.
+            FailedPrecondition: the directory of the cache cannot be used.
+            ServingError: an error of `fill`. The unfinished copy is removed.
         """
         with self._alone(key), _disk_errors(self._directory):
             return self._take_copy(key, name) or self._make_copy(key, name, size_bytes, fill)
 
     def holds(self, path: Path) -> bool:
-        """Whether `path` was taken and not released since."""
+        """Return whether `path` is taken and not released."""
         with self._changed:
             return path in self._taken
 
     def release(self, path: Path) -> None:
-        """What `take` returned is no longer needed. The copy stays until its place is."""
+        """Release a path from `take`. The copy stays until its space is needed."""
         with self._changed:
             held = self._taken[path]
             os.close(held.pop())
@@ -128,7 +131,7 @@ class VersionCache:
             _Entry(partial, size_bytes, 0.0, fill(copy)).write()
             with self._locked():
                 entry = self._publish(partial, key)
-                # From exclusive to shared is two steps: nobody may evict the entry between them.
+                # The change from exclusive to shared has two steps. The cache's lock prevents an eviction between them.
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
         except BaseException:
             os.close(descriptor)
@@ -137,10 +140,10 @@ class VersionCache:
         return self._hold(entry / "copy" / name, descriptor)
 
     def _publish(self, partial: Path, key: str) -> Path:
-        """Give the whole copy its name. A copy that another server has made in the meantime makes way, or stays."""
+        """Give the complete copy its name. An older copy of another server is removed, or stays if it is in use."""
         entry = self._directory / key
         if entry.exists() and not _remove(entry):
-            # In use there: this one serves under the name it has, and is cleared away when it is released.
+            # The other copy is in use. This copy keeps its temporary name, and is removed after its release.
             return partial
         return partial.rename(entry)
 
@@ -151,7 +154,7 @@ class VersionCache:
             )
         entries = sorted(
             (_Entry.read(path) for path in self._directory.iterdir() if path.is_dir()),
-            # What a dead process left behind goes first.
+            # Leftovers of dead processes go first.
             key=lambda entry: (not entry.path.name.endswith(_PARTIAL), entry.used_s),
         )
         held = sum(entry.size_bytes for entry in entries)
@@ -171,7 +174,7 @@ class VersionCache:
 
     @contextlib.contextmanager
     def _alone(self, key: str) -> Iterator[None]:
-        """One thread of this process at a time for each entry."""
+        """Admit one thread of this process at a time for each entry."""
         with self._changed:
             self._changed.wait_for(lambda: key not in self._filling)
             self._filling.add(key)
@@ -184,7 +187,7 @@ class VersionCache:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One of all servers and threads at a time."""
+        """Admit one thread of all servers at a time."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self._directory / "lock").open("wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -192,7 +195,7 @@ class VersionCache:
 
 
 def _lock(entry: Path, kind: int) -> int | None:
-    """A descriptor that holds the entry until it is closed; None if others hold it against that."""
+    """Return a descriptor that locks the entry until it is closed, or None if another lock conflicts."""
     descriptor = os.open(entry / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -203,7 +206,7 @@ def _lock(entry: Path, kind: int) -> int | None:
 
 
 def _remove(entry: Path) -> bool:
-    """Remove an entry that nobody holds; False if somebody does. With the cache locked."""
+    """Remove an unused entry, and return whether it is gone. The caller holds the cache's lock."""
     descriptor = _lock(entry, fcntl.LOCK_EX)
     if descriptor is None:
         return False
@@ -213,7 +216,7 @@ def _remove(entry: Path) -> bool:
 
 
 def _is_undamaged(entry: _Entry, name: str) -> bool:
-    """Whether every file is as it was when it was copied: a machine may have lost its power since. Reads them all."""
+    """Return whether all files have their recorded hashes. Reads them all, because a power failure can damage them."""
     try:
         return all(sha256_of(entry.copy_path(name) / file) == digest for file, digest in entry.sha256.items())
     except OSError:
@@ -222,7 +225,7 @@ def _is_undamaged(entry: _Entry, name: str) -> bool:
 
 @contextlib.contextmanager
 def _disk_errors(directory: Path) -> Iterator[None]:
-    """An OSError names a path, which is for the log alone."""
+    """Replace an OSError by FailedPrecondition without the path, which only the log may show."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Copies a version's objects to the local disk: ranges in parallel, verified by the hashes that the store gives."""
+"""Download of a version's objects to the local disk: ranges in parallel, verified with the store's hashes."""
 
 import hashlib
 import logging
@@ -22,7 +22,7 @@ _PROGRESS_S = 10.0
 
 
 class Store(Protocol):
-    """What a download needs of a store; see ObjectStore."""
+    """Methods of a store that a download needs; see ObjectStore."""
 
     def read(self, stored: StoredObject, start: int, end: int) -> bytes: ...
 
@@ -32,11 +32,13 @@ class Store(Protocol):
 def download(
     store: Store, objects: Sequence[StoredObject], target: Path, *, what: str, stop: threading.Event
 ) -> dict[str, str]:
-    """Copy `objects` into the empty folder `target`; the sha256 of each by name. Blocks; `stop` ends it soon.
+    """Copy `objects` into the empty directory `target`, and return the sha256 of each by name.
+
+    Blocks; `stop` ends the download soon.
 
     Raises:
-        FailedPrecondition: a name leads out of the folder, or two names cannot both be files.
-        DataLoss: what arrived is not what the store says that it holds.
+        FailedPrecondition: a name leads out of the directory, or is both a file and a directory.
+        DataLoss: the copied data does not match the store's size or hash.
         Unavailable: the store failed, or `stop` was set.
     """
     try:
@@ -57,10 +59,10 @@ def download(
 
 
 def check_name(name: str) -> None:
-    """Refuse an object's name that would be written outside the folder it is copied to, or under another name.
+    """Refuse an object's name that would lead out of the target directory, or to another name.
 
     Raises:
-        FailedPrecondition: it has a part such as `..`, or an empty one.
+        FailedPrecondition: the name has an empty part, or a part such as `..`.
     """
     if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
         raise FailedPrecondition(f"The object's name {name!r} leads out of the version's folder")
@@ -91,7 +93,7 @@ def _copy_range(store: Store, stored: StoredObject, target: Path, start: int, st
 
 
 def _follow(futures: Sequence[Future[Any]], total_bytes: int, what: str, pool: ThreadPoolExecutor) -> None:
-    """Wait for all, saying now and then how far they are; the first failure ends the rest."""
+    """Wait for all futures and log the progress of a copy. The first failure cancels the rest."""
     waiting: set[Future[Any]] = set(futures)
     copied = 0
     while waiting:
@@ -99,7 +101,7 @@ def _follow(futures: Sequence[Future[Any]], total_bytes: int, what: str, pool: T
         for future in done:
             if (error := future.exception()) is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
-                # A copy: the future's own would keep its frames alive.
+                # Raise a copy, because the future's error would keep its frames alive.
                 raise error.copy() if isinstance(error, ServingError) else error
         if waiting and total_bytes:
             copied += sum(future.result() for future in done)
@@ -107,7 +109,7 @@ def _follow(futures: Sequence[Future[Any]], total_bytes: int, what: str, pool: T
 
 
 def _verify(store: Store, stored: StoredObject, target: Path, stop: threading.Event) -> str:
-    """The sha256 of the copy, whose MD5 or CRC32C is that of the store."""
+    """Check the copy's MD5 and CRC32C against the store's, and return its sha256."""
     sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     crc32c = _crc32c(stored)
     for block in _blocks(target / stored.name):
@@ -138,11 +140,11 @@ def _unavailable(stored: StoredObject, error: StoreError) -> Unavailable:
 
 
 def _crc32c(stored: StoredObject) -> Any:  # noqa: ANN401 - google_crc32c has no types
-    """What computes a CRC32C; None if none is needed, or nothing can."""
+    """Return a CRC32C checksum, or None if it is not needed or not available."""
     if stored.crc32c is None:
         return None
     try:
-        # Comes with gcsfs, and GCS alone speaks of CRC32C.
+        # A dependency of gcsfs. Only GCS reports CRC32C.
         import google_crc32c
     except ImportError:
         return None

@@ -1,4 +1,4 @@
-"""Listings: what stores answer, asked for so that one that hangs keeps nobody waiting for long."""
+"""Listings: queries of stores that limit the wait for a store that hangs."""
 
 import logging
 import threading
@@ -13,19 +13,21 @@ _Answer = TypeVar("_Answer")
 
 
 class StoreAway(OSError):
-    """A store cannot be asked now; the message says why, each time in the same words."""
+    """Error of a store that is unavailable. The message gives the reason, with the same text at each poll."""
 
 
 class Listings(Generic[_Asked, _Answer]):
-    """At most one question of each kind, such as the listing of a base path, under way, on a thread of its own.
+    """Queries of stores, such as the listing of a base path. Each key has at most one query, on a separate thread.
 
-    The polling thread asks for one model after the other: a store that is away must not cost the others their turn.
-    So nobody waits for an answer longer than `patience_s`; the next who asks gets it, or is told at once that it is
-    still missing. `_under_way`, and `_away` with the reasons why, are guarded by `_lock`.
+    The polling thread queries one model after another, and a store that hangs must not delay the other models. A caller
+    therefore waits at most `patience_s` seconds. The next caller gets the late result, or StoreAway at once if the
+    result is still missing.
+
+    `_lock` guards `_under_way`, and `_away` with the reasons.
     """
 
     def __init__(self, look: Callable[[_Asked], _Answer], *, patience_s: float) -> None:
-        """`look` asks the store, blocking; whatever it raises is a reason."""
+        """Take `look`, which queries the store and blocks. Its errors become reasons of StoreAway."""
         self._look = look
         self._patience_s = patience_s
         self._lock = threading.Lock()
@@ -33,10 +35,10 @@ class Listings(Generic[_Asked, _Answer]):
         self._away: dict[_Asked, str] = {}
 
     def get(self, asked: _Asked) -> _Answer:
-        """What the store says to `asked`.
+        """Return the store's result for `asked`. Blocks for at most `patience_s` seconds.
 
         Raises:
-            StoreAway: it failed, or has not answered yet.
+            StoreAway: the query failed, or has no result yet.
         """
         with self._lock:
             late = self._under_way.get(asked)
@@ -44,14 +46,14 @@ class Listings(Generic[_Asked, _Answer]):
         wait([future], 0 if late else self._patience_s)
         if not future.done():
             with self._lock:
-                # As it failed last time, if it did: a poller that says each new reason once has nothing new to say.
+                # Repeat the last reason, if there is one: the poller logs only a new reason.
                 raise StoreAway(self._away.setdefault(asked, "the store has not answered yet"))
         return self._end(asked, future)
 
     def _begin(self, asked: _Asked) -> "Future[_Answer]":
         future: Future[_Answer] = Future()
         self._under_way[asked] = future
-        # A daemon, and never joined: there is no way to end a listing that hangs, and it holds nothing.
+        # A daemon thread that is never joined: a query that hangs cannot be ended, and it holds no resources.
         threading.Thread(target=self._run, args=(asked, future), name="storage-listing", daemon=True).start()
         return future
 
@@ -59,7 +61,7 @@ class Listings(Generic[_Asked, _Answer]):
         try:
             future.set_result(self._look(asked))
         except BaseException as error:
-            # The top of the thread: whoever asks gets it.
+            # The top of the thread: the caller of `get` receives the error.
             future.set_exception(error)
 
     def _end(self, asked: _Asked, future: "Future[_Answer]") -> _Answer:

@@ -1,4 +1,4 @@
-"""ObjectStore: what is needed of a store, over fsspec. Which file system serves which scheme is known here alone."""
+"""ObjectStore: access to a store through fsspec. Only this module maps schemes to file systems."""
 
 import os
 from typing import Any
@@ -6,44 +6,44 @@ from typing import Any
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.storage.objects import StoredObject
 
-# The extra of the server's distribution that a scheme needs.
+# Extra of the server's distribution that a scheme needs.
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 
 
 class StoreError(OSError):
-    """A store failed. For the log: it may name buckets, addresses and keys. `kind` may be shown to anyone."""
+    """Error of a store, for the log only: it may name buckets, addresses and keys. Clients may see `kind`."""
 
     def __init__(self, error: Exception) -> None:
-        # One line and no errno: what is said once must be the same text at the next poll.
+        # One line and no errno, because a repeated reason must have the same text at the next poll.
         self.kind = type(error).__name__
         super().__init__(f"{self.kind}: {str(error).split(chr(10), 1)[0]}")
 
 
 class ObjectStore:
-    """One scheme's file system. Safe to use from several threads."""
+    """File system of one scheme. Thread-safe."""
 
     def __init__(self, scheme: str) -> None:
-        """Credentials and endpoints come from where the store's own tools look for them; no connection is made yet.
+        """Create the file system without connecting. Credentials and endpoints are those of the store's own tools.
 
         Raises:
             FailedPrecondition: an extra is not installed.
-            InvalidArgument: there is no such scheme.
+            InvalidArgument: the scheme is unknown.
         """
         self._files = _file_system(scheme)
         self._is_s3 = _EXTRAS.get(scheme) == "s3"
 
     def list(self, uri: str) -> list[StoredObject] | None:
-        """Every object below `uri`, by name; one call a thousand objects. None if there is nothing there.
+        """Return every object below `uri` by name, or None if there are none. Makes one call per thousand objects.
 
         Raises:
-            StoreError: the store is away, or does not let us in.
+            StoreError: the store is unavailable, or denies access.
         """
         try:
             found: dict[str, dict[str, Any]] = self._files.find(uri, detail=True)
         except FileNotFoundError:
             return None
         except Exception as error:
-            # Each store's library has errors of its own, and its network's.
+            # Each store's library raises its own errors, and those of its network library.
             raise StoreError(error) from error
         prefix = f"{self._files._strip_protocol(uri).rstrip('/')}/"
         objects = [
@@ -54,27 +54,27 @@ class ObjectStore:
         return objects or None
 
     def read(self, stored: StoredObject, start: int, end: int) -> bytes:
-        """Bytes from `start` up to `end`, fewer if the object has become shorter.
+        """Return the bytes from `start` up to `end`: fewer if the object has become shorter.
 
         Raises:
-            StoreError: the object is gone, or as `list`.
+            StoreError: the object is gone, or the store fails as in `list`.
         """
         try:
             content: bytes = self._files.cat_file(stored.key, start=start, end=end)
         except Exception as error:
-            # As in list.
+            # Any error, as in `list`.
             raise StoreError(error) from error
         return content
 
     def says_md5(self, stored: StoredObject) -> bool:
-        """Whether `stored.md5` is an MD5 for sure: S3's ETag of an object encrypted by KMS only looks like one."""
+        """Return whether `stored.md5` is certainly an MD5. S3's ETag only looks like one after encryption by KMS."""
         if not self._is_s3:
             return True
         bucket, _, key = stored.key.partition("/")
         try:
             head = self._files.call_s3("head_object", Bucket=bucket, Key=key)
         except Exception as error:
-            # As in list.
+            # Any error, as in `list`.
             raise StoreError(error) from error
         return not (str(head.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in head)
 
@@ -104,11 +104,11 @@ def _file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec has no types
 
 
 def _gcs(options: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
-    # The plain one. What fsspec would take asks a second API, over gRPC, for the kind of each bucket before the first
-    # byte: credentials that read objects need not allow that, and emulators do not have it.
+    # The plain file system. fsspec's default first queries a second API, over gRPC, for the type of each bucket.
+    # Credentials that can read objects may not allow that, and emulators do not implement it.
     from gcsfs.core import GCSFileSystem
 
     if os.environ.get("STORAGE_EMULATOR_HOST"):
-        # An emulator has no use for credentials, and gcsfs would look for some far and wide.
+        # An emulator needs no credentials, and gcsfs would search for them in many places.
         options["token"] = "anon"
     return GCSFileSystem(**options)

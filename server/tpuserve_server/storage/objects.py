@@ -1,4 +1,4 @@
-"""StoredObject, and what its store says of its contents in a listing."""
+"""StoredObject: an object in a listing, with the metadata that its store reports."""
 
 import base64
 import binascii
@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-# What tells that an object was written anew, in the order of how surely: S3, GCS, Azure, plain file systems.
+# Fields that change when an object is overwritten, the most reliable first: S3, GCS, Azure, plain file systems.
 _TAGS = ("ETag", "etag", "generation", "content_md5", "LastModified", "updated", "last_modified", "mtime", "created")
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object of a listing. `name` is relative to what was listed; `key` is the store's, bucket and all.
+    """Object in a listing. `name` is relative to the listed URI; `key` is the store's, including the bucket.
 
-    `tag` changes when it is written anew. `md5` and `crc32c` are of its contents, where the store gives them.
+    `tag` changes when the object is overwritten. `md5` and `crc32c` are hashes of its contents, or None if the store
+    reports none.
     """
 
     name: str
@@ -28,13 +29,13 @@ class StoredObject:
 
     @classmethod
     def from_listing(cls, name: str, info: Mapping[str, Any]) -> Self:
-        """From an entry of an fsspec listing with details."""
+        """Create an object from an entry of an fsspec listing with details."""
         tag = next((str(info[field]) for field in _TAGS if info.get(field) is not None), "")
         return cls(name, str(info["name"]), int(info["size"] or 0), tag, _md5(info), _base64(info.get("crc32c")))
 
 
 def _md5(info: Mapping[str, Any]) -> bytes | None:
-    """GCS says it; S3's ETag is it, unless the object came in parts (or is encrypted by a key of KMS)."""
+    """Return the MD5, or None if unknown. S3's ETag is the MD5, except after multipart uploads or KMS encryption."""
     if "ETag" in info:
         match = _MD5.fullmatch(str(info["ETag"]))
         return bytes.fromhex(match[1]) if match else None

@@ -20,7 +20,7 @@ from tpuserve_server.versions.parts import find_version_file, missing_part
 
 logger = logging.getLogger(__name__)
 
-# How long the thread that polls waits for a store at a time.
+# Maximum time in seconds that the polling thread waits for a store.
 _PATIENCE_S = 2.0
 
 _UNFINISHED = f"{MANIFEST_FILE} is missing: publishing it was not finished"
@@ -28,7 +28,7 @@ _UNFINISHED = f"{MANIFEST_FILE} is missing: publishing it was not finished"
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version as the last listing had it. Names are relative to it."""
+    """Version in the last listing. Names are relative to the version."""
 
     objects: tuple[StoredObject, ...]
 
@@ -50,7 +50,7 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class _ManifestAt:
-    """A version's manifest in its store."""
+    """Location of a version's manifest in its store."""
 
     uri: str
     store: ObjectStore
@@ -60,7 +60,7 @@ class _ManifestAt:
         return self.uri
 
     def read(self) -> Manifest | None:
-        """None if it is no manifest: its loading says what is wrong with it. Raises StoreError."""
+        """Read the manifest, or return None if it is invalid: the load reports the reason. Raises StoreError."""
         if self.stored.size_bytes > MAX_MANIFEST_BYTES:
             return None
         content = self.store.read(self.stored, 0, self.stored.size_bytes)
@@ -71,14 +71,14 @@ class _ManifestAt:
 
 
 class RemoteStorage:
-    """Object stores by the scheme of a base path. One listing a poll serves everything that is asked of a version.
+    """Storage in object stores, by the scheme of a base path. One listing per poll serves all queries about a version.
 
-    `_stores`, `_versions` (by URI, as last listed), `_version_files` (of base paths without versions) and `_manifests`
-    (by URI, beside the tag they were read at) are guarded by `_lock`.
+    `_lock` guards `_stores`, `_versions` (by URI, as last listed), `_version_files` (of base paths without versions)
+    and `_manifests` (by URI, with the listed object).
     """
 
     def __init__(self, cache: VersionCache, *, patience_s: float = _PATIENCE_S) -> None:
-        """Nothing is connected yet. `patience_s`: how long `find_versions` and `missing` wait for a store."""
+        """Create the storage without connecting. `patience_s`: maximum wait of `find_versions` and `missing`."""
         self._cache = cache
         self._listings: Listings[str, Sequence[StoredObject] | None] = Listings(self._look, patience_s=patience_s)
         self._manifest_reads: Listings[_ManifestAt, Manifest | None] = Listings(_ManifestAt.read, patience_s=patience_s)
@@ -90,21 +90,23 @@ class RemoteStorage:
         self._stop = threading.Event()
 
     def close(self) -> None:
-        """End what is being copied; it fails, and leaves nothing behind."""
+        """Stop the copies in progress. They fail and are removed."""
         self._stop.set()
 
     def check_scheme(self, base_path: str) -> None:
-        """Whether this server knows the store that a base path lies in; asks the store nothing.
+        """Check that this server supports the base path's scheme, without querying the store.
 
         Raises:
             FailedPrecondition: an extra is not installed.
-            InvalidArgument: there is no such scheme.
+            InvalidArgument: the scheme is unknown.
         """
         self._store(base_path)
 
     def find_versions(self, base_path: str) -> dict[int, VersionLocation] | None:
-        """As Storage has it. One call to the store for a thousand objects; None where there are none at all: a store
-        knows no empty folder, and a base path that is wrong, or was emptied by mistake, takes no model away.
+        """Implement Storage.find_versions, with one call to the store per thousand objects.
+
+        Returns None if there are no objects, because a store has no empty directories. A base path that is wrong, or
+        was emptied by mistake, therefore unloads no model.
         """
         base = base_path.rstrip("/")
         objects = self._listings.get(base)
@@ -129,13 +131,14 @@ class RemoteStorage:
         return locations
 
     def fingerprint(self, location: VersionLocation) -> str:
-        """As Storage has it, of the last listing."""
+        """Implement Storage.fingerprint for the last listing."""
         return self._version(location).fingerprint
 
     def missing(self, location: VersionLocation) -> str | None:
-        """As Storage has it. Without a manifest, it looks for the parts that every SavedModel has.
+        """Implement Storage.missing. Without a manifest, check for the files that every model has.
 
-        An object is there at once or not at all, and between two large ones a listing stands still for long.
+        An unchanged listing does not mean that an upload is complete. A store lists an object only when it is complete,
+        so a large object appears long after the previous one.
         """
         version = self._version(location)
         if version.manifest is None:
@@ -149,12 +152,12 @@ class RemoteStorage:
         return next(filter(None, lacking), "")
 
     def find_version_file(self, base_path: str) -> str:
-        """As Storage has it, of the last listing."""
+        """Implement Storage.find_version_file for the last listing."""
         with self._lock:
             return self._version_files.get(base_path.rstrip("/"), "")
 
     def fetch(self, location: VersionLocation) -> Path:
-        """As Storage has it: the copy in the cache, made now unless it is there."""
+        """Implement Storage.fetch. The result is the copy in the cache, which is created if it is missing."""
         try:
             version = self._version(location)
         except FileNotFoundError as error:
@@ -165,11 +168,11 @@ class RemoteStorage:
         return self._cache.take(key, name, version.size_bytes, lambda target: self._fill(location, version, target))
 
     def holds(self, path: Path) -> bool:
-        """Whether `path` came from this storage's `fetch`, and was not released since."""
+        """Return whether `path` is from this storage's `fetch`, and not released."""
         return self._cache.holds(path)
 
     def release(self, path: Path) -> None:
-        """As Storage has it: the copy stays in the cache until its place is needed."""
+        """Implement Storage.release. The copy stays in the cache until its space is needed."""
         self._cache.release(path)
 
     def _fill(self, location: VersionLocation, version: _Version, target: Path) -> Mapping[str, str]:
@@ -198,7 +201,7 @@ class RemoteStorage:
         return version
 
     def _manifest(self, location: VersionLocation, stored: StoredObject) -> Manifest | None:
-        """The version's manifest, read again only when it was written again; None if it is no manifest."""
+        """Return the version's manifest, or None if it is invalid. Read it again only after a change."""
         with self._lock:
             known = self._manifests.get(location.uri)
         if known is not None and known[0] == stored:
@@ -229,6 +232,6 @@ def _is_child(uri: str, base: str) -> bool:
 
 
 def _is_unfinished(version: _Version) -> bool:
-    """Whether publishing it was begun, by our exporter, and has not ended with the manifest (docs/manifest.md)."""
+    """Return whether the exporter has started to publish the version, but not finished (docs/manifest.md)."""
     folder = f"{MANIFEST_FILE.parent.as_posix()}/"
     return version.manifest is None and any(stored.name.startswith(folder) for stored in version.objects)
