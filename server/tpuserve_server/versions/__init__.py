@@ -1,1 +1,1 @@
-"""What is in a version directory, and how it becomes something that answers: manifest, loading, warm-up."""
+"""Version directories and their path to a servable: manifest, loading and warm-up."""

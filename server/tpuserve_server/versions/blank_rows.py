@@ -1,4 +1,4 @@
-"""Made-up rows: what warm-up and trials run where nobody has recorded any."""
+"""Blank rows for warm-up and trials of signatures without recorded requests."""
 
 from collections.abc import Sequence
 

@@ -3,12 +3,12 @@
 import hashlib
 from pathlib import Path
 
-# Large: between two pieces the thread, which may be a nice one, asks for the interpreter's lock.
+# Large, because the thread, which may have a low priority, needs the interpreter's lock between two pieces.
 _PIECE_BYTES = 8 * 2**20
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's contents, in hexadecimal; takes as long as the disk. Raises OSError."""
+    """Return the sha256 of a file in hexadecimal. Blocks while it reads the whole file. Raises OSError."""
     piece, digest = memoryview(bytearray(_PIECE_BYTES)), hashlib.sha256()
     with path.open("rb") as file:
         while count := file.readinto(piece):

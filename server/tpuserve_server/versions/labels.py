@@ -1,18 +1,18 @@
-"""Labels: the names of a version's classes, which the exporter puts beside the model."""
+"""Labels: the names of a version's classes, which the exporter writes next to the model."""
 
 from pathlib import Path
 
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.versions.manifest import Manifest
 
-# An answer with metadata holds all of them.
+# A metadata response contains all of them.
 _MOST_BYTES = 1 << 20
 
 
 def read_labels(version_path: Path, manifest: Manifest | None) -> tuple[str, ...]:
-    """Read the names in the order of the scores. Empty: the manifest names no such file, or one above 1 MiB.
+    """Read the names in the order of the scores. Empty if the manifest names no file, or one above 1 MiB.
 
-    It reads only a file that the manifest lists: `Manifest.verify_files` has checked where those lie.
+    The function reads only a file that the manifest lists, because `Manifest.verify_files` has checked its path.
 
     Raises:
         FailedPrecondition: the file cannot be read as text.

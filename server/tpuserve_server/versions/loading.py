@@ -1,4 +1,4 @@
-"""VersionLoader: verifies a version, loads it, warms it and puts it behind its batcher."""
+"""VersionLoader: verifies a version, loads it, warms it up and creates its batcher."""
 
 import contextlib
 import functools
@@ -35,22 +35,25 @@ from tpuserve_server.versions.warmup_options import WarmupOptions
 _log = logging.getLogger(__name__)
 
 _NO_SEQUENCES = "no signature that is batched has an input with a free dimension besides that of the rows"
-# Names of signatures on a line of the notes.
+# Maximum number of signature names on a line of the notes.
 _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingOptions:
-    """What the operator said about batching and warm-up.
+    """Operator's options for batching and warm-up.
 
-    `enable_batching` None means: batch what its exporter has checked (`rows_independent`), and nothing else, because
-    a free first dimension alone does not say that rows are strangers to each other. True batches every signature whose
-    inputs and outputs all have one, as TensorFlow Serving does; False none. Sizes in `parameters` replace a manifest's.
+    If `enable_batching` is None, the server batches only signatures that the exporter has checked (`rows_independent`).
+    A free first dimension does not prove that rows are independent. True batches every signature whose inputs and
+    outputs all have a free first dimension, as TensorFlow Serving does. False batches none. Sizes in `parameters`
+    replace those of a manifest.
 
-    `read_parameters`, where given, reads what a version's own folder says, which goes over `parameters`. It makes
-    `enable_batching` mean: the versions that say something. `needs_sequences`: it says sequence_buckets, so that there
-    must be something to pad to them; what is said of all models holds for those that have. `is_of_model`: its model's
-    configuration says something of it.
+    `read_parameters`, if given, reads the parameters in a version's directory, which override `parameters`. In this
+    case, `enable_batching` applies only to versions that have parameters, or whose model has them.
+
+    `needs_sequences` is True if the version or its model sets sequence_buckets, so a signature must have sequences to
+    pad. Buckets for all models apply only to models with sequences. `is_of_model` is True if the model's configuration
+    has batching parameters.
     """
 
     enable_batching: bool | None = None
@@ -61,10 +64,10 @@ class LoadingOptions:
     is_of_model: bool = False
 
     def of_model(self, own: BatchingParameters | None) -> "LoadingOptions":
-        """What holds for a model whose configuration says `own` of it.
+        """Return the options of a model whose configuration has the parameters `own`.
 
         Raises:
-            InvalidArgument: the two do not fit together.
+            InvalidArgument: `own` conflicts with the parameters of all models.
         """
         if own is None:
             return self
@@ -73,10 +76,10 @@ class LoadingOptions:
         )
 
     def of_version(self, path: Path) -> "LoadingOptions":
-        """What holds for the version in `path`. Blocking.
+        """Return the options of the version in `path`. Blocks.
 
         Raises:
-            InvalidArgument: its own parameters cannot be used.
+            InvalidArgument: the version's own parameters cannot be used.
         """
         if self.read_parameters is None:
             return self
@@ -92,7 +95,7 @@ class LoadingOptions:
         """Check that each model's own batching settings fit those of all models.
 
         Raises:
-            InvalidArgument: naming the first that does not.
+            InvalidArgument: settings conflict. The message names the first such model.
         """
         for config in configs:
             try:
@@ -102,7 +105,7 @@ class LoadingOptions:
 
 
 class VersionLoader:
-    """Loads with one executor. Used by several loading threads at once; keeps no state between loads."""
+    """Loads versions with one executor. Thread-safe; keeps no state between loads."""
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class VersionLoader:
         metrics: Metrics,
         device: DeviceShare | None = None,
     ) -> None:
-        """Nothing is loaded yet. Versions take turns on `device`; without one each has its own to itself."""
+        """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare."""
         self._storage = storage
         self._executor = executor
         self._options = options
@@ -122,10 +125,10 @@ class VersionLoader:
         self._device = device
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
-        """Fetch, verify, load, warm; blocks as long as that takes.
+        """Fetch, verify, load and warm up a version. Blocks until done.
 
         Raises:
-            ServingError: with the reason; nothing stays behind.
+            ServingError: the load failed. Its resources are released.
         """
         path = self._storage.fetch(aspired.location)
         try:
@@ -135,7 +138,7 @@ class VersionLoader:
             raise
 
     def unload(self, loaded: LoadedVersion) -> None:
-        """Answer what is queued, then stop the device threads and close the servable; blocks until done."""
+        """Answer the queued requests, then stop the device threads and close the servable. Blocks until done."""
         try:
             loaded.batcher.stop()
             loaded.servable.close()
@@ -152,7 +155,7 @@ class VersionLoader:
         labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, files)
-        # What the load has taken, given back in reverse order by whatever raises.
+        # Resources of the load. An error releases them in reverse order.
         with contextlib.ExitStack() as taken:
             taken.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
@@ -181,7 +184,7 @@ class VersionLoader:
     def _try_sequences(
         self, servable: Servable, batching: Mapping[str, BatchingOptions]
     ) -> Mapping[str, BatchingOptions]:
-        """Also without warm-up: what clients get back depends on it."""
+        """Try the sequences. This runs even without warm-up, because the responses depend on the result."""
         if not any(options.sequences for options in batching.values()):
             return batching
         return run_in_background(lambda: try_all_sequences(servable, batching), "sequence-trial")
@@ -194,11 +197,11 @@ class VersionLoader:
         batching: Mapping[str, BatchingOptions],
         costs: CostModel,
     ) -> int:
-        """The number of runs; 0 when it is off."""
+        """Warm up the version, and return the number of runs: 0 if warm-up is off."""
         if not self._options.warmup.enabled:
             return 0
         started_s = self._clock.monotonic_s()
-        # Not the batcher, too: its threads would inherit the niceness.
+        # The batcher is not created in the background, because its threads would inherit the niceness.
         timer = RunTimer(costs, self._clock)
         count = run_in_background(lambda: warm_up(servable, path, batching, self._options.warmup, timer), "warm-up")
         duration_s = self._clock.monotonic_s() - started_s
@@ -212,10 +215,10 @@ class VersionLoader:
 def choose_batching(
     servable: Servable, manifest: Manifest | None, options: LoadingOptions
 ) -> dict[str, BatchingOptions]:
-    """Batching of each signature that is to be batched.
+    """Return the batching options of each signature to batch.
 
     Raises:
-        InvalidArgument: the sizes do not fit together, or the version's own sequence buckets have nothing to pad.
+        InvalidArgument: sizes conflict, or the version's own sequence buckets have no sequences to pad.
     """
     if options.enable_batching is False:
         return {}
@@ -274,7 +277,7 @@ def _notes(
 
 
 def _by_signatures(alike: Mapping[str, list[str]]) -> list[str]:
-    """A line for each description, the commonest last: a model may have dozens of signatures, and these go unnamed."""
+    """Return a line for each description, the most common last. Many signatures become a count without names."""
     described = sorted(alike.items(), key=lambda item: len(item[1]))
     subjects = [", ".join(names) for _, names in described]
     if described and len(described[-1][1]) > _MOST_NAMED:

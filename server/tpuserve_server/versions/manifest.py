@@ -1,7 +1,7 @@
 """The exporter's manifest as the server reads it (docs/manifest.md).
 
-Its parts are those of `tpuserve_formats`, except signatures: the server reads less of them than the exporter writes,
-and accepts manifests that have no more.
+Its parts are those of `tpuserve_formats`, except signatures. The server reads only some of their fields, and accepts
+manifests without the others.
 """
 
 import math
@@ -20,20 +20,20 @@ from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Precision
 from tpuserve_server.versions.file_hash import sha256_of
 
-# A manifest lists files; no list of files is larger.
+# Enough for any list of files.
 MAX_MANIFEST_BYTES = 16 * 2**20
 
 
 class InputEntry(Part):
-    """What pads one input's sequences; None for zeros or empty strings."""
+    """Value that pads one input's sequences; None means zeros or empty strings."""
 
     pad_value: PadValue | None = None
 
 
 class SignatureEntry(Part):
-    """One signature's buckets, and whether its rows may share them with other requests' rows.
+    """Buckets of one signature, and whether its rows may share a batch with rows of other requests.
 
-    `sequence_buckets`, ascending: lengths to which inputs may be padded without changing what is not padding.
+    `sequence_buckets` are ascending lengths. Padding inputs to them does not change the results of the real elements.
     """
 
     batch_sizes: tuple[int, ...] = ()
@@ -43,12 +43,12 @@ class SignatureEntry(Part):
 
     @property
     def pad_values(self) -> dict[str, PadValue]:
-        """By input, where there is one."""
+        """Pad values by input, for inputs that have one."""
         return {name: entry.pad_value for name, entry in self.inputs.items() if entry.pad_value is not None}
 
 
 class Manifest(Part):
-    """What the exporter found out about a version."""
+    """Findings of the exporter about a version."""
 
     format_version: int
     signatures: Mapping[str, SignatureEntry] = Field(default_factory=dict)
@@ -60,15 +60,15 @@ class Manifest(Part):
 
     @classmethod
     def read(cls, version_path: Path) -> Self | None:
-        """The manifest of a version; None if it has none.
+        """Read the manifest of a version, or return None if it has none.
 
         Raises:
-            FailedPrecondition: it cannot be read, or a later exporter wrote it in a format this server does not know.
+            FailedPrecondition: the manifest cannot be read, or has the format of a later exporter.
         """
         path = version_path / MANIFEST_FILE
         try:
             info = path.stat()
-            if stat.S_ISFIFO(info.st_mode):  # Opening it blocks until another process writes to it.
+            if stat.S_ISFIFO(info.st_mode):  # Opening a pipe blocks until another process writes to it.
                 raise FailedPrecondition(f"{MANIFEST_FILE} is a named pipe")
             if info.st_size > MAX_MANIFEST_BYTES:
                 raise FailedPrecondition(f"{MANIFEST_FILE} has more than {MAX_MANIFEST_BYTES >> 20} MiB")
@@ -81,10 +81,10 @@ class Manifest(Part):
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """The manifest that a file's content is.
+        """Parse the content of a manifest's file.
 
         Raises:
-            FailedPrecondition: as `read`.
+            FailedPrecondition: the content is not a manifest, or has the format of a later exporter.
         """
         try:
             manifest = cls.model_validate_json(text)
@@ -101,16 +101,16 @@ class Manifest(Part):
 
     @property
     def precision(self) -> Precision | None:
-        """None for a manifest that records no tolerance, or an infinite one."""
+        """Compute dtype and tolerances; None if the manifest has no tolerance, or an infinite one."""
         if self.parity is None or math.isinf(self.parity.atol) or math.isinf(self.parity.rtol):
             return None
         return Precision(self.compute_dtype, self.parity.atol, self.parity.rtol)
 
     def verify_files(self, version_path: Path) -> None:
-        """Read every file once and compare it with its hash; takes as long as the disk.
+        """Read every file once and compare it with its hash. Blocks while it reads the files.
 
         Raises:
-            FailedPrecondition: naming the first file that is missing, cut short or changed.
+            FailedPrecondition: a file is missing, truncated or changed. The message names the first.
         """
         for name, entry in sorted(self.files.items()):
             _verify_size(version_path, name, entry)
@@ -126,9 +126,9 @@ class Manifest(Part):
 
 
 def missing_file(version_path: Path) -> str | None:
-    """Name a file of the manifest that is not there at full size; empty for none, None without a manifest.
+    """Describe a listed file that is missing or has another size: empty for none, None without a manifest.
 
-    Cheap: loading reads the contents.
+    Cheap, because it compares only sizes. Loading reads the contents.
     """
     try:
         manifest = Manifest.read(version_path)
@@ -142,7 +142,7 @@ def missing_file(version_path: Path) -> str | None:
 
 
 def describe_size(name: str, entry: ManifestFile, size_bytes: int | None) -> str:
-    """Describe a file whose size is not the manifest's; empty for the right size. `size_bytes` None: no such file."""
+    """Describe a file of the wrong size; empty for the right size. `size_bytes` is None for a missing file."""
     if size_bytes is None:
         return f"{name} is missing; the manifest lists it"
     if size_bytes != entry.size_bytes:
@@ -153,12 +153,12 @@ def describe_size(name: str, entry: ManifestFile, size_bytes: int | None) -> str
 def _verify_size(version_path: Path, name: str, entry: ManifestFile) -> None:
     path = version_path / name
     try:
-        # A manifest is outside data: it must not make the server read what lies elsewhere.
+        # A manifest is untrusted: it must not make the server read files outside the directory.
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(version_path)):
             raise FailedPrecondition(f"{name} in the manifest leaves the version directory")
         size_bytes = path.stat().st_size if path.is_file() else None
     except (OSError, ValueError) as error:
-        # ValueError is how pathlib refuses a name with a NUL.
+        # pathlib raises ValueError for a name with a NUL.
         raise FailedPrecondition(f"{name!r} in the manifest cannot be looked at: {type(error).__name__}") from error
     if wrong := describe_size(name, entry, size_bytes):
         raise FailedPrecondition(wrong)

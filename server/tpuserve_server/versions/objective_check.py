@@ -1,4 +1,4 @@
-"""Whether a latency objective can be kept at all, by what warm-up has measured."""
+"""Check of latency objectives against the times that warm-up has measured."""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from tpuserve_server.core.errors import InvalidArgument
 
 
 def check_objectives(batching: Mapping[str, BatchingOptions], costs: CostModel) -> None:
-    """Nothing is said of signatures that were not warmed.
+    """Refuse latency objectives that no batch can meet. Signatures without warm-up are not checked.
 
-    What counts is the fastest run there was: beside traffic, to which a load gives way, the usual one says how busy the
-    machine is, and a version that is to take over from one which keeps the objective would be refused for that.
+    The fastest run decides. During live traffic, to which a load yields, the mean shows how busy the machine is. A
+    check of the mean would refuse a new version whose objective the current version meets.
 
     Raises:
-        InvalidArgument: no batch of a signature has run within its objective, with what would work.
+        InvalidArgument: no batch of a signature has run within its objective. The message gives one that would work.
     """
     for name, options in batching.items():
         cheapest = _cheapest(name, costs)

@@ -1,4 +1,4 @@
-"""The files that every model has, whoever wrote it. They tell a version that is being copied from a whole one."""
+"""Files that every model has, whatever tool wrote it. An incomplete copy of a version lacks some of them."""
 
 import re
 from collections.abc import Collection
@@ -13,9 +13,9 @@ _SHARD = re.compile(r"(?P<stem>.+)\.data-[0-9]{5}-of-(?P<count>[0-9]{5})")
 
 
 def missing_part(names: Collection[str]) -> str:
-    """Name a file of a model that a version without a manifest lacks; empty for none.
+    """Describe a model's file that a version without a manifest lacks; empty for none.
 
-    `names` are those of its files, relative and with slashes.
+    `names` are the relative names of its files, with slashes.
     """
     present = set(names)
     if not present:
@@ -31,5 +31,5 @@ def missing_part(names: Collection[str]) -> str:
 
 
 def find_version_file(names: Collection[str]) -> str:
-    """Return the name that shows a folder to be a version, not a base path; empty for none."""
+    """Return the file name that marks a directory as a version, not a base path; empty for none."""
     return next((name for name in (*MODEL_FILES, MANIFEST_FILE.as_posix()) if name in names), "")

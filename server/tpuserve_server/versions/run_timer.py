@@ -1,37 +1,37 @@
-"""RunTimer: how long a version's batches take, measured at warm-up."""
+"""RunTimer: measures the run times of a version's batches at warm-up."""
 
 from collections.abc import Callable
 
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Clock
 
-# Of one shape: enough for a mean, and for a spread that live batches soon make a better one. If there are so many, the
-# slowest is left out: something else was going on.
+# Maximum number of runs of one shape. They give a mean and a first spread, which live batches soon improve. The slowest
+# of them is omitted, because other work has probably delayed it.
 _MOST_RUNS = 5
-# After this long there is one run of a shape, and no more: of slow batches a few say enough, and a version that has
-# hundreds of shapes is to serve at last.
+# After these times a shape runs only once. A few runs of slow batches are enough, and a version with hundreds of shapes
+# must become available.
 _SHAPE_BUDGET_S = 0.25
 _VERSION_BUDGET_S = 5.0
 
 
 class RunTimer:
-    """Teaches a cost model. Used by one thread.
+    """Timer that trains a cost model. For one thread.
 
-    Times are what a run takes beside whatever else the machine does, and warm-up gives way to requests of other
-    versions: they are rather too long than too short until live batches correct them.
+    The times include delays by other work of the machine, and warm-up yields to requests of other versions. They are
+    therefore too long rather than too short, until live batches correct them.
     """
 
     def __init__(self, costs: CostModel, clock: Clock) -> None:
-        """Teach `costs`."""
+        """Take the cost model to train."""
         self._costs = costs
         self._clock = clock
         self._left_s = _VERSION_BUDGET_S
 
     def time(self, run: Callable[[], object], signature_name: str, rows: int, lengths: tuple[int, ...] = ()) -> None:
-        """Call `run`, which has been called before, so that nothing is compiled any more; at least once.
+        """Call `run` at least once and record its times. The caller has run it before, so it no longer compiles.
 
         Raises:
-            ServingError: from `run`.
+            ServingError: an error of `run`.
         """
         budget_s = min(_SHAPE_BUDGET_S, self._left_s)
         runs_s: list[float] = []

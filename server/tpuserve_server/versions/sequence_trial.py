@@ -1,6 +1,7 @@
-"""A trial of a model's sequences: which of its inputs' lengths must be equal, and which of them each output has.
+"""Trial of a model's sequences: finds input lengths that must be equal, and the input length of each output.
 
-A signature does not say: it leaves them all free. So the model is run with made-up rows of two lengths.
+A signature does not state them, because all these dimensions are free. The trial runs the model with blank rows of two
+lengths.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import Signature
 from tpuserve_server.versions.blank_rows import blank_rows
 
-# Of more input axes the ties are not looked for: every set of them may need a run.
+# Maximum number of input axes to search for ties, because each set of axes may need a run.
 _MOST_AXES = 4
 
 # Axes by index.
@@ -23,7 +24,7 @@ _Group: TypeAlias = frozenset[int]
 
 
 def try_all_sequences(servable: Servable, batching: Mapping[str, BatchingOptions]) -> dict[str, BatchingOptions]:
-    """The same batching, and what trials tell of the sequences in it; blocks."""
+    """Return the batching with the results of trials of its sequences. Blocks."""
     return {
         name: options
         if options.sequences is None
@@ -36,9 +37,10 @@ def try_all_sequences(servable: Servable, batching: Mapping[str, BatchingOptions
 
 
 def try_sequences(servable: Servable, signature: Signature, sequences: Sequences, rows: int) -> Sequences:
-    """What a few runs of `rows` rows tell of `sequences`, or the same again; blocks. Never raises for a run that fails.
+    """Return `sequences` with the results of a few runs of `rows` rows, or unchanged if they fail. Blocks.
 
-    One output axis may follow one input: it has its length in every run. What has not is left as the model makes it.
+    A run that fails raises no error. An output axis follows an input if it has the input's length in every run. Other
+    output axes keep the length that the model gives them.
     """
     lengths = _two_lengths(sequences.buckets)
     if lengths is None:
@@ -68,11 +70,11 @@ class _Trial:
         self._sequences = sequences
         self._rows = rows
         self._short, self._long = lengths
-        # By which axes were long: the sizes of the outputs' free axes.
+        # Sizes of the outputs' free axes, by the set of long input axes.
         self._sizes: dict[_Group, Mapping[Axis, int]] = {}
 
     def runs(self, long: _Group) -> bool:
-        """Whether the model runs when these axes are long."""
+        """Return whether the model runs when these axes are long."""
         lengths = [self._long if index in long else self._short for index in range(len(self._sequences.axes))]
         inputs = blank_rows(self._signature, self._rows, self._sequences, lengths)
         try:
@@ -83,7 +85,7 @@ class _Trial:
         return True
 
     def follows(self, groups: list[_Group]) -> dict[Axis, tuple[int, ...]]:
-        """By output axis, the group that has had its length in every run; nothing where none has."""
+        """Return, for each output axis, the group whose length it has in every run; empty if there is none."""
         return {
             axis: next((tuple(sorted(group)) for group in groups if self._has_length_of(axis, group)), ())
             for axis in self._sequences.follows
@@ -97,7 +99,7 @@ class _Trial:
 
 
 def _two_lengths(buckets: tuple[int, ...]) -> tuple[int, int] | None:
-    """Two that a device may be made ready for, as far as there are two. Not 1, which goes with every length."""
+    """Return two lengths, if possible of buckets, or None. Length 1 is excluded: it is compatible with every length."""
     longer = [length for length in buckets if length > 1]
     if len(longer) > 1:
         return longer[0], longer[1]

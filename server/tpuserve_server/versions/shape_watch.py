@@ -1,44 +1,44 @@
-"""ShapeWatch: a servable that notices runs of shapes which it has not run before."""
+"""ShapeWatch: a servable that reports runs of new shapes."""
 
 from collections.abc import Callable, Hashable, Sequence
 
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import Tensors
 
-# Shapes remembered. Where dimensions are free, clients make them up; what is not remembered is new each time.
+# Maximum number of known shapes, because clients choose free dimensions. Other shapes are new at each run.
 _MOST_SHAPES = 4096
 
 
 class ShapeWatch:
-    """Runs a servable, which it does not own. Safe from any thread: two that bring a shape at once may both be told.
+    """Wrapper of a servable that it does not own. Thread-safe; two threads with one new shape may both report it.
 
-    A device compiles for each combination of a signature, outputs and shapes of inputs: warm-up brings those that are
-    expected, and whoever brings another waits for the compiler.
+    A device compiles for each combination of a signature, outputs and input shapes. Warm-up runs the expected
+    combinations. A request with another one waits for the compiler.
     """
 
     def __init__(self, servable: Servable) -> None:
-        """No shape is known."""
+        """Wrap `servable`, without known shapes."""
         self._servable = servable
         self._known: set[Hashable] = set()
         self._on_new: Callable[[str], object] | None = None
-        # Copied: asked for with every batch.
+        # Copied, because every batch reads them.
         self.signatures = servable.signatures
         self.device = servable.device
         self.max_in_flight = servable.max_in_flight
 
     def tell(self, on_new: Callable[[str], object]) -> None:
-        """From now on call `on_new` with the signature's name when a shape is new, on the thread that brings it."""
+        """Call `on_new` with the signature's name for each new shape from now on, on the thread that runs it."""
         self._on_new = on_new
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """As Servable.dispatch."""
+        """Implement Servable.dispatch."""
         shape = (signature_name, tuple(output_names), *[array.shape for array in inputs.values()])
         if shape not in self._known:
             self._notice(signature_name, shape)
         return self._servable.dispatch(signature_name, inputs, output_names)
 
     def close(self) -> None:
-        """Nothing is its own."""
+        """Do nothing, because the servable has another owner."""
 
     def _notice(self, signature_name: str, shape: Hashable) -> None:
         if len(self._known) < _MOST_SHAPES:

@@ -1,4 +1,4 @@
-"""Warm-up: every bucket of every signature runs once before a version is AVAILABLE, so that no request is the first."""
+"""Warm-up: runs a version's buckets before it is AVAILABLE, so that no request waits for a first run."""
 
 import functools
 import itertools
@@ -25,13 +25,13 @@ from tpuserve_server.wire.inference_method import EXAMPLES_INPUT
 
 _log = logging.getLogger(__name__)
 
-# Of one signature. Where sequences of several lengths make more, few of them will be asked for.
+# Maximum number of shapes of one signature. If several sequence lengths give more, clients request few of them.
 _MOST_SHAPES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupCount:
-    """How many records were read, and how many runs of the model there were, made-up ones among them."""
+    """Number of records, and number of runs of the model, including those of blank rows."""
 
     records: int = 0
     runs: int = 0
@@ -44,17 +44,17 @@ def warm_up(
     options: WarmupOptions,
     timer: RunTimer | None = None,
 ) -> WarmupCount:
-    """Run the recorded requests, then each bucket with recorded or made-up rows; blocks.
+    """Run the recorded requests, then each bucket with recorded or blank rows. Blocks.
 
-    A `timer` runs the buckets a few times more, which are not counted.
+    A `timer` runs the buckets a few more times. These runs are not counted.
 
     Raises:
-        ServingError: a recorded request failed, with its own code. Made-up rows may be nonsense to a model: their
-            failure is no error.
+        ServingError: a recorded request failed, with its own code. Failures of blank rows are ignored, because a model
+            may not accept such rows.
     """
     records = runs = 0
     samples: dict[str, Tensors] = {}
-    # A slow model's recorded requests are what it takes long for: what one of them has run is not run again.
+    # Shapes that a recorded request has run. They are not run again, which saves time for a slow model.
     replayed: set[Hashable] = set()
     for record in read_records(version_path):
         try:
@@ -88,8 +88,8 @@ def warm_up(
 
 
 def _shapes(batching: BatchingOptions) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Rows and lengths of every batch there can be."""
-    # Without buckets nothing is padded, and no size is more likely than another; what they cost shows when they run.
+    """Return the rows and lengths of every possible batch."""
+    # Without buckets, batches are not padded and no size is likelier than another. Live batches show their costs.
     sizes = batching.buckets or (1,)
     lengths = [()] if batching.sequences is None else list(batching.sequences.combinations())
     if len(sizes) * len(lengths) > _MOST_SHAPES:
@@ -102,14 +102,14 @@ def _shapes(batching: BatchingOptions) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def _shape(signature: Signature, inputs: Tensors, output_names: Sequence[str]) -> Hashable:
-    """What a device compiles for."""
+    """Return the combination that a device compiles for."""
     return (signature.name, tuple(output_names), *[inputs[name].shape for name in sorted(inputs)])
 
 
 def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | None) -> Iterator[Tensors]:
-    """Run a recorded request as the batcher runs a lone one: padded to a bucket, in parts if it is split.
+    """Run a recorded request as the batcher runs a single one: padded to a bucket, and split if necessary.
 
-    Yields the inputs of each run that has ended.
+    Yields the inputs of each completed run.
     """
     complete = len(run.inputs) == len(run.signature.inputs)
     if batching is None or not complete or not matches_shapes(run.signature, run.inputs) or not count_rows(run.inputs):
@@ -127,7 +127,7 @@ def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | No
 
 
 def _check(run: RecordedRun, inputs: Tensors, outputs: Tensors) -> None:
-    """Outputs that no answer can be made of fail a request, and so the load."""
+    """Raise an error for outputs that cannot become a response. They would fail a request, so they fail the load."""
     if run.method is not None:
         run.method.encode(outputs, len(inputs[EXAMPLES_INPUT]))
 
@@ -142,7 +142,7 @@ def _parts(inputs: Tensors, batching: BatchingOptions) -> Iterator[tuple[Tensors
 
 
 def _pad(inputs: Tensors, rows: int, bucket: int, sequences: Sequences | None) -> Tensors:
-    """As the batcher pads a request that is alone."""
+    """Pad the inputs as the batcher pads a single request."""
     shapes = {name: array.shape[1:] for name, array in inputs.items()}
     if sequences is None:
         batch = empty_batch(inputs, shapes, bucket)
@@ -158,7 +158,7 @@ def _run(servable: Servable, signature: Signature, inputs: Tensors) -> None:
 
 
 def _try(run: Callable[[], None], recorded: bool) -> bool:
-    """Whether it succeeds."""
+    """Return whether `run` succeeds. Raises the error of a recorded request."""
     try:
         run()
     except ServingError:
@@ -169,19 +169,19 @@ def _try(run: Callable[[], None], recorded: bool) -> bool:
 
 
 def _find_sample(sample: Tensors | None, signature: Signature) -> Tensors | None:
-    """The sample's first row, where it can be made one of a batch."""
+    """Return the sample's first row, or None if it cannot be in a batch."""
     if sample is None or not matches_shapes(signature, sample) or not all(len(array) for array in sample.values()):
         return None
     return {name: array[:1] for name, array in sample.items()}
 
 
 def _is_as_recorded(sample: Tensors, sequences: Sequences | None, lengths: tuple[int, ...]) -> bool:
-    """Whether a request with this row runs at these lengths."""
+    """Return whether a request with this row runs at these lengths."""
     return sequences is None or sequences.padded_lengths(sample) == lengths
 
 
 def _resize(sample: Tensors, rows: int, sequences: Sequences | None, lengths: tuple[int, ...]) -> Tensors:
-    """`rows` rows like the sample's; its sequences cut or padded to `lengths`."""
+    """Return `rows` rows like the sample's, with its sequences cropped or padded to `lengths`."""
     if sequences is None:
         return {name: np.repeat(array, rows, axis=0) for name, array in sample.items()}
     row = sequences.crop(sample, lengths)

@@ -1,4 +1,4 @@
-"""WarmupOptions: what runs before a version is available. Imports nothing heavy: the command line is made of it."""
+"""WarmupOptions: options of warm-up. Imports no heavy modules, because the command line imports it."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,7 +8,7 @@ from tpuserve_server.core.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class WarmupOptions:
-    """Off or on, how often each record is run (0, TensorFlow Serving's default, is once), and which checks hold."""
+    """Options of warm-up. `iterations` is the number of runs of each record; 0, upstream's default, means one."""
 
     enabled: Annotated[
         bool,
@@ -27,5 +27,5 @@ class WarmupOptions:
             at_least=0,
         ),
     ] = 0
-    # enable_signature_method_name_check, which the front-ends have too.
+    # Value of enable_signature_method_name_check, which the front-ends also use.
     check_method_names: bool = False

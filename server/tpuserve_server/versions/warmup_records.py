@@ -1,6 +1,6 @@
-"""Recorded requests of a version: TFRecord of PredictionLog to what there is to run.
+"""Recorded requests of a version, decoded from a TFRecord of PredictionLogs.
 
-Rules: tensorflow_serving/servables/tensorflow/saved_model_warmup_util.cc and saved_model_warmup.cc.
+The rules are those of tensorflow_serving/servables/tensorflow/saved_model_warmup_util.cc and saved_model_warmup.cc.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,13 +26,13 @@ from tpuserve_server.wire.tensor_proto import decode_tensor
 
 RECORDS_PATH = Path("assets.extra", "tf_serving_warmup_requests")
 
-# As TensorFlow Serving: more are an error, not a longer start.
+# TensorFlow Serving's limit. More records are an error.
 MAX_RECORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run of one signature. `method` makes a result of the outputs, and by that checks them; None for Predict."""
+    """Run of one signature. `method` encodes the outputs, which checks them; None for Predict."""
 
     signature: Signature
     inputs: Tensors
@@ -41,11 +41,11 @@ class RecordedRun:
 
 
 def read_records(version_path: Path) -> Iterator[bytes]:
-    """Each record's bytes; none if the version has no recorded requests.
+    """Yield each record's bytes. A version without recorded requests yields none.
 
     Raises:
         InvalidArgument: there are more than MAX_RECORDS.
-        DataLoss: the file is cut short, damaged or no TFRecord.
+        DataLoss: the file is truncated, damaged or not a TFRecord.
     """
     path = version_path / RECORDS_PATH
     if not path.exists():
@@ -65,10 +65,10 @@ def read_records(version_path: Path) -> Iterator[bytes]:
 
 
 def decode_record(record: bytes, signatures: Mapping[str, Signature], *, check_method_names: bool) -> list[RecordedRun]:
-    """What a recorded request runs: nothing for a log without request, several for MultiInference.
+    """Return the runs of a recorded request: none for a log without request, several for MultiInference.
 
     Raises:
-        ServingError: as the request itself would be refused; Unimplemented for a kind that nobody can replay.
+        ServingError: the server would refuse the request. Unimplemented for a kind that the server cannot replay.
     """
     try:
         log = PredictionLog.FromString(record)

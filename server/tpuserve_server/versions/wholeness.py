@@ -1,4 +1,4 @@
-"""Find what a version's folder lacks: by its manifest, else by the files that every model has."""
+"""Check for missing files of a version: by its manifest, otherwise by the files that every model has."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tpuserve_server.versions.parts import missing_part
 
 
 def missing(version_path: Path) -> str | None:
-    """Name a file that a version lacks, as `Storage.missing` does."""
+    """Describe a file that a version lacks, as `Storage.missing` does."""
     lacks = missing_file(version_path)
     if lacks is not None:
         return lacks
