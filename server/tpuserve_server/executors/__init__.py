@@ -1,1 +1,1 @@
-"""What runs models: TensorFlow on the CPU. Executors know the core and the messages alone."""
+"""Executors, which run models: device programs, TensorFlow and LiteRT. They import only the server's core."""

@@ -1,4 +1,4 @@
-"""The seam between the choice of an executor and those that it chooses from: Candidate, Refusal."""
+"""Interface of ExecutorChoice to the executors that it chooses from: Candidate and Refusal."""
 
 import logging
 from dataclasses import dataclass
@@ -12,11 +12,13 @@ from tpuserve_server.core.types import ServableId
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a candidate leaves a version to the next.
+    """Reason why a candidate leaves a version to the next candidate.
 
-    `error` has the reason, for the status and the log. `word` is the metric's; with an empty one, nothing is reported:
-    the version has nothing for this candidate. `failed` names what the candidate tried and could not use; the error of
-    the next candidate names it too. `level` is that of the log.
+    `error` has the reason, for the status and the log. `word` is the reason's label in metrics. A refusal with an empty
+    word is not reported, because the version has no files for this candidate.
+
+    `failed` names the part of the version that the candidate tried and could not use. The error of the next candidate
+    names it too. `level` is the level of the log message.
     """
 
     error: ServingError
@@ -26,29 +28,29 @@ class Refusal:
 
 
 class Candidate(Protocol):
-    """An executor that runs some versions, and says of the others why not. Called by several loading threads at once.
+    """Executor that runs some versions, and refuses the others with a reason. Thread-safe.
 
-    A candidate whose runtime takes long to import imports it for the first version that it takes.
+    A candidate imports a slow runtime only for the first version that it takes.
     """
 
     @property
     def name(self) -> str:
-        """What runs its versions, in the log: `TensorFlow on the CPU`."""
+        """Name in the log, such as `TensorFlow on the CPU`."""
         ...
 
     @property
     def kind(self) -> str:
-        """What its versions run on, for the metric: `tpu`, `gpu` or `cpu`."""
+        """Kind of device that its versions run on, for metrics: `tpu`, `gpu` or `cpu`."""
         ...
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable | Refusal:
-        """Load the version, or leave it to the next candidate; slow.
+        """Load the version, or leave it to the next candidate. Slow.
 
         Raises:
-            ServingError: the version cannot be loaded, and no other candidate is to try it.
+            ServingError: the version cannot be loaded, and no other candidate may try it.
         """
         ...
 
     def tracer(self) -> Tracer | None:
-        """Return what records the runs of this candidate; None as long as it has none of its own to record."""
+        """Return a tracer of this candidate's runs, or None while it has no runs to record."""
         ...

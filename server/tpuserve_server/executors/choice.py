@@ -1,4 +1,4 @@
-"""ExecutorChoice: takes the first candidate that can run a version, and reports why those before it cannot."""
+"""ExecutorChoice: uses the first candidate that can run a version, and reports why earlier ones cannot."""
 
 import logging
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ _log = logging.getLogger(__name__)
 
 
 class ExecutorChoice:
-    """core.servable.Executor, by the first of its candidates that does not refuse. Keeps no state between loads."""
+    """Executor that loads with the first candidate that does not refuse. Keeps no state between loads."""
 
     def __init__(self, candidates: Sequence[Candidate], metrics: DeviceMetrics) -> None:
-        """The best candidate comes first."""
+        """Take the candidates, in order of preference."""
         self._candidates = candidates
         self._metrics = metrics
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable:
-        """Load the version; slow.
+        """Load the version. Slow.
 
         Raises:
-            ServingError: as the candidate that was taken, or as the last that refused.
+            ServingError: the chosen candidate failed, or all candidates refused. The error is that of the last one.
         """
         refusals = [Refusal(FailedPrecondition("no executor is there"))]
         for candidate in self._candidates:
@@ -51,10 +51,10 @@ class ExecutorChoice:
         return ChosenServable(servable, f"{servable.device}: {_reasons(refusals)}")
 
     def tracer(self) -> Tracer:
-        """Return what records runs now: the tracer of the first candidate that has one.
+        """Return the tracer of the first candidate that has one now.
 
         Raises:
-            Internal: none has.
+            Internal: no candidate has a tracer.
         """
         for candidate in self._candidates:
             if (tracer := candidate.tracer()) is not None:
@@ -73,6 +73,6 @@ def _log_choice(servable_id: ServableId, candidate: Candidate, refusals: Sequenc
 
 
 def _with_failures(error: ServingError, refusals: Sequence[Refusal]) -> ServingError:
-    """Add what candidates before had tried and could not use."""
+    """Add the failures of earlier candidates to the message."""
     failures = [f" (and {refusal.failed}: {refusal.error.message})" for refusal in refusals if refusal.failed]
     return type(error)(f"{error.message}{''.join(failures)}") if failures else error

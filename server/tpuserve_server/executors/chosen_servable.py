@@ -1,4 +1,4 @@
-"""ChosenServable: a servable with another description of its device, and a call when it has been closed."""
+"""ChosenServable: a servable with another description of its device, and a callback after its end."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -7,23 +7,23 @@ from tpuserve_server.core.types import Signature, Tensors
 
 
 class ChosenServable:
-    """core.servable.Servable, by another one."""
+    """Servable that wraps another one."""
 
     def __init__(self, servable: Servable, device: str, closed: Callable[[], None] | None = None) -> None:
-        """`closed` is called once, at the end of `close`, also of one that fails."""
+        """Wrap `servable`. `close` calls `closed` at its end, even if it fails."""
         self._servable = servable
-        # Copied: asked for with every batch.
+        # Copied, because every batch reads them.
         self.signatures: Mapping[str, Signature] = servable.signatures
         self.max_in_flight = servable.max_in_flight
         self.device = device
         self._closed = closed
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """As the protocol."""
+        """Implement Servable.dispatch."""
         return self._servable.dispatch(signature_name, inputs, output_names)
 
     def close(self) -> None:
-        """As the protocol."""
+        """Implement Servable.close."""
         try:
             self._servable.close()
         finally:

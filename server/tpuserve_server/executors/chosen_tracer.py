@@ -1,4 +1,4 @@
-"""ChosenTracer: records by the tracer of the executor that runs models when a session starts."""
+"""ChosenTracer: uses the tracer of the executor that runs models when a session starts."""
 
 from collections.abc import Callable
 
@@ -7,15 +7,15 @@ from tpuserve_server.core.tracer import TraceOptions, Tracer
 
 
 class ChosenTracer:
-    """core.tracer.Tracer. No runtime records what another one runs, and TensorBoard shows one host plane only."""
+    """Tracer that uses another one. A runtime records only its own runs, and TensorBoard shows only one host plane."""
 
     def __init__(self, choose: Callable[[], Tracer]) -> None:
-        """`choose` makes the tracer of a session when it starts. It raises Internal where there is none."""
+        """Take `choose`, which returns the tracer for a new session. It raises Internal if there is none."""
         self._choose = choose
         self._active: Tracer | None = None
 
     def start(self, options: TraceOptions) -> None:
-        """As the protocol."""
+        """Implement Tracer.start."""
         if self._active is not None:
             raise Internal("Another profiling session active.")
         tracer = self._choose()
@@ -23,7 +23,7 @@ class ChosenTracer:
         self._active = tracer
 
     def stop(self) -> bytes:
-        """As the protocol."""
+        """Implement Tracer.stop."""
         tracer, self._active = self._active, None
         if tracer is None:
             raise Internal("No profiling session is active.")

@@ -1,6 +1,6 @@
-"""`--device`: whether a version runs its device programs, fails to load, or is left to the next executor.
+"""`--device`: decides whether a version runs its device programs, fails to load, or goes to the next executor.
 
-Imports no JAX before a version has programs: it is an extra, and of no use to a server without them.
+JAX is an extra, and is imported only for a version with device programs.
 """
 
 import functools
@@ -31,21 +31,22 @@ _NEEDS_JAX = "device programs need JAX, which is not installed: pip install 'tpu
 
 
 class DevicePrograms:
-    """executors.candidate.Candidate: versions with device programs, on the device that the operator allows.
+    """Candidate for versions with device programs, on the device that the operator allows.
 
-    `auto` leaves to the next candidate whatever keeps a version from the device. Only where another version of the
-    model is on the device does its load fail instead, and that one goes on. A device asked for by its name is a
-    promise: whatever keeps a version from it fails the load. `cpu` leaves
-    versions without programs, and all versions where there is no JAX.
+    `auto` leaves a version that cannot run on the device to the next candidate. The exception is a version whose
+    programs fail while another version of its model is on the device. Its load fails, and the other version stays.
 
-    `_lock` guards the executor, which is made when the first version needs it, and the number of each model's versions
-    on the device.
+    A device requested by name is a promise: a version that cannot run on it fails to load. `cpu` leaves versions
+    without programs to the next candidate, and all versions if JAX is not installed.
+
+    `_lock` guards the executor, which is created for the first version that needs it, and the number of each model's
+    versions on the device.
     """
 
     name = "device programs"
 
     def __init__(self, wanted: Device, make: Callable[[], "PjrtExecutor"]) -> None:
-        """`wanted` is `--device`. `make` raises ModuleNotFoundError without JAX, ServingError without a device."""
+        """Take `--device`. `make` raises ModuleNotFoundError without JAX, and ServingError without a device."""
         self._wanted = wanted
         self._make = make
         self._lock = threading.Lock()
@@ -54,7 +55,7 @@ class DevicePrograms:
 
     @classmethod
     def of(cls, options: PjrtOptions, host: Executor, metrics: DeviceMetrics, clock: Clock) -> Self:
-        """`host` loads the SavedModels around device programs."""
+        """Create the candidate. `host` loads the SavedModels that run around device programs."""
 
         def make() -> "PjrtExecutor":
             from tpuserve_server.executors.pjrt.executor import PjrtExecutor
@@ -67,11 +68,11 @@ class DevicePrograms:
 
     @property
     def kind(self) -> str:
-        """As the protocol."""
+        """Kind of device; `cpu` before PJRT has started."""
         return "cpu" if self._pjrt is None else self._pjrt.kind
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable | Refusal:
-        """As the protocol."""
+        """Implement Candidate.load."""
         loaded = self._load(servable_id, version)
         if isinstance(loaded, Refusal):
             self._check_allowed(servable_id, loaded)
@@ -81,7 +82,7 @@ class DevicePrograms:
         return ChosenServable(loaded, loaded.device, functools.partial(self._leave_device, servable_id.name))
 
     def tracer(self) -> Tracer | None:
-        """Return JAX's, once a version has come so far that PJRT was started."""
+        """Return JAX's tracer, or None before PJRT has started for a version."""
         if self._pjrt is None:
             return None
         from tpuserve_server.executors.pjrt.tracer import JaxTracer
@@ -101,13 +102,13 @@ class DevicePrograms:
             return Refusal(FailedPrecondition(_NEEDS_JAX), "no_jax", level=logging.WARNING)
         except ServingError as error:
             return Refusal(error, "no_device")
-        except Exception as error:  # a plugin of another JAX, a driver that is not there: they raise what they like
+        except Exception as error:  # a foreign plugin or a missing driver may raise any error
             return Refusal(_unforeseen("PJRT cannot start", error), "no_device")
         try:
             return pjrt.load(servable_id, version)
         except ServingError as error:
             return _failure(error, _word(error))
-        except Exception as error:  # as above, and there is a way to serve without them
+        except Exception as error:  # as above; another executor may serve the version
             return _failure(_unforeseen("its device programs cannot be loaded", error), "device_failed")
 
     def _executor(self) -> "PjrtExecutor":
@@ -121,7 +122,7 @@ class DevicePrograms:
             self._on_device[model] -= 1
 
     def _check_allowed(self, servable_id: ServableId, refusal: Refusal) -> None:
-        """Raise the reason where `--device` leaves the version to no other executor."""
+        """Raise the reason if `--device` does not leave the version to another executor."""
         reason = refusal.error
         is_cpu_anyway = self._wanted == "cpu" and refusal.word in ("no_programs", "no_jax")
         if self._wanted != "auto" and not is_cpu_anyway:
@@ -129,24 +130,24 @@ class DevicePrograms:
         with self._lock:
             is_beside = self._on_device[servable_id.name] > 0
         if is_beside and refusal.failed:
-            # On the CPU it would become available, and the other, which is many times faster, would go for it.
+            # On the CPU, this version would become available and replace the other one, which is many times faster.
             raise type(reason)(f"{reason.message}; another version of {servable_id.name} is on the device, and goes on")
 
 
 def _failure(error: ServingError, word: str) -> Refusal:
-    """Refuse a version that was to run on a device that is there, and did not come so far."""
+    """Return the refusal of a version whose device programs cannot be used."""
     return Refusal(error, word, failed="its device programs", level=logging.WARNING)
 
 
 def _word(error: ServingError) -> str:
-    """What to do about it differs: export it again, make room, or look at device and driver."""
+    """Return the metric's label, by the remedy: export again, free memory, or check the device and driver."""
     if isinstance(error, ResourceExhausted):
         return "no_memory"
     return "programs_refused" if isinstance(error, FailedPrecondition | DataLoss) else "device_failed"
 
 
 def _unforeseen(what: str, error: Exception) -> ServingError:
-    """One line for people; the rest, which may be a fault of ours, is in the log."""
+    """Return a one-line error, and log the traceback, which may show a bug of this server."""
     _log.warning("%s", what, exc_info=error)
     first_line = str(error).strip().partition("\n")[0]
     return Internal(f"{what}: {type(error).__name__}: {first_line}")

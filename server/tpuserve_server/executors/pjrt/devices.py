@@ -1,4 +1,4 @@
-"""The devices that PJRT finds, and how a version's arrays are spread over them."""
+"""Devices that PJRT finds, and the placement of a version's arrays on them."""
 
 import importlib.util
 import os
@@ -17,32 +17,32 @@ from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 
-# What clients of a device's own call themselves, as far as it is not the device.
+# Kinds of device by the client's platform, if the two names differ.
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
-# Of each kind of device the module that its client is in, and the extra of tpuserve-server that brings it.
+# Client module of each kind of device, and the extra of tpuserve-server that installs it.
 _CLIENTS = {"tpu": ("libtpu", "tpu"), "gpu": ("jax_cuda13_plugin", "cuda")}
-# Bytes; what XLA asks of the memory that it computes in on a CPU.
+# Alignment in bytes that XLA needs for memory on a CPU.
 _ALIGNMENT = 64
-# memory_stats() of PJRT's clients.
+# Keys in memory_stats() of PJRT's clients.
 _MEMORY = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
 
 
 class NoAccelerator(FailedPrecondition):
-    """PJRT finds neither a TPU nor a GPU."""
+    """Error if PJRT finds neither a TPU nor a GPU."""
 
 
 def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
-    """The first `count` devices of the kind: `tpu`, `gpu`, `cpu`, or `auto` for a TPU or else a GPU.
+    """Return the first `count` devices of a kind: `tpu`, `gpu`, `cpu`, or `auto` for a TPU or else a GPU.
 
-    Slow at first, as it starts JAX's clients.
+    The first call is slow, because it starts JAX's clients.
 
     Raises:
-        NoAccelerator: `auto` finds none.
-        FailedPrecondition: there are none of that kind, or too few.
+        NoAccelerator: `auto` finds no TPU or GPU.
+        FailedPrecondition: there are no devices of that kind, or too few.
     """
     _quieten_libtpu()
     if wanted == "cpu":
-        # Only this client is started: a TPU that somebody else holds is left alone.
+        # Start only this client, because another process may hold the TPU.
         jax.config.update("jax_platforms", "cpu")
     try:
         found: list[jax.Device] = jax.devices()
@@ -54,7 +54,7 @@ def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
     if wanted not in ("auto", kind):
         raise FailedPrecondition(f"PJRT found {_describe(found)} only{_why_not(wanted)}")
     if count > len(found):
-        # Of a CPU there are as many as one asks XLA for, to try a mesh out.
+        # XLA creates any number of CPU devices on request, to try a mesh.
         more = f"; XLA_FLAGS=--xla_force_host_platform_device_count={count} makes so many of a CPU"
         there = f"the mesh takes {count} devices; PJRT found {_describe(found)}"
         raise FailedPrecondition(f"{there}{more if wanted == 'cpu' else ''}")
@@ -62,15 +62,15 @@ def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
 
 
 def kind_of(device: jax.Device) -> str:
-    """`tpu`, `gpu` or `cpu`."""
+    """Return `tpu`, `gpu` or `cpu`."""
     platform: str = device.platform
     return _KINDS.get(platform, platform)
 
 
 def _quieten_libtpu() -> None:
-    """Set the variables that libtpu misses on a machine without a TPU: it would log errors before the real reason.
+    """Set the variables that libtpu needs on a machine without a TPU. Otherwise it logs errors before the real reason.
 
-    JAX sets TPU_SKIP_MDS_QUERY where it finds no TPU on the bus. The device files belong to a TPU's drivers.
+    JAX sets TPU_SKIP_MDS_QUERY if it finds no TPU on the bus. The device files belong to a TPU's drivers.
     """
     has_driver = any(glob(pattern) for pattern in ("/dev/accel*", "/dev/vfio/[0-9]*"))
     if os.environ.get("TPU_SKIP_MDS_QUERY") and not has_driver:
@@ -86,14 +86,14 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _describe(devices: Sequence[jax.Device]) -> str:
-    """`2 of tpu (TPU v5 lite)`; a CPU is only that."""
+    """Return a text such as `2 of tpu (TPU v5 lite)`, or `cpu` for one CPU."""
     kind, model = kind_of(devices[0]), devices[0].device_kind
     named = kind if model == kind else f"{kind} ({model})"
     return f"{len(devices)} of {named}" if len(devices) > 1 or kind != "cpu" else named
 
 
 def _why_not(wanted: str) -> str:
-    """That its client is not installed, or what kept it from starting, where JAX has tried and went on without it."""
+    """Return the reason for a missing device: its client is not installed, or failed to start."""
     module, extra = _CLIENTS.get(wanted, ("jax", "pjrt"))
     if importlib.util.find_spec(module) is None:
         return f", and no client for a {wanted.upper()} is installed: pip install 'tpuserve-server[{extra}]'"
@@ -105,7 +105,7 @@ def _why_not(wanted: str) -> str:
 
 
 def _copy(array: Array) -> Array:
-    """In memory that a CPU's client takes as it is, so that there is one copy and no second."""
+    """Copy the array to memory that a CPU's client takes without a second copy."""
     content = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -content.ctypes.data % _ALIGNMENT
     copied: Array = content[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -119,31 +119,31 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PjrtGauge:
-    """core.device_metrics.DeviceGauge. All devices of a mesh share one time."""
+    """Implementation of core.device_metrics.DeviceGauge. All devices of a mesh share one busy time."""
 
     device: jax.Device
     busy: BusyTime
 
     @property
     def name(self) -> str:
-        """As the protocol."""
+        """Name of the device, such as `tpu:0`."""
         return f"{kind_of(self.device)}:{self.device.id}"
 
     def busy_s(self) -> float:
-        """As the protocol."""
+        """Return the busy time in seconds."""
         return self.busy.total_s()
 
     def memory_bytes(self) -> Mapping[str, int]:
-        """As the protocol; nothing of a CPU, whose memory is the process's."""
+        """Return the memory in bytes by kind; empty for a CPU, whose memory is the process's."""
         stats = self.device.memory_stats() or {}
         return {name: int(stats[key]) for name, key in _MEMORY.items() if key in stats}
 
 
 class Placement:
-    """Where arrays go: all to one device, or spread over a mesh."""
+    """Placement of arrays, on one device or over a mesh."""
 
     def __init__(self, devices: Sequence[jax.Device], shape: MeshShape, rules: Sequence[DeviceShardRule]) -> None:
-        """`rules` say which weights are split over `model`; the first whose pattern is found in a name holds."""
+        """Take the `rules` that split weights over the mesh. The first whose pattern is found in a name applies."""
         self.devices = devices
         self.shape = shape
         self._rules = [(_compile(rule.pattern), rule.axes) for rule in rules]
@@ -153,10 +153,10 @@ class Placement:
             self._mesh = Mesh(grid, ("data", "model"))
 
     def of_weight(self, name: str, shape: Sequence[int]) -> Sharding:
-        """Where a weight goes.
+        """Return the placement of a weight.
 
         Raises:
-            FailedPrecondition: the rule for it does not fit its shape.
+            FailedPrecondition: the rule for the weight does not fit its shape.
         """
         if self._mesh is None:
             return SingleDeviceSharding(self.devices[0])
@@ -177,9 +177,9 @@ class Placement:
         return NamedSharding(self._mesh, PartitionSpec(*axes))
 
     def of_rows(self, size: int | None) -> Sharding:
-        """Where an input or output goes whose first dimension is that of `size` rows; None: it has no rows.
+        """Return the placement of an input or output with `size` rows as its first dimension; None means no rows.
 
-        Rows that `data` does not divide go to every device.
+        If the size of `data` does not divide the number of rows, every device gets all rows.
         """
         if self._mesh is None:
             return SingleDeviceSharding(self.devices[0])
@@ -187,16 +187,16 @@ class Placement:
         return NamedSharding(self._mesh, PartitionSpec("data") if split else PartitionSpec())
 
     def is_split_in_vain(self, weights: Sequence[jax.Array]) -> bool:
-        """Whether several devices are there for weights to be split over, and none of `weights` is."""
+        """Return whether the mesh can split weights over several devices, but none of `weights` is split."""
         return self.shape.model > 1 and all(weight.is_fully_replicated for weight in weights)
 
     def put(self, array: Array, sharding: Sharding) -> jax.Array:
-        """A copy of `array` on the devices, and no view of its memory; may return before it has been made."""
-        # A CPU's client takes aligned memory as it is, whatever device_put is told (`may_alias`, jax 0.10).
+        """Copy `array` to the devices, never as a view of its memory. May return before the copy is complete."""
+        # A CPU's client uses aligned memory without a copy, for any value of device_put's `may_alias` (jax 0.10).
         return jax.device_put(_copy(array) if kind_of(self.devices[0]) == "cpu" else array, sharding)
 
     def __str__(self) -> str:
-        """`TPU v5 lite, mesh data=2,model=4`"""
+        """Return a text such as `TPU v5 lite, mesh data=2,model=4`."""
         model = self.devices[0].device_kind
         named = model.upper() if model == "cpu" else model
         return f"{named}, mesh {self.shape}" if self._mesh is not None else named

@@ -33,18 +33,19 @@ _log = logging.getLogger(__name__)
 
 
 class PjrtExecutor:
-    """Loads versions that have device programs. Safe to use from several loading threads; keeps no state of them."""
+    """Loads versions that have device programs. Thread-safe; keeps no state between loads."""
 
     def __init__(
         self, options: PjrtOptions, host: Callable[[], Executor], metrics: DeviceMetrics, clock: Clock
     ) -> None:
-        """Start PJRT's client; slow, and to be called where threads are not nice, as those it starts are for good.
+        """Start PJRT's client. Slow.
 
-        `host` gives the executor of SavedModels that work around device programs; asked only when there is one.
+        Call this on a thread of normal priority, which the client's threads inherit for good. `host` returns the
+        executor of the SavedModels around device programs. It is called only for a version that has one.
 
         Raises:
             NoAccelerator: `auto` finds neither a TPU nor a GPU.
-            FailedPrecondition: the device that was asked for cannot be had.
+            FailedPrecondition: the requested device is not available.
         """
         self._options = options
         self._host = host
@@ -60,18 +61,18 @@ class PjrtExecutor:
 
     @property
     def kind(self) -> str:
-        """What its devices are: `tpu`, `gpu` or `cpu`."""
+        """Kind of its devices: `tpu`, `gpu` or `cpu`."""
         return self._kind
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> PjrtServable:
-        """Put the weights on the devices, compile every program and run it once, in the background; slow.
+        """Put the weights on the devices, compile every program and run it once, in the background. Slow.
 
-        What the programs compute in was settled when they were made; `allows_bfloat16` is for hosts' parts alone.
+        The export fixed the dtypes of the programs. `allows_bfloat16` applies only to the SavedModels around them.
 
         Raises:
-            FailedPrecondition: the version has no device programs, or they are damaged or of another JAX.
-            ResourceExhausted: they do not fit beside what is on the device; says what was asked for and was free.
-            ServingError: they do not compile for the device, or do not run on it.
+            FailedPrecondition: the version has no device programs, or they are damaged or from an incompatible JAX.
+            ResourceExhausted: the free memory is too small. The message reports the requested and the free memory.
+            ServingError: the programs do not compile for the device, or do not run on it.
         """
         manifest = ProgramManifest.read(version.path)
         if manifest is None:
@@ -89,7 +90,7 @@ class PjrtExecutor:
         return servable
 
     def _load_host(self, servable_id: ServableId, undo: contextlib.ExitStack, model: VersionFiles) -> Servable:
-        """A SavedModel that runs on the CPU; closed again with `undo`."""
+        """Load a SavedModel that runs on the CPU. `undo` closes it."""
         loaded = self._host().load(servable_id, model)
         undo.callback(loaded.close)
         return loaded
@@ -155,15 +156,15 @@ def _signature_programs(
 
 
 def _use_cache(path: Path) -> None:
-    """Keep what is compiled, and look there first. A damaged or foreign entry is compiled anew, with a warning."""
+    """Cache compiled programs in `path`. JAX compiles a damaged or foreign entry again, with a warning."""
     try:
-        # What is in there is run: it is nobody else's business.
+        # The server runs the cached programs, so no other user may access them.
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         _log.warning("Compiled programs are not kept: %s: %s", path, error.strerror)
         return
     jax.config.update("jax_compilation_cache_dir", str(path))
-    # Everything: each program's turn comes at the next start again.
+    # Cache every program, because the next start needs it again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
@@ -171,7 +172,7 @@ def _use_cache(path: Path) -> None:
 def _compile(
     path: Path, device: ManifestDevice, placement: Placement, weights: Mapping[str, jax.Array]
 ) -> dict[str, Sequence[Program]]:
-    """Every part's programs. Several at a time: the compiler lets go of the interpreter's lock."""
+    """Compile every part's programs, several at a time, because the compiler releases the interpreter's lock."""
     work = [(name, part, entry) for name, part in device.parts.items() for entry in part.programs]
 
     def compile_one(one: tuple[str, DevicePartEntry, DeviceProgram]) -> Program:
@@ -192,7 +193,7 @@ def _try_out(
     weights: Mapping[str, jax.Array],
     free: FreeMemory,
 ) -> None:
-    """Every program once, one after another. Warm-up does not tell: it passes over runs that it made the rows of."""
+    """Run every program once, one after another. Warm-up is no substitute: it ignores failures of blank rows."""
     for name, programs in compiled.items():
         part = device.parts[name]
         for program in programs:
@@ -202,7 +203,7 @@ def _try_out(
 def _put_weights(
     path: Path, device: ManifestDevice, placement: Placement, free: FreeMemory, undo: contextlib.ExitStack
 ) -> dict[str, jax.Array]:
-    """Every weight that a part takes, once, on the devices; deleted again if `undo` is closed."""
+    """Put each weight that a part takes on the devices, once. `undo` deletes them."""
     mapped = map_weights(path / device.weights)
     names = list(dict.fromkeys(name for part in device.parts.values() for name in part.weights))
     if missing := [name for name in names if name not in mapped]:
@@ -219,7 +220,7 @@ def _put_weights(
                 "--mesh model=%d: no rule of the version's names a weight, so that each device has all of them",
                 placement.shape.model,
             )
-        # The map is let go of when this returns.
+        # Wait, because the memory map ends when this function returns.
         jax.block_until_ready(list(weights.values()))
     return weights
 

@@ -1,4 +1,4 @@
-"""What PJRT's errors become: a canonical code, and one line without what is nobody's business."""
+"""Conversion of PJRT's errors to a canonical code and one line without internal details."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _CODED = re.compile(r"([A-Z_]+): (.*)", re.DOTALL)
 
 @contextmanager
 def device_errors(action: str) -> Iterator[None]:
-    """Raise what XLA raises as ServingError: `{action} failed: …`."""
+    """Raise XLA's errors as ServingError: `{action} failed: …`."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

@@ -1,4 +1,4 @@
-"""What devices had free before a version was put there: said beside what was asked of them, where it was not enough."""
+"""Free memory of the devices before a load. Errors report it next to the requested memory."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,21 +14,21 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Of the fullest device, in bytes; None where clients do not say, as a CPU's does not."""
+    """Free memory and limit of the fullest device, in bytes; None if unknown, as on a CPU."""
 
     free_bytes: int | None
     limit_bytes: int | None
 
     @classmethod
     def of(cls, gauges: Sequence[DeviceGauge]) -> Self:
-        """As it is now."""
+        """Read the free memory from the gauges now."""
         memories = [gauge.memory_bytes() for gauge in gauges]
         known = [(one["limit"] - one["in_use"], one["limit"]) for one in memories if {"limit", "in_use"} <= one.keys()]
         return cls(*min(known, default=(None, None)))
 
     @contextmanager
     def errors(self, action: str, asked_bytes: int | None) -> Iterator[None]:
-        """Raise what XLA raises as `device_errors` does, want of memory with `asked_bytes`: of one device, in all."""
+        """Raise XLA's errors as `device_errors` does. Out-of-memory errors report `asked_bytes` of one device."""
         try:
             with device_errors(action):
                 yield
@@ -37,14 +37,14 @@ class FreeMemory:
             raise ResourceExhausted(f"{error.message.rstrip('.')} ({', '.join([*asked, str(self)])})") from error
 
     def __str__(self) -> str:
-        """`1.2 GiB of 15.7 GiB free before`"""
+        """Return a text such as `1.2 GiB of 15.7 GiB free before`."""
         if self.free_bytes is None or self.limit_bytes is None:
             return "the device does not say how much was free"
         return f"{in_units(self.free_bytes)} of {in_units(self.limit_bytes)} free before"
 
 
 def in_units(size_bytes: int) -> str:
-    """`512 bytes`, `1.2 GiB`"""
+    """Return a text such as `512 bytes` or `1.2 GiB`."""
     size, unit = float(size_bytes), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

@@ -1,4 +1,4 @@
-"""What a version's manifest says of its device programs (docs/manifest.md), as far as running them needs it."""
+"""Part of a version's manifest that running its device programs needs (docs/manifest.md)."""
 
 import os
 from collections.abc import Mapping
@@ -21,17 +21,17 @@ _STRING = "string"
 
 
 class ProgramManifest(Part):
-    """A manifest with device programs. Signatures that have none are the SavedModel's alone."""
+    """Manifest with device programs. Only the SavedModel runs signatures without a program."""
 
     signatures: Mapping[str, ManifestSignature]
     device: ManifestDevice
 
     @classmethod
     def read(cls, version_path: Path) -> Self | None:
-        """The manifest of a version; None where it has none, or no device programs.
+        """Read the manifest of a version, or return None if it has no manifest or no device programs.
 
         Raises:
-            FailedPrecondition: they cannot be used: another format, or parts that do not fit together.
+            FailedPrecondition: the programs cannot be used, because of their format, or of parts that do not match.
         """
         try:
             content = (version_path / MANIFEST_FILE).read_bytes()
@@ -54,13 +54,13 @@ class ProgramManifest(Part):
 
     @property
     def without_program(self) -> list[str]:
-        """Signatures that only the SavedModel beside the programs can answer."""
+        """Signatures that only the SavedModel next to the programs can answer."""
         return sorted(self.signatures.keys() - self.device.signatures.keys())
 
     def has_independent_rows(self, signature: str) -> bool:
-        """Whether the rows of the signature's part do not depend on each other, whatever a host part makes of them.
+        """Return whether the rows of the signature's part are independent, whatever a host part does with them.
 
-        So it was found of the signature itself, or of one that is the part and nothing else.
+        The exporter found this for the signature itself, or for a signature that consists only of the part.
         """
         part = self.device.signatures[signature].part
         alone = (name for name, entry in self.device.signatures.items() if self._is_part(entry, part))
@@ -84,7 +84,7 @@ class ProgramManifest(Part):
         programs = [program.file for part in device.parts.values() for program in part.programs]
         hosts = [entry.host.model for entry in device.signatures.values() if entry.host is not None]
         for file in (device.weights, *programs, *hosts):
-            # By realpath: Path.resolve raises RuntimeError for links in a circle.
+            # Path.resolve would raise RuntimeError for links in a circle.
             if not Path(os.path.realpath(version_path / file)).is_relative_to(os.path.realpath(version_path)):
                 raise FailedPrecondition(f"{file} in the manifest leaves the version directory")
 
@@ -94,7 +94,7 @@ class _Outline(Part):
 
 
 def _check_ends(name: str, served: ManifestSignature, entry: DeviceSignature, part: DevicePartEntry) -> None:
-    """Every input of the part is fed, and every output of the signature is made."""
+    """Check that each input of the part is fed, and that each output of the signature is produced."""
     host = entry.host or DeviceHost(model="")
     ends = (
         ("input", host.before, entry.inputs, set(served.inputs), set(part.inputs)),
@@ -112,7 +112,7 @@ def _check_ends(name: str, served: ManifestSignature, entry: DeviceSignature, pa
 
 
 def served_signature(name: str, entry: ManifestSignature, method_name: str) -> Signature:
-    """A signature as clients see it; the graph's names of its tensors are in no manifest."""
+    """Return a signature as clients see it. A manifest has no graph names for its tensors."""
     return Signature(name, _specs(entry.inputs), _specs(entry.outputs), method_name)
 
 
@@ -124,7 +124,7 @@ def _dtype(name: str) -> np.dtype[np.generic]:
     if name == _STRING:
         return np.dtype(object)
     try:
-        # ml_dtypes has told numpy the names of its types.
+        # ml_dtypes registers the names of its types with numpy.
         return np.dtype(bfloat16) if name == "bfloat16" else np.dtype(name)
     except TypeError as error:
         raise FailedPrecondition(f"{MANIFEST_FILE} has a dtype that this server does not know: {name}") from error

@@ -1,4 +1,4 @@
-"""What the operator said about device programs. Imports no JAX, which a server without them does not need."""
+"""Operator's options for device programs. Imports no JAX, which a server without them does not need."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,16 @@ _ONE_DEVICE = MeshShape()
 
 
 def _mesh(text: str) -> MeshShape:
-    """`data=2,model=4`; the empty text is one device."""
+    """Parse a text such as `data=2,model=4`. An empty text is one device."""
     return MeshShape.parse(text) if text else _ONE_DEVICE
 
 
 @dataclass(frozen=True, slots=True)
 class PjrtOptions:
-    """Where device programs run, over how many devices, and where compiled programs are kept; None: nowhere.
+    """Device and mesh of device programs, and the directory of compiled programs. None disables that cache.
 
-    `max_in_flight`: batches on the device or on their way. On a CPU the second would take its cores from the first.
+    `max_in_flight` is the number of batches on the device or in transfer. On a CPU, a second batch would take cores
+    from the first.
     """
 
     device: Annotated[

@@ -1,4 +1,4 @@
-"""DevicePart: a part's compiled programs and its weights; finds the program for a batch, pads to it and cuts again."""
+"""DevicePart: a part's compiled programs and weights. Finds a batch's program, pads inputs and crops outputs."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from tpuserve_server.core.types import Array, Tensors
 from tpuserve_server.executors.pjrt.failures import device_errors
 from tpuserve_server.executors.pjrt.program import Program
 
-# Of a request's pieces, on the device or on their way: one runs while the next one's inputs come. All at once would
-# take memory without bound.
+# Pieces of a request on the device or in transfer: one runs while the inputs of the next arrive. All pieces together
+# would need unbounded memory.
 _PIECES_IN_FLIGHT = 2
 
 
 class DevicePart:
-    """What runs on the devices. Any thread may start runs, several at once."""
+    """Part of a version that runs on the devices. Any thread may start runs, several at once."""
 
     def __init__(self, entry: DevicePartEntry, programs: Sequence[Program], weights: Sequence[jax.Array]) -> None:
-        """Weights in the order of the programs' arguments; other parts may hold the same arrays."""
+        """Take the weights in the order of the programs' arguments. Other parts may hold the same arrays."""
         self.entry = entry
         self._programs = {(program.batch_size, program.sequence_length): program for program in programs}
         self._sizes = sorted({size for size, _ in self._programs if size is not None})
@@ -32,10 +32,11 @@ class DevicePart:
         self._weights = tuple(weights)
 
     def start(self, inputs: Tensors, pad_values: Mapping[str, object], *, may_pad: bool) -> "PartRun":
-        """Start running; returns at once.
+        """Start a run and return at once.
 
-        With `may_pad` a row's result does not depend on its neighbours: any number of rows is padded to a program's, or
-        run in pieces where it is more than the largest takes. Without, there must be a program for just as many.
+        `may_pad` means that a row's result does not depend on other rows. The rows are then padded to the size of a
+        program, or run in pieces if the largest program takes fewer. Without it, a program must take exactly this
+        number of rows.
 
         Raises:
             InvalidArgument: there is no program for inputs of these shapes.
@@ -60,7 +61,7 @@ class DevicePart:
         return program.run(arrays, self._weights)
 
     def _measure(self, inputs: Tensors) -> tuple[int | None, int | None]:
-        """Rows, and the length of what is free beside them; None where there is no such dimension."""
+        """Return the number of rows, and the length of the other free dimensions; None without such a dimension."""
         rows: dict[int, str] = {}
         lengths: dict[int, str] = {}
         for name, entry in self.entry.inputs.items():
@@ -97,7 +98,7 @@ class DevicePart:
 
 
 class PartRun:
-    """A run on the devices, in one piece or several, of which few are there at a time."""
+    """Run on the devices, in one or several pieces, of which few are on the devices at a time."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class PartRun:
         rows: int | None,
         length: int | None,
     ) -> None:
-        """Of `rows` rows and sequences of `length`, the rest is padding. A piece starts when it is asked for."""
+        """Start the first pieces: the next item of `pieces` starts one. Data beyond `rows` and `length` is padding."""
         self._entry = entry
         self._program = program
         self._waiting = pieces
@@ -116,7 +117,7 @@ class PartRun:
         self._length = length
 
     def result(self) -> dict[str, Array]:
-        """Block until the devices have finished; the part's outputs by name, without padding.
+        """Block until the devices have finished, and return the part's outputs by name, without padding.
 
         Raises:
             ServingError: the run failed.
@@ -124,7 +125,7 @@ class PartRun:
         pieces = []
         with device_errors("The run"):
             while self._started:
-                # Views of the devices' answers, which are on their way already.
+                # Views of the devices' outputs, whose transfer has already started.
                 pieces.append([np.asarray(output) for output in self._started.popleft()])
                 self._started.extend(islice(self._waiting, 1))
         return {
@@ -143,13 +144,13 @@ class PartRun:
 
 
 def _fit(array: Array, entry: DeviceTensor, program: Program, rows: slice, pad: object) -> Array:
-    """The array as the program takes it: so many rows, so long; a copy only where it is not that already."""
+    """Return the array in the shape that the program takes. Copy it only if the shape differs."""
     if entry.has_rows:
         array = array[rows]
     shape = program.shape_of(entry)
     if array.shape == shape:
         return array
-    # Beside: a sequence's own value. Below: the last real row, as a row of zeros may divide by zero.
+    # Pad sequences with their pad value, and rows with the last real row, because a row of zeros may divide by zero.
     padded: Array = np.full(shape, pad, array.dtype)
     padded[tuple(slice(size) for size in array.shape)] = array
     if len(array) and len(array) < len(padded):
@@ -158,7 +159,7 @@ def _fit(array: Array, entry: DeviceTensor, program: Program, rows: slice, pad: 
 
 
 def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """The array itself where it is of that dtype."""
+    """Return the array as `dtype`, without a copy if it has that dtype."""
     if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
         limits = np.iinfo(dtype)
         if array.min() < limits.min or array.max() > limits.max:

@@ -1,4 +1,4 @@
-"""Program: one device program, from the file it was exported to, to something that runs on the devices there are."""
+"""Program: one device program, read from its file and compiled for the available devices."""
 
 import struct
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from tpuserve_server.executors.pjrt.devices import Placement
 from tpuserve_server.executors.pjrt.failures import device_errors
 from tpuserve_server.executors.pjrt.free_memory import FreeMemory
 
-# What jax.export raises for bytes that are no program, and JAX, lowering it, for operations that it does not know.
+# Errors of jax.export for invalid bytes, and of JAX when it lowers unknown operations.
 _UNREADABLE = (struct.error, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
 
 
 class Program:
-    """A compiled program. Any thread may run it, several at once."""
+    """Compiled program. Any thread may run it, several at once."""
 
     def __init__(
         self, entry: DeviceProgram, compiled: jax.stages.Compiled, dtypes: Sequence[np.dtype[np.generic]]
     ) -> None:
-        """`dtypes` are those of its inputs, weights left out."""
+        """Take a compiled program. `dtypes` are those of its inputs, without weights."""
         self._entry = entry
         self.batch_size = entry.batch_size
         self.sequence_length = entry.sequence_length
@@ -36,21 +36,21 @@ class Program:
 
     @property
     def needed_bytes(self) -> int | None:
-        """Of each device's memory: arguments, weights among them, outputs and temporaries. None: nobody says."""
+        """Memory on each device in bytes: arguments including weights, outputs and temporaries. None if unknown."""
         needs = self._compiled.memory_analysis()
         if needs is None:
             return None
         return int(needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes)
 
     def shape_of(self, tensor: DeviceTensor) -> tuple[int, ...]:
-        """The shape in which it takes an input."""
+        """Return the shape in which the program takes an input."""
         return self._entry.shape_of(tensor)
 
     def try_out(self, part: DevicePartEntry, weights: Sequence[jax.Array], free: FreeMemory) -> None:
-        """Run once with zeros, and wait for it: what the device refuses then, it would refuse of every batch.
+        """Run once with zeros and wait for the result. A device that refuses this run would refuse every batch.
 
         Raises:
-            ServingError: it does; for want of memory with what it needs.
+            ServingError: the device refuses the run. If memory ran out, the message reports the memory that it needs.
         """
         inputs = [
             np.zeros(self.shape_of(one), dtype) for one, dtype in zip(part.inputs.values(), self.dtypes, strict=True)
@@ -59,25 +59,25 @@ class Program:
             jax.block_until_ready(self._compiled(*inputs, *weights))
 
     def run(self, inputs: Sequence[Array], weights: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """Start a run; returns at once. Inputs have the program's own shapes and dtypes.
+        """Start a run and return at once. Inputs must have the program's shapes and dtypes.
 
         Raises:
-            ServingError: the device refuses it.
+            ServingError: the device refuses the run.
         """
-        # Without it JAX makes int32 of int64. Of this thread alone, and of no measurable cost.
+        # Without x64, JAX converts int64 to int32. The setting affects only this thread, at no measurable cost.
         with jax.enable_x64(True), device_errors("The run"):
             outputs: Sequence[jax.Array] = self._compiled(*inputs, *weights)
             for output in outputs:
-                # All transfers are asked for before the first is waited for.
+                # Start all transfers before the wait for the first.
                 output.copy_to_host_async()
         return outputs
 
 
 def check_version(device: ManifestDevice) -> None:
-    """Refuse programs of a JAX whose programs this one cannot read.
+    """Refuse programs of an incompatible version of JAX.
 
     Raises:
-        FailedPrecondition: naming both.
+        FailedPrecondition: the versions are incompatible. The message names both.
     """
     convention = device.calling_convention_version
     lowest, highest = (
@@ -100,11 +100,11 @@ def compile_program(
     placement: Placement,
     weights: Sequence[jax.Array],
 ) -> Program:
-    """Read a program and compile it for `weights` where they are, in the part's order; slow, unless the cache has it.
+    """Read a program and compile it for `weights` on their devices, in the part's order. Slow if not cached.
 
     Raises:
-        FailedPrecondition: the file is damaged, of another JAX, or not what the manifest says of it.
-        ServingError: the compiler refuses it, or it does not fit the device.
+        FailedPrecondition: the file is damaged, from an incompatible JAX, or does not match the manifest.
+        ServingError: the compiler refuses the program, or it does not fit on the device.
     """
     exported = _read(version / entry.file, entry.file, device)
     count = len(part.inputs)
@@ -117,7 +117,7 @@ def compile_program(
     returned = tuple(_sharding(placement, entry, tensor) for tensor in part.outputs.values())
     with jax.enable_x64(True):
         try:
-            # Only here are its operations read.
+            # JAX reads the program's operations only here.
             lowered = jax.jit(exported.call, out_shardings=returned).lower(*arguments)
         except _UNREADABLE as error:
             raise _unreadable(entry.file, device) from error

@@ -1,4 +1,4 @@
-"""PjrtServable: a version whose signatures run as device programs, with the CPU's work around them if there is any."""
+"""PjrtServable: a version whose signatures run as device programs, with work of the CPU around them if needed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from tpuserve_server.executors.pjrt.busy_time import BusyTime
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest, served_signature
 from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
 
-# Before the names of a signature's own inputs, where the work after the device takes them. TensorFlow's functions have
-# no arguments with a slash in their names.
+# Prefixes of a signature's input names for the CPU's work after the device. TensorFlow's functions have no argument
+# names with a slash.
 _INPUT_PREFIXES = ("input/", "input_")
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureProgram:
-    """How one signature runs: its part, and the SavedModel whose signatures do what the CPU has to do around it."""
+    """Program of one signature: its part, and the SavedModel with the CPU's work before and after the part."""
 
     signature: Signature
     entry: DeviceSignature
@@ -34,15 +34,15 @@ class SignatureProgram:
 
     @classmethod
     def of(cls, name: str, manifest: ProgramManifest, part: DevicePart, host: Servable | None) -> "SignatureProgram":
-        """From what the manifest says of the signature.
+        """Create the program of a signature from the manifest.
 
         Raises:
-            FailedPrecondition: the host's part is not there, or does not go with the device's.
+            FailedPrecondition: the host's part is missing, or does not match the device's part.
         """
         served, entry = manifest.signatures[name], manifest.device.signatures[name]
         if entry.host is not None and host is not None:
             _check_host(name, served, entry.host, part, host)
-        # The part's own are for inputs that the host makes.
+        # The part's own pad values are for inputs that the host produces.
         pad_values = _pad_values(part.entry.inputs)
         given = _pad_values(served.inputs)
         pad_values |= {to: given[alias] for alias, to in (entry.inputs).items() if alias in given}
@@ -51,7 +51,7 @@ class SignatureProgram:
         return cls(served_signature(name, served, entry.method_name), entry, part, pad_values, may_pad, host)
 
     def before(self, inputs: Tensors) -> Tensors:
-        """The part's inputs for the signature's; blocks while the CPU works, if it has to."""
+        """Return the part's inputs for the signature's inputs. Blocks during the CPU's work, if there is any."""
         name = self.entry.host.before if self.entry.host else None
         if name is None or self.host is None:
             return {to: inputs[alias] for alias, to in (self.entry.inputs).items()}
@@ -61,7 +61,7 @@ class SignatureProgram:
         ).result()
 
     def after(self, inputs: Tensors, outputs: Tensors, names: Sequence[str]) -> Tensors:
-        """These of the signature's outputs for the part's; blocks as `before`."""
+        """Return the signature's outputs `names` for the part's outputs. Blocks as `before` does."""
         name = self.entry.host.after if self.entry.host else None
         if name is None or self.host is None:
             mapped = self.entry.outputs
@@ -76,7 +76,7 @@ class SignatureProgram:
 
 
 class PjrtServable:
-    """A version on its devices. Any thread may dispatch; nothing here changes until `close`."""
+    """Version on its devices. Any thread may dispatch; the fields do not change until `close`."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class PjrtServable:
         device: str,
         max_in_flight: int,
     ) -> None:
-        """Own the weights and the SavedModels until `close`; `beside` answers signatures `without_program`.
+        """Take ownership of the weights and SavedModels until `close`. `beside` runs signatures `without_program`.
 
         Raises:
-            FailedPrecondition: it does not have one of them.
+            FailedPrecondition: `beside` lacks one of these signatures.
         """
         self._programs = dict(programs)
         self._weights = list(weights)
@@ -118,16 +118,16 @@ class PjrtServable:
 
     @property
     def device(self) -> str:
-        """What it runs on, for people."""
+        """Description of the device, for display."""
         return self._device
 
     @property
     def max_in_flight(self) -> int:
-        """How many batches may be on the device or on their way."""
+        """Maximum number of batches on the device or in transfer."""
         return self._max_in_flight
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Hand the inputs to the device; returns at once, or when the CPU has done its part before it.
+        """Send the inputs to the device. Returns at once, or after the CPU's work before the device.
 
         Raises:
             InvalidArgument: there is no program for inputs of these shapes.
@@ -147,7 +147,7 @@ class PjrtServable:
         return _Flight(program, inputs, tuple(output_names), run, self._busy.end)
 
     def close(self) -> None:
-        """Give the device's memory back. No run may be in flight."""
+        """Free the device's memory. No run may be in flight."""
         self._programs.clear()
         run_in_background(self._delete, "unload-pjrt")
 
@@ -161,7 +161,7 @@ class PjrtServable:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A run on the device. `inputs` are held until it has ended: the device may read them where they are."""
+    """Run on the device. It keeps `inputs` until its end, because the device may read them in place."""
 
     program: SignatureProgram
     inputs: Tensors

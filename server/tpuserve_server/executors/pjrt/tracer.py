@@ -1,4 +1,4 @@
-"""JAX's profiler session: what PJRT's clients and their devices record. TensorFlow's own records nothing of them."""
+"""JAX's profiler session, which records PJRT's clients and devices. TensorFlow's profiler does not record them."""
 
 import tempfile
 from pathlib import Path
@@ -8,19 +8,19 @@ import jax
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
 
-# What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
+# Message of upstream's service while another session runs (tsl/profiler/lib/profiler_lock.h).
 _BUSY = "Another profiling session active."
 
 
 class JaxTracer:
-    """core.tracer.Tracer. Python's own calls are never recorded: that would slow every request down many times."""
+    """Tracer of JAX. It never records Python's calls, because that would make every request many times slower."""
 
     def __init__(self) -> None:
-        """No session runs."""
+        """Start without a session."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self, options: TraceOptions) -> None:
-        """As the protocol. Devices are recorded at the level that JAX chooses."""
+        """Implement Tracer.start. JAX chooses the level for devices."""
         if self._folder is not None:
             raise Internal(_BUSY)
         if jax.default_backend() != "tpu" and _has_libtpu(Path("/proc/self/maps")):
@@ -40,7 +40,7 @@ class JaxTracer:
             self._folder = folder
 
     def stop(self) -> bytes:
-        """As the protocol."""
+        """Implement Tracer.stop."""
         folder, self._folder = self._folder, None
         if folder is None:
             raise Internal("No profiling session is active.")
@@ -54,7 +54,7 @@ class JaxTracer:
 
 
 def _has_libtpu(maps: Path) -> bool:
-    """Whether this process has loaded libtpu, which ends it when its profiler starts without a TPU (0.0.52)."""
+    """Return whether this process has loaded libtpu. Without a TPU, its profiler ends the process (libtpu 0.0.52)."""
     try:
         return "libtpu.so" in maps.read_text(errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
-"""A version's weights, memory-mapped: the safetensors format (huggingface/safetensors, README.md, "Format").
+"""Memory-mapped weights of a version, in the safetensors format (huggingface/safetensors, README.md, "Format").
 
-Its own library hands bfloat16 to PyTorch alone, and copies what it gives to numpy.
+The format's own library returns bfloat16 only to PyTorch, and copies the arrays that it returns to numpy.
 """
 
 import json
@@ -34,15 +34,17 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
 }
 _LENGTH_BYTES = 8
-# The library's own limit, against headers that are made up.
+# The library's limit, against forged headers.
 _MAX_HEADER_BYTES = 100_000_000
 
 
 def map_weights(path: Path) -> dict[str, Array]:
-    """Every array in the file by its name, read-only and not read yet: views of one memory map, which they keep open.
+    """Return every array in the file by name, as a read-only view of one memory map.
+
+    The map reads data on first access. The views keep it open.
 
     Raises:
-        DataLoss: the file is cut short, or no safetensors file.
+        DataLoss: the file is truncated, or not a safetensors file.
     """
     try:
         size_bytes = path.stat().st_size

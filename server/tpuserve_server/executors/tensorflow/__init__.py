@@ -1,1 +1,1 @@
-"""Runs SavedModels by TensorFlow on the CPU."""
+"""Runs SavedModels with TensorFlow on the CPU."""

@@ -1,7 +1,7 @@
-"""TensorFlow's C library (tensorflow/c/c_api.h) by way of ctypes, as far as loading a SavedModel needs it.
+"""Part of TensorFlow's C library (tensorflow/c/c_api.h) that loads a SavedModel, through ctypes.
 
-ctypes lets go of the interpreter's lock during each call. TensorFlow's own Python does not: importing the graph of a
-ResNet-50 holds it for 130 ms and deleting it for 30, during which no request is answered.
+ctypes releases the interpreter's lock during each call. TensorFlow's Python API does not: the import of a ResNet-50's
+graph holds it for 130 ms, and its deletion for 30 ms. The server answers no request during this time.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tpuserve_server.core.errors import Internal, error_for_code
 
-# TF_Session *, TF_Graph * and the like: opaque.
+# Opaque pointers, such as TF_Session * and TF_Graph *.
 Pointer: TypeAlias = int
 
 _POINTER = ctypes.c_void_p
@@ -27,7 +27,7 @@ class Buffer(ctypes.Structure):
     _fields_ = (("data", _POINTER), ("length", ctypes.c_size_t), ("deallocator", _POINTER))
 
     def read(self) -> bytes:
-        """A copy of what it holds."""
+        """Return a copy of the content."""
         return ctypes.string_at(self.data, self.length)
 
 
@@ -59,10 +59,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library that the tensorflow package has loaded already.
+    """Return the library that the tensorflow package has already loaded.
 
     Raises:
-        Internal: this TensorFlow comes without one.
+        Internal: this TensorFlow has no such library.
     """
     for path in sorted(Path(tf.__file__).parent.glob("libtensorflow_cc.*")):
         loaded = ctypes.CDLL(str(path))
@@ -74,13 +74,13 @@ def library() -> ctypes.CDLL:
 
 
 class Status:
-    """TF_Status: what became of a call."""
+    """TF_Status: the outcome of a call."""
 
     def __init__(self, pointer: Pointer) -> None:
         self.pointer = pointer
 
     def check(self) -> None:
-        """Raise the ServingError of the status' code, with TensorFlow's whole message, unless it is OK."""
+        """Raise ServingError with the status code and TensorFlow's whole message, unless the status is OK."""
         code = library().TF_GetCode(self.pointer)
         if code:
             raise error_for_code(code, library().TF_Message(self.pointer).decode(errors="replace"))
@@ -88,7 +88,7 @@ class Status:
 
 @contextmanager
 def status() -> Iterator[Status]:
-    """A status for the length of the block."""
+    """Provide a status for the duration of the block."""
     pointer = library().TF_NewStatus()
     try:
         yield Status(pointer)
@@ -98,7 +98,7 @@ def status() -> Iterator[Status]:
 
 @contextmanager
 def buffer(content: bytes = b"") -> Iterator[Any]:
-    """A TF_Buffer * with a copy of `content`, for the length of the block."""
+    """Provide a TF_Buffer * with a copy of `content` for the duration of the block."""
     pointer = library().TF_NewBufferFromString(content, len(content)) if content else library().TF_NewBuffer()
     try:
         yield pointer
@@ -108,7 +108,7 @@ def buffer(content: bytes = b"") -> Iterator[Any]:
 
 @contextmanager
 def session_options(config: bytes) -> Iterator[Pointer]:
-    """A TF_SessionOptions * of a serialized ConfigProto, for the length of the block."""
+    """Provide a TF_SessionOptions * of a serialized ConfigProto for the duration of the block."""
     pointer: Pointer = library().TF_NewSessionOptions()
     try:
         with status() as done:

@@ -1,7 +1,7 @@
 """Runs SavedModels with TensorFlow on the CPU, through a session.
 
-A session, because it loads all that TensorFlow Serving loads (`tf.saved_model.load` refuses some of its own test
-models) and accepts the feeds it accepts; its callable also costs less than a signature's ConcreteFunction.
+A session loads every model that TensorFlow Serving loads, and accepts the same feeds. `tf.saved_model.load` refuses
+some of TensorFlow Serving's test models. A session's callable also costs less than a signature's ConcreteFunction.
 """
 
 import ctypes
@@ -30,33 +30,33 @@ from tpuserve_server.executors.tensorflow.session_config import (
     session_config,
 )
 
-# Callables kept for each servable: one for each signature and set of outputs that clients ask for.
+# Maximum number of callables of a servable: one for each signature and set of outputs that clients request.
 _MAX_CALLABLES = 64
 
 
 class TensorFlowExecutor:
-    """Loads SavedModels onto the CPU. Safe to use from several loading threads."""
+    """Loads SavedModels on the CPU. Thread-safe."""
 
     def __init__(self, options: TensorFlowOptions) -> None:
-        """Nothing is loaded yet."""
+        """Take the options, and check the CPU for bfloat16."""
         self._options = options
         self._has_bfloat16 = options.bfloat16_kernels and cpu_has_bfloat16(Path("/proc/cpuinfo"))
-        # Set by whichever loading thread is the first to succeed.
+        # Set by the first loading thread that succeeds.
         self._has_loaded = False
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> "TensorFlowServable":
-        """Load the SavedModel; slow. In the background, but for the first.
+        """Load the SavedModel, in the background except for the first one. Slow.
 
         Raises:
-            ServingError: it is no SavedModel, or TensorFlow cannot restore it. The message holds no path.
+            ServingError: there is no SavedModel, or TensorFlow cannot restore it. The message has no path.
         """
         load = functools.partial(
             self._load, servable_id, version.path, bfloat16=version.allows_bfloat16 and self._has_bfloat16
         )
         if self._has_loaded:
             return run_in_background(load, "load-tensorflow")
-        # TensorFlow starts the threads that all sessions share with the first of them. They must not be nice, and there
-        # is nobody yet to give way to.
+        # The first session starts the threads that all sessions share. They need normal priority, and no other
+        # TensorFlow model runs yet that the load could delay.
         servable = load()
         self._has_loaded = True
         return servable
@@ -85,7 +85,7 @@ class TensorFlowExecutor:
 
 
 class TensorFlowServable:
-    """A SavedModel in a session. `dispatch` runs at once: the CPU has nothing to overlap with."""
+    """SavedModel in a session. `dispatch` runs the model at once, because a CPU has no transfers to overlap."""
 
     def __init__(
         self,
@@ -97,9 +97,10 @@ class TensorFlowServable:
         bfloat16: bool,
         exact_ranks: bool,
     ) -> None:
-        """Own `session` until `close`; every run is made with `options`.
+        """Take ownership of `session` until `close`. Every run uses `options`.
 
-        With `exact_ranks` inputs must have their signature's rank: some kernels end the process at another.
+        With `exact_ranks`, inputs must have their signature's rank, because some kernels end the process at another
+        rank.
         """
         self._id = servable_id
         self._session = session
@@ -107,7 +108,7 @@ class TensorFlowServable:
         self._run_options = options
         self._bfloat16 = bfloat16
         self._exact_ranks = exact_ranks
-        # Guards the callables, which several device threads may ask for.
+        # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
 
@@ -118,20 +119,20 @@ class TensorFlowServable:
 
     @property
     def device(self) -> str:
-        """What it runs on, for people."""
+        """Description of the device, for display."""
         kernels = ", bfloat16 kernels" if self._bfloat16 else ""
         return f"CPU (TensorFlow {tf.__version__}{kernels})"
 
     @property
     def max_in_flight(self) -> int:
-        """One: a run ends in `dispatch`."""
+        """Number of runs in flight: 1, because a run ends in `dispatch`."""
         return 1
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Run the signature; blocks until done.
+        """Run the signature. Blocks until done.
 
         Raises:
-            ServingError: with TensorFlow's code, and the first line of its message.
+            ServingError: the run failed, with TensorFlow's code and the first line of its message.
         """
         signature = self._signatures[signature_name]
         if self._exact_ranks:
@@ -142,8 +143,8 @@ class TensorFlowServable:
         except tf.errors.OpError as error:
             raise error_for_code(error.error_code, _first_line(error.message)) from error
         except UnicodeDecodeError as error:
-            # TensorFlow quotes inputs in its messages, and here cannot make text of one. The code is lost; what it
-            # quotes is what it blames.
+            # TensorFlow's message quotes an input that is not UTF-8. This loses the error code, but the quoted input is
+            # the cause.
             message = error.object.decode(errors="replace")
             raise InvalidArgument(_first_line(message)) from error
         return _Done(
@@ -154,16 +155,17 @@ class TensorFlowServable:
         )
 
     def close(self) -> None:
-        """Close the session, and give what it took back to the system."""
+        """Close the session, and return its memory to the system."""
         run_in_background(self._session.close, "unload-tensorflow")
-        # Last: the session took its own part of each with it. Releasing them one by one before holds the interpreter's
-        # lock, 2.5 ms for a graph of a thousand nodes.
+        # Last, because the closed session has released its part of each callable. Releasing them one by one earlier
+        # would hold the interpreter's lock for 2.5 ms with a graph of a thousand nodes.
         self._callables.clear()
-        # Not in the background: it locks the allocator's arenas, and whoever holds a lock must not wait for the kernel.
+        # Not in the background: it locks the allocator's arenas, and a low-priority thread could hold the locks for
+        # long.
         trim_memory()
 
     def _callable(self, signature: Signature, output_names: tuple[str, ...]) -> SessionCallable:
-        # The callable itself may be called by several threads at once: DirectSession keeps each call's state apart.
+        # Several threads may call the callable at once: DirectSession keeps the state of each call separate.
         with self._lock:
             return self._find_callable(signature, output_names)
 
@@ -186,7 +188,7 @@ class TensorFlowServable:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A run that has ended."""
+    """Completed run."""
 
     outputs: Tensors
 
@@ -195,14 +197,14 @@ class _Done:
 
 
 def trim_memory() -> None:
-    """Hand freed memory back to the system, where the C library keeps it for later (glibc does)."""
+    """Return freed memory to the system, if the C library keeps it, as glibc does."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
-    """The signatures; InvalidArgument where TensorFlow's loader has passed over missing weights without a word."""
+    """Return the signatures. Raises InvalidArgument for missing weights, which TensorFlow's loader ignores."""
     if not (path / "variables" / "variables.index").exists() and restores_variables(meta_graph):
         raise InvalidArgument("it has variables, but no variables/variables.index to restore them from")
     return parse_signatures(meta_graph)
@@ -220,5 +222,5 @@ def _load_error(error: ServingError, path: Path) -> ServingError:
 
 
 def _first_line(message: str) -> str:
-    """TensorFlow's messages go on with graph nodes and stacks, which are nobody's business outside."""
+    """Return the first line. The others have graph nodes and stacks, which clients must not see."""
     return message.split("\n", 1)[0].strip()

@@ -1,4 +1,4 @@
-"""What the server needs of a MetaGraphDef, read without its graph, which may be of any size."""
+"""Reader of a MetaGraphDef's signatures and properties, without its graph, which may have any size."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,37 +15,37 @@ from tpuserve_server.executors.tensorflow.start import start_tensorflow
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
 _LENGTH_DELIMITED = 2
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
-# oneDNN's kernels of these, and TensorFlow's of the last, end the process at an input of another rank than theirs
+# oneDNN's kernels of these, and TensorFlow's of the last, end the process for an input of another rank
 # (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
 _FATAL_OPS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool3D")
-# The exporter's collection of ragged tensors: names of row splits by those of their values, for each signature.
+# The exporter's collection of ragged tensors: names of row splits by the name of their values, for each signature.
 _ROW_SPLITS = "tpuserve_row_splits"
-# Searched at a time: a search holds the interpreter's lock.
+# Bytes of one search, because a search holds the interpreter's lock.
 _PIECE_BYTES = 2**20
 
 
 def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
-    """The signatures of a serialized MetaGraphDef.
+    """Return the signatures of a serialized MetaGraphDef.
 
-    Parsing all of it would hold the interpreter's lock for as long as its graph is large: constants live in it.
+    Parsing the whole message would hold the interpreter's lock for long, because the graph contains the constants.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the bytes are not a MetaGraphDef.
     """
     collections = (one for one in _each("collection_def", meta_graph) if _ROW_SPLITS.encode() in one)
     return read_signatures(MetaGraphDef.FromString(_only("signature_def", meta_graph) + b"".join(collections)))
 
 
 def restores_variables(meta_graph: bytes) -> bool:
-    """Whether a serialized MetaGraphDef has variables, and a way to fill them from a checkpoint."""
+    """Return whether a serialized MetaGraphDef has variables, and a saver that restores them from a checkpoint."""
     return bool(_only("saver_def", meta_graph)) and any(op in meta_graph for op in _VARIABLE_OPS)
 
 
 def needs_exact_ranks(meta_graph: bytes) -> bool:
-    """Whether an input of another rank than its signature's could end the process: the graph has such operations.
+    """Return whether the graph has operations that may end the process for an input of another rank.
 
-    Looked for as NodeDef.op in the serialized MetaGraphDef, and in its functions. A constant that happens to hold the
-    same bytes makes the answer True, which is the safe side.
+    The search finds NodeDef.op in the serialized MetaGraphDef, including its functions. A constant with the same bytes
+    gives True as well, which is safe.
     """
     fields = [b"\x12" + bytes([len(op)]) + op.encode() for op in _FATAL_OPS]
     return any(
@@ -56,10 +56,10 @@ def needs_exact_ranks(meta_graph: bytes) -> bool:
 
 
 def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
-    """The signatures of a MetaGraphDef that can be called: initialisers and other bookkeeping left out.
+    """Return the callable signatures of a MetaGraphDef, without initialisers and other internal ones.
 
     Raises:
-        InvalidArgument: a default is no tensor.
+        InvalidArgument: a default is not a tensor.
     """
     ragged = _read_row_splits(meta_graph)
     return {
@@ -111,13 +111,13 @@ def _tensor_spec(alias: str, info: TensorInfo) -> TensorSpec:
 
 
 def _dtype(number: int) -> np.dtype[Any]:
-    """A string tensor is an array of bytes objects. Resources and the like are for TensorFlow to say."""
+    """Return the numpy dtype. Strings are bytes objects; TensorFlow converts types such as resources."""
     wire_type = BY_NUMBER.get(number)
     return wire_type.dtype if wire_type else np.dtype(_tensorflow().dtypes.as_dtype(number).as_numpy_dtype)
 
 
 def _tensorflow() -> Any:  # noqa: ANN401 (a module)
-    """For what few signatures have: models of TensorFlow Lite are loaded without it."""
+    """Import TensorFlow, which few signatures need. TensorFlow Lite models load without it."""
     start_tensorflow()
     import tensorflow as tf
 
@@ -142,9 +142,9 @@ def _each(field: str, meta_graph: bytes) -> Iterator[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, int]]:
-    """Number, start and end of each field at the top level of a serialized MetaGraphDef, tag included.
+    """Yield the number, start and end of each top-level field of a serialized MetaGraphDef, including its tag.
 
-    All of them are length-delimited there.
+    All top-level fields are length-delimited.
     """
     at = 0
     while at < len(message):

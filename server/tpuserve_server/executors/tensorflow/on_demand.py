@@ -1,4 +1,4 @@
-"""The TensorFlow executor of a server that may never need it: who runs device programs alone imports no TensorFlow."""
+"""TensorFlow executor on demand: a server that only runs device programs does not import TensorFlow."""
 
 import threading
 
@@ -12,30 +12,30 @@ from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
 
 
 class TensorFlowOnDemand:
-    """executors.candidate.Candidate, for every version: a TensorFlowExecutor from the first one on.
+    """Candidate for every version. The first version creates its TensorFlowExecutor.
 
-    Safe to use from several loading threads; `_lock` guards the executor.
+    Thread-safe: `_lock` guards the executor.
     """
 
     name = "TensorFlow on the CPU"
     kind = "cpu"
 
     def __init__(self, options: TensorFlowOptions) -> None:
-        """Nothing is imported yet."""
+        """Take the options without importing TensorFlow."""
         self._options = options
         self._lock = threading.Lock()
         self._executor: Executor | None = None
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable:
-        """As TensorFlowExecutor; the first time TensorFlow is imported before, which takes seconds.
+        """Load the version as TensorFlowExecutor does. The first call imports TensorFlow, which takes seconds.
 
         Raises:
-            ServingError: as TensorFlowExecutor; FailedPrecondition where TensorFlow cannot be imported.
+            ServingError: as TensorFlowExecutor; FailedPrecondition if TensorFlow cannot be imported.
         """
         return self._started().load(servable_id, version)
 
     def tracer(self) -> Tracer:
-        """Return TensorFlow's, whose first session imports TensorFlow where no model has."""
+        """Return TensorFlow's tracer. Its first session imports TensorFlow if no model has."""
         return TensorFlowTracer()
 
     def _started(self) -> Executor:

@@ -1,4 +1,4 @@
-"""TensorFlowOptions: how TensorFlow loads and runs SavedModels. Imports nothing heavy: flags are made of it."""
+"""TensorFlowOptions: options for SavedModels. Imports no heavy modules, because the command line imports it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ DEFAULT_TAGS = ("serve",)
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowOptions:
-    """What the operator said about TensorFlow.
+    """Operator's options for TensorFlow.
 
     Raises:
         InvalidArgument: threads are set in two ways.
@@ -79,7 +79,7 @@ class TensorFlowOptions:
     bfloat16_kernels: Annotated[
         bool, Setting("Runtime", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them.")
     ] = True
-    # What `session_config_file` says; the other options are laid over it.
+    # Content of `session_config_file`. The other options override it.
     session_config: "ConfigProto | None" = None
 
     def __post_init__(self) -> None:
@@ -92,10 +92,10 @@ class TensorFlowOptions:
 
     @property
     def intra_op_threads(self) -> int:
-        """Threads of one operation; 0 for as many as cores."""
+        """Threads of one operation; 0 for the number of cores."""
         return self.session_parallelism or self.intra_op_parallelism
 
     @property
     def inter_op_threads(self) -> int:
-        """Operations at a time; 0 for one, in the caller's thread."""
+        """Operations at the same time; 0 for one, in the caller's thread."""
         return self.session_parallelism or self.inter_op_parallelism

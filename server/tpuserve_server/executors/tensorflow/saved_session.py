@@ -1,8 +1,7 @@
 """SavedSession: a SavedModel in a TensorFlow session, loaded by TensorFlow's own C++ loader.
 
-The loader is the one that TensorFlow Serving uses (cc/saved_model/loader.h), so what it loads is loaded here: assets,
-tables, TF1's initialisers, `saved_model.pbtxt`. No object of the graph ever exists in Python, where a collection would
-have to walk it.
+TensorFlow Serving uses the same loader (cc/saved_model/loader.h). It loads assets, tables, TF1's initialisers and
+`saved_model.pbtxt`. The graph has no Python objects, which a garbage collection would have to traverse.
 """
 
 import ctypes
@@ -26,15 +25,15 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class SavedSession:
-    """Owns a TF_Session and its TF_Graph until `close`. Callables may run on several threads at once."""
+    """Owner of a TF_Session and its TF_Graph until `close`. Callables may run on several threads at once."""
 
     __slots__ = ("_capsule", "_graph", "_meta_graph", "_session")
 
     def __init__(self, path: Path, tags: Sequence[str], config: ConfigProto) -> None:
-        """Load the graph with these tags of the SavedModel in `path`; slow. Restores and initialises in this thread.
+        """Load the graph with these tags from the SavedModel in `path`, on the calling thread. Slow.
 
         Raises:
-            ServingError: with TensorFlow's code and message, which may hold the path.
+            ServingError: the load failed, with TensorFlow's code and message, which may contain the path.
         """
         library = c_api.library()
         self._capsule: Any = None
@@ -48,7 +47,7 @@ class SavedSession:
         self._capsule = _new_capsule(self._session, _SESSION_TYPE, None)
 
     def take_meta_graph(self) -> bytes:
-        """The MetaGraphDef, serialized; once, as it may be large."""
+        """Return the serialized MetaGraphDef and release it, because it may be large. Call this once."""
         meta_graph, self._meta_graph = self._meta_graph, b""
         return meta_graph
 
@@ -68,15 +67,15 @@ class SavedSession:
             return bytes(meta_graph.contents.read())
 
     def _pybind11_conduit_v1_(self, abi: bytes, type_info: object, kind: bytes) -> object:
-        """Hand the TF_Session * to TensorFlow's Python functions, which are pybind11's.
+        """Return the TF_Session * in a capsule, for TensorFlow's pybind11 functions.
 
-        pybind11's way for an object of another library (pybind11/detail/cpp_conduit.h): they ask whatever is not
-        theirs for a capsule with the pointer. None, which they answer with a TypeError, once it is closed.
+        pybind11 calls this method of an object from another library (pybind11/detail/cpp_conduit.h). After `close` the
+        result is None, for which pybind11 raises TypeError.
         """
         return self._capsule
 
     def make_callable(self, options: CallableOptions) -> "SessionCallable":
-        """Compile a way from feeds to fetches; slow.
+        """Compile a callable from feeds to fetches. Slow.
 
         Raises:
             tf.errors.OpError: the graph has no such feed or fetch, or cannot be compiled.
@@ -84,7 +83,7 @@ class SavedSession:
         return SessionCallable(self, options)
 
     def close(self) -> None:
-        """Give the session, its variables and its graph back. No callable may be running; none runs afterwards."""
+        """Free the session, its variables and its graph. No callable may be running, or run afterwards."""
         library = c_api.library()
         self._capsule = None
         session, self._session = self._session, None
@@ -98,12 +97,12 @@ class SavedSession:
 
     @property
     def is_open(self) -> bool:
-        """False after `close`."""
+        """Whether the session is open: False after `close`."""
         return self._capsule is not None
 
 
 class SessionCallable:
-    """A compiled run; TensorFlow keeps it until the last reference to this goes."""
+    """Compiled run. TensorFlow keeps it until the last reference to this object is gone."""
 
     __slots__ = ("_handle", "_session")
 
@@ -116,18 +115,18 @@ class SessionCallable:
         self._session = session
 
     def __call__(self, feeds: Sequence[Array]) -> list[Array | bytes]:
-        """The fetches for `feeds`, in the order of the options. Blocks; does not check shapes against the graph's.
+        """Return the fetches for `feeds`, in the order of the options. Blocks; does not check shapes.
 
-        Numbers come as arrays or, of no dimension, as numpy's scalars; a string of no dimension comes as bytes.
+        Numbers are arrays, or numpy scalars for rank 0. A string of rank 0 is bytes.
 
         Raises:
-            tf.errors.OpError: an operation refused.
+            tf.errors.OpError: an operation failed.
         """
         fetches: list[Array | bytes] = _run(self._session, self._handle, feeds, None)
         return fetches
 
     def __del__(self) -> None:
-        # Whoever is in the middle of a call holds a reference: only what nobody runs is released.
+        # A call in progress holds a reference, so only an idle callable is released.
         if hasattr(self, "_session") and self._session.is_open:
             pywrap_tf_session.TF_SessionReleaseCallable(self._session, self._handle)
 

@@ -1,4 +1,4 @@
-"""TensorFlow's start: imported once in a process, when the first model needs it, with requests perhaps being served."""
+"""Import of TensorFlow, once in a process, for the first model that needs it. Requests may run at the same time."""
 
 import contextlib
 import gc
@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 from tpuserve_server.core.garbage import settle_garbage_collector
 
-# What TensorFlow writes before it reads TF_CPP_MIN_LOG_LEVEL: a line of absl's about itself, and lines of level INFO.
+# Lines that TensorFlow writes before it reads TF_CPP_MIN_LOG_LEVEL: a notice of absl, and lines of level INFO.
 _FIRST_LINES = re.compile(rb"^(WARNING: All log messages before absl|I\d{4} ).*\n?", re.MULTILINE)
 
 _lock = threading.Lock()
 
 
 def start_tensorflow() -> None:
-    """Import TensorFlow quietly and without Keras; seconds, the first time. Any thread may call it.
+    """Import TensorFlow quietly and without Keras. The first call takes seconds. Thread-safe.
 
-    With TF_CPP_MIN_LOG_LEVEL=0 in the environment it speaks.
+    TF_CPP_MIN_LOG_LEVEL=0 in the environment enables TensorFlow's log.
     """
     with _lock:
         if sys.modules.get("tensorflow") is None:
@@ -38,7 +38,7 @@ def _import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile: all of a million new objects stay, and walking them takes a tenth of the time."""
+    """Pause garbage collection: it takes a tenth of the import time, and would free none of a million new objects."""
     gc.disable()
     try:
         yield
@@ -48,10 +48,10 @@ def _without_collections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_keras() -> Iterator[None]:
-    """Hide Keras while TensorFlow is imported.
+    """Hide Keras during the import of TensorFlow.
 
-    TensorFlow imports it where it is installed and does without where it is not. A SavedModel needs none of it: left
-    out it saves 2.5 s and 60 MB, and its optree does not complain when Envoy's embedded interpreter ends.
+    TensorFlow imports Keras if it is installed, and works without it. SavedModels do not need it. Hiding it saves 2.5 s
+    and 60 MB, and Keras's optree prints no error when Envoy's embedded interpreter ends.
     """
     if "keras" in sys.modules:
         yield
@@ -65,9 +65,10 @@ def _without_keras() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _first_lines_held_back() -> Iterator[None]:
-    """Catch what is written to descriptor 2, and show it afterwards without TensorFlow's first lines; all if it fails.
+    """Hold back output to descriptor 2, and remove TensorFlow's first lines from it. An error keeps all lines.
 
-    TensorFlow writes them from C++, hence the descriptor. What else the process has to say meanwhile is late, not lost.
+    TensorFlow writes these lines from C++, so the function redirects the descriptor. Other output of the process is
+    late, not lost.
     """
     sys.stderr.flush()
     kept = os.dup(2)

@@ -1,6 +1,6 @@
-"""TensorFlow's profiler session in this process: the one place that uses its private binding.
+"""TensorFlow's profiler session in this process. Only this module uses its private binding.
 
-The public way, `tf.profiler.experimental`, keeps one session for the whole process, which a failed start leaves behind.
+The public API, `tf.profiler.experimental`, keeps one session for the whole process, and a failed start leaves it open.
 """
 
 import tempfile
@@ -11,24 +11,24 @@ from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
 
-# What upstream's service says while another session runs (tsl/profiler/lib/profiler_lock.h).
+# Message of upstream's service while another session runs (tsl/profiler/lib/profiler_lock.h).
 _BUSY = "Another profiling session active."
 
 
 class TensorFlowTracer:
-    """core.tracer.Tracer. Python's own calls are never recorded: that would slow every request down many times.
+    """Tracer of TensorFlow. It never records Python's calls, because that would make every request many times slower.
 
-    TensorFlow is imported by the first session, if no model has needed it before. A session gives its XSpace to a
-    folder alone: one of our own, for as long as it takes to read it back.
+    The first session imports TensorFlow, if no model has. A session can write its XSpace only to a directory. The
+    tracer gives it a temporary one and reads the XSpace back.
     """
 
     def __init__(self) -> None:
-        """No session runs."""
+        """Start without a session."""
         self._session: Any = None  # its ProfilerSession, which has no types
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self, options: TraceOptions) -> None:
-        """As the protocol."""
+        """Implement Tracer.start."""
         if self._session is not None:
             raise Internal(_BUSY)
         start_tensorflow()
@@ -50,7 +50,7 @@ class TensorFlowTracer:
         self._session, self._folder = session, folder
 
     def stop(self) -> bytes:
-        """As the protocol."""
+        """Implement Tracer.stop."""
         session, folder = self._session, self._folder
         self._session = self._folder = None
         if session is None or folder is None:

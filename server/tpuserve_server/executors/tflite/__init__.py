@@ -1,1 +1,1 @@
-"""Runs TensorFlow Lite models by LiteRT on the CPU."""
+"""Runs TensorFlow Lite models with LiteRT on the CPU."""

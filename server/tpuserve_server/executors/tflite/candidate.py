@@ -1,4 +1,4 @@
-"""`--prefer_tflite_model`: a version's `model.tflite` goes before its SavedModel, as in TensorFlow Serving."""
+"""`--prefer_tflite_model`: prefers a version's `model.tflite` to its SavedModel, as in TensorFlow Serving."""
 
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.servable import Servable, VersionFiles
@@ -11,25 +11,25 @@ _MODEL_FILE = "model.tflite"
 
 
 class PreferredTflite:
-    """executors.candidate.Candidate: versions with `model.tflite`, where the operator prefers it."""
+    """Candidate for versions with `model.tflite`, if the operator prefers it."""
 
     name = "LiteRT on the CPU"
     kind = "cpu"
 
     def __init__(self, options: TfliteOptions) -> None:
-        """Nothing is imported yet."""
+        """Take the options without importing LiteRT."""
         self._options = options
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable | Refusal:
-        """As the protocol.
+        """Implement Candidate.load.
 
         Raises:
-            ServingError: as TfliteExecutor; FailedPrecondition where LiteRT is not installed.
+            ServingError: as TfliteExecutor; FailedPrecondition if LiteRT is not installed.
         """
         if not (self._options.preferred and (version.path / _MODEL_FILE).is_file()):
             return Refusal(FailedPrecondition(f"the version has no {_MODEL_FILE}, or it is not preferred"))
         try:
-            # Only here: the runtime is an extra, and of no use to a server that has no such model.
+            # Imported here, because the runtime is an extra that a server without such models does not need.
             from tpuserve_server.executors.tflite.executor import TfliteExecutor
         except ImportError as error:
             raise FailedPrecondition(

@@ -15,20 +15,20 @@ MODEL_FILE = "model.tflite"
 
 
 class TfliteExecutor:
-    """Loads `model.tflite`. Safe to use from several loading threads; keeps no state between loads."""
+    """Loads `model.tflite`. Thread-safe; keeps no state between loads."""
 
     def __init__(self, options: TfliteOptions) -> None:
-        """Nothing is loaded yet."""
+        """Take the options of the models."""
         self._options = options
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> "TfliteServable":
-        """Load `model.tflite`; its kernels are its own, whatever the exporter has checked.
+        """Load `model.tflite`. It runs LiteRT's kernels, whatever kernels the exporter has checked.
 
         Raises:
-            InvalidArgument: it is no model, or needs an operation that LiteRT does not have.
+            InvalidArgument: the file is not a model, or needs an operation that LiteRT does not have.
         """
         try:
-            # Not by its path: LiteRT would map the file, and a version that is written over would change under it.
+            # Not loaded by path: LiteRT would map the file, and overwriting it would change the loaded model.
             content = (version.path / MODEL_FILE).read_bytes()
         except OSError as error:
             raise InvalidArgument(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
@@ -38,14 +38,14 @@ class TfliteExecutor:
 
 
 class TfliteServable:
-    """A model and its interpreters. `dispatch` runs at once, in the thread that calls.
+    """Model and its interpreters. `dispatch` runs at once, on the calling thread.
 
-    An interpreter serves one thread at a time. The one that was free last is taken, so that it stays warm; another is
-    made when all are busy, up to the limit. `_free` and `_made` are guarded by `_changed`.
+    An interpreter serves one thread at a time. A run takes the most recently used interpreter, which stays warm. If all
+    are busy, it creates another, up to the limit. `_changed` guards `_free` and `_made`.
     """
 
     def __init__(self, content: bytes, options: TfliteOptions) -> None:
-        """From the model file's `content`. Raises InvalidArgument as TfliteModel."""
+        """Load the model from its file's `content`. Raises InvalidArgument as TfliteModel does."""
         self._content = content
         self._options = options
         first = TfliteModel(content, options.threads)
@@ -61,16 +61,16 @@ class TfliteServable:
 
     @property
     def device(self) -> str:
-        """What it runs on, for people."""
+        """Description of the device, for display."""
         return f"CPU (LiteRT {importlib.metadata.version('ai-edge-litert')})"
 
     @property
     def max_in_flight(self) -> int:
-        """One: a run ends in `dispatch`."""
+        """Number of runs in flight: 1, because a run ends in `dispatch`."""
         return 1
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Run the signature; blocks until done, and before that until an interpreter is free.
+        """Run the signature. Blocks until an interpreter is free and the run has ended.
 
         Raises:
             InvalidArgument: LiteRT refused the inputs' shapes, or the run failed.
@@ -82,7 +82,7 @@ class TfliteServable:
             self._give_back(model)
 
     def close(self) -> None:
-        """Let go of the interpreters and their memory."""
+        """Release the interpreters and their memory."""
         self._free.clear()
 
     def _take(self) -> TfliteModel:
@@ -107,7 +107,7 @@ class TfliteServable:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A run that has ended."""
+    """Completed run."""
 
     outputs: Tensors
 

@@ -1,4 +1,4 @@
-"""One LiteRT interpreter, or two, that run a TensorFlow Lite model's signatures."""
+"""One or two LiteRT interpreters that run a TensorFlow Lite model's signatures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -11,18 +11,18 @@ from tpuserve_server.executors.tflite.signatures import Ends, generated_signatur
 
 _Run: TypeAlias = Callable[[Tensors, Sequence[str]], Tensors]
 
-# What the interpreter raises, whoever is to blame.
+# Errors of the interpreter, for faults of a model and of a request.
 _LITERT_ERRORS = (RuntimeError, ValueError)
 
 
 class TfliteModel:
-    """A model's signatures, and what runs them. For one thread at a time."""
+    """Signatures of a model and the interpreters that run them. For one thread at a time."""
 
     def __init__(self, content: bytes, num_threads: int) -> None:
-        """From the model file's `content`; `num_threads` of one operation.
+        """Load the model from its file's `content`. Each operation uses `num_threads` threads.
 
         Raises:
-            InvalidArgument: it is no model, its signatures cannot be read, or its tensors cannot be allocated.
+            InvalidArgument: the content is not a model, has unreadable signatures, or its tensors cannot be allocated.
         """
         interpreter = _interpret(content, num_threads)
         main = _MainSubgraph(interpreter)
@@ -31,18 +31,18 @@ class TfliteModel:
             generated = generated_signature(main.inputs, main.outputs)
             found = {generated.name: generated}
         self._runs: dict[str, _Run] = {name: main.bind(signature) for name, signature in found.items()}
-        # What a converter wrote into the flatbuffer's own field is newer than TensorFlow Serving's rules: signatures
-        # that it would not serve are offered beside.
+        # Newer converters write signatures to a field of the flatbuffer. TensorFlow Serving's rules ignore them; this
+        # server serves them too.
         others = [name for name in interpreter.get_signature_list() if name not in found]
         if others:
-            # An interpreter of their own: while runners of signatures exist, it refuses to be used in another way.
+            # A separate interpreter, because an interpreter with signature runners refuses any other use.
             beside = _interpret(content, num_threads)
             for name in others:
                 found[name], self._runs[name] = _bind_runner(beside, name)
         self.signatures: Mapping[str, Signature] = found
 
     def run(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> Tensors:
-        """Run a signature; blocks until done. The outputs are the caller's own.
+        """Run a signature. Blocks until done. The caller owns the outputs.
 
         Raises:
             InvalidArgument: LiteRT refused the inputs' shapes, or the run failed.
@@ -58,22 +58,22 @@ def _interpret(content: bytes, num_threads: int) -> Interpreter:
 
 
 class _MainSubgraph:
-    """The interpreter's first subgraph. Tensors are allocated anew only when a shape changes."""
+    """First subgraph of an interpreter. Tensors are allocated again only when a shape changes."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
-        # By tensor, as they are allocated; None before, and after a failure.
+        # Allocated shapes by tensor; None before the first allocation and after a failure.
         self._shapes: dict[int, tuple[int, ...]] | None = None
         self.inputs = Ends.of(interpreter.get_input_details())
         self.outputs = Ends.of(interpreter.get_output_details())
         try:
-            # What cannot be allocated at all, for an operation that is not there, must fail the load.
+            # A model that cannot be allocated, because of an unknown operation, must fail the load.
             interpreter.allocate_tensors()
         except _LITERT_ERRORS as error:
             raise InvalidArgument(f"Failed to allocate tensors: {_first_line(error)}") from error
 
     def bind(self, signature: Signature) -> _Run:
-        """What runs `signature`: indices are looked up once."""
+        """Return a function that runs `signature`. Tensor indices are looked up once."""
         inputs = {alias: self.inputs.index[spec.graph_name] for alias, spec in signature.inputs.items()}
         outputs = {alias: self.outputs.index[spec.graph_name] for alias, spec in signature.outputs.items()}
 
@@ -95,7 +95,7 @@ class _MainSubgraph:
         self._shapes = None
         try:
             for index, shape in shapes.items():
-                # Not strict: as in TensorFlow Serving a converter's fixed batch of 1 may be resized too.
+                # Not strict, as in TensorFlow Serving: a converter's fixed batch of 1 may be resized too.
                 self._interpreter.resize_tensor_input(index, shape)
             self._interpreter.allocate_tensors()
         except _LITERT_ERRORS as error:
@@ -104,7 +104,7 @@ class _MainSubgraph:
 
 
 def _bind_runner(interpreter: Interpreter, name: str) -> tuple[Signature, _Run]:
-    """A signature of the flatbuffer's own kind, which may have a subgraph to itself."""
+    """Return a signature from the flatbuffer's field and its function. It may have a separate subgraph."""
     runner = interpreter.get_signature_runner(name)
     inputs = {alias: tensor_spec(alias, detail) for alias, detail in sorted(runner.get_input_details().items())}
     outputs = {alias: tensor_spec(alias, detail) for alias, detail in sorted(runner.get_output_details().items())}

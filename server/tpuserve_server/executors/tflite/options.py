@@ -1,4 +1,4 @@
-"""TfliteOptions: how LiteRT runs TensorFlow Lite models. Imports no LiteRT, which most servers do not need."""
+"""TfliteOptions: options for TensorFlow Lite models. Imports no LiteRT, which most servers do not need."""
 
 import os
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tpuserve_server.core.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class TfliteOptions:
-    """Whether `model.tflite` goes before a SavedModel, and how many cores its runs take. 0: as many as there are."""
+    """Preference for `model.tflite` over a SavedModel, and the number of cores for its runs. 0 means all cores."""
 
     preferred: Annotated[
         bool,

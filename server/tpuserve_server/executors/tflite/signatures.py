@@ -1,4 +1,4 @@
-"""The signatures of a TensorFlow Lite model, by TensorFlow Serving's rules (servables/tensorflow/tflite_session.cc)."""
+"""Signatures of a TensorFlow Lite model, by TensorFlow Serving's rules (servables/tensorflow/tflite_session.cc)."""
 
 import logging
 import struct
@@ -18,24 +18,24 @@ from tpuserve_server.executors.tensorflow.meta_graph import read_signatures
 
 logger = logging.getLogger(__name__)
 
-# Where tensorflow/lite/tools/signature keeps SignatureDefs: a FlexBuffer map from name to serialized message.
+# SignatureDefs of tensorflow/lite/tools/signature: a FlexBuffer map from name to serialized message.
 _METADATA_NAME = b"signature_defs_metadata"
 _PREDICT_METHOD_NAME = "tensorflow/serving/predict"
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """A model's input or output tensors: indices in the interpreter, and what they hold, by their names in the file."""
+    """Input or output tensors of a model: their indices in the interpreter and their specs, by name in the file."""
 
     index: Mapping[str, int]
     spec: Mapping[str, TensorSpec]
 
     @classmethod
     def of(cls, details: Sequence[Mapping[str, Any]]) -> "Ends":
-        """From an interpreter's `get_input_details` or `get_output_details`.
+        """Read the tensors from an interpreter's `get_input_details` or `get_output_details`.
 
         Raises:
-            InvalidArgument: two have one name.
+            InvalidArgument: two tensors have the same name.
         """
         names = [detail["name"] for detail in details]
         for name in names:
@@ -45,23 +45,23 @@ class Ends:
         return cls({detail["name"]: int(detail["index"]) for detail in details}, specs)
 
     def resolve(self, name: str) -> str | None:
-        """The tensor that a SignatureDef means: early converters stripped the `:0` of TensorFlow's names."""
+        """Return the tensor's name in the model, or None. Early converters stripped the `:0` of TensorFlow's names."""
         stripped = name.partition(":")[0]
         return name if name in self.index else stripped if stripped in self.index else None
 
 
 def tensor_spec(alias: str, detail: Mapping[str, Any]) -> TensorSpec:
-    """What a tensor holds; free dimensions are those that the converter kept free."""
+    """Return the spec of a tensor. Free dimensions are those that the converter kept free."""
     dtype = np.dtype(object) if detail["dtype"] is np.bytes_ else np.dtype(detail["dtype"])
     dims = tuple(int(size) if size >= 0 else None for size in detail["shape_signature"])
     return TensorSpec(alias, dtype, dims, graph_name=detail["name"])
 
 
 def metadata_signatures(content: bytes, inputs: Ends, outputs: Ends) -> dict[str, Signature]:
-    """The SignatureDefs in the model's metadata; empty if it has none.
+    """Return the signatures of the SignatureDefs in the model's metadata; empty if it has none.
 
     Raises:
-        InvalidArgument: they cannot be read, or name a tensor that is not there.
+        InvalidArgument: the SignatureDefs cannot be read, or name an unknown tensor.
     """
     meta_graph = MetaGraphDef()
     try:
@@ -76,10 +76,10 @@ def metadata_signatures(content: bytes, inputs: Ends, outputs: Ends) -> dict[str
 
 
 def generated_signature(inputs: Ends, outputs: Ends) -> Signature:
-    """`serving_default` of a model without SignatureDefs: its tensors, by their names less `:0`.
+    """Return `serving_default` for a model without SignatureDefs, with the names of its tensors without `:0`.
 
-    Of several outputs that differ in `:n` alone the last takes the short name, as in TensorFlow Serving, which loses
-    the others; here they keep their full names.
+    If names differ only in `:n`, the last tensor takes the short name, as in TensorFlow Serving. TensorFlow Serving
+    loses the other tensors. Here they keep their full names.
     """
     logger.info("No signature def found in TFLite model. Generating one.")
     return Signature(DEFAULT_SIGNATURE_NAME, _generated(inputs), _generated(outputs), _PREDICT_METHOD_NAME)
