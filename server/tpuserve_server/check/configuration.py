@@ -1,4 +1,4 @@
-"""`--check_config`: find every problem of a configuration, without loading a model or opening a port."""
+"""`--check_config`: finds every problem of a configuration, without loading a model or opening a port."""
 
 import importlib.util
 import os

@@ -111,7 +111,7 @@ class BatchingSource:
 
     def __post_init__(self) -> None:
         if self.batching_parameters_file is not None and not self.enable_batching:
-            # TensorFlow Serving's rule and words.
+            # TensorFlow Serving's rule and message.
             raise InvalidArgument(
                 "batching_parameters_file is set without setting enable_batching to true: add --enable_batching"
             )

@@ -69,7 +69,7 @@ class Flag:
     group: str
     field: str
     type: Any  # a type expression
-    default: Any  # as wide as the settings
+    default: Any  # the value of any setting
     setting: Setting
 
 

@@ -14,7 +14,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, State
 from tpuserve_server.hosts.application import Listening
 
-# Path of the named pipe. Unset: the server sends no reports.
+# Path of the named pipe. If it is unset, the server sends no reports.
 START_REPORT_VARIABLE = "TPUSERVE_START_REPORT"
 
 

@@ -30,7 +30,7 @@ class ServerProcess:
     def __init__(
         self, flags: Sequence[str], log: Path, environment: Mapping[str, str], inherited: Sequence[int]
     ) -> None:
-        """Start the process. `inherited` are file descriptors that stay open in it. Raises OSError."""
+        """Start the process. The file descriptors `inherited` stay open in it. Raises OSError."""
         self._owner = os.getpid()
         # -P: a file in the working directory, such as a notebook's click.py, must not shadow a module.
         command = [sys.executable, "-P", "-m", "tpuserve_server.launch.child", *flags]

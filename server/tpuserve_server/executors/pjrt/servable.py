@@ -131,7 +131,7 @@ class PjrtServable:
 
         Raises:
             InvalidArgument: there is no program for inputs of these shapes.
-            ServingError: the device or the CPU's part refuses them.
+            ServingError: the device or the CPU's part refuses the inputs.
         """
         program = self._programs.get(signature_name)
         if program is None and self._beside is not None:

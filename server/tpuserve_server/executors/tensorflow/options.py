@@ -84,7 +84,7 @@ class TensorFlowOptions:
 
     def __post_init__(self) -> None:
         if self.session_parallelism and self.intra_op_parallelism and self.inter_op_parallelism:
-            # TensorFlow Serving's rule and words.
+            # TensorFlow Serving's rule and message.
             raise InvalidArgument(
                 "either configure tensorflow_session_parallelism or (tensorflow_intra_op_parallelism, "
                 "tensorflow_inter_op_parallelism) separately; you cannot configure all"
