@@ -1,4 +1,4 @@
-"""Where a server is, as people write it."""
+"""Parser of server addresses."""
 
 import re
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from urllib.parse import urlsplit
 from tpuserve_client.errors import InvalidArgument
 
 DEFAULT_GRPC_PORT = 8500
-# The environment variable that commands read their server's address from.
+# Environment variable from which the commands read the server's address.
 ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
-# A gateway's, as of https.
+# Gateways serve grpcs:// on the HTTPS port.
 DEFAULT_GRPCS_PORT = 443
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's place. `target` is a gRPC target (`host:port`, `unix:/path`), or a base URL if `is_rest`.
+    """Address of a server. `target` is a gRPC target (`host:port`, `unix:/path`), or a base URL if `is_rest`.
 
-    `is_secure`: it speaks TLS.
+    `is_secure` is True if the server uses TLS.
     """
 
     target: str
@@ -26,10 +26,10 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read `host`, `host:port`, `grpc(s)://host:port`, `unix:/path` (all gRPC) or `http(s)://host:port` (REST).
+    """Parse `host`, `host:port`, `grpc(s)://host:port`, `unix:/path` (all gRPC) or `http(s)://host:port` (REST).
 
-    A gRPC address without a port means 8500, with grpcs:// 443; a URL without one means what HTTP says. InvalidArgument
-    otherwise.
+    The default gRPC port is 8500, or 443 with grpcs://. A URL without a port has the default port of its scheme. Raises
+    InvalidArgument for any other text.
     """
     scheme, separator, rest = text.partition("://")
     if scheme in ("http", "https") and separator:
@@ -48,7 +48,7 @@ def parse_address(text: str) -> Address:
 def _base_url(text: str) -> str:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # checked when it is read
+        _ = parts.port  # raises ValueError if the port is invalid
     except ValueError as error:
         raise InvalidArgument(f"Not a server's address: {text!r} ({error})") from None
     if not parts.hostname or parts.query or parts.fragment or any(map(str.isspace, text)):

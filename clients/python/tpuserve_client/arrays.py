@@ -1,4 +1,4 @@
-"""Values as callers give them to arrays that a tensor can hold. No protobuf here: REST needs none."""
+"""Conversion of callers' values to arrays that a tensor can hold. Independent of protobuf, which REST does not need."""
 
 import numpy as np
 
@@ -6,20 +6,20 @@ from tpuserve_client import dtypes
 from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.errors import InvalidArgument
 
-# numpy's kinds of text: fixed-width str, fixed-width bytes, variable-width str.
+# Kinds of numpy's text dtypes: fixed-width str, fixed-width bytes, variable-width str.
 _TEXT_KINDS = frozenset("UST")
 
 
 def as_array(value: object) -> Array:
-    """`value` as an array that a tensor can hold: text becomes dtype object with UTF-8 `bytes` elements.
+    """Convert `value` to an array that a tensor can hold. Text becomes dtype object with UTF-8 `bytes` elements.
 
-    Numbers keep numpy's own choice of dtype and are not copied. InvalidArgument for a ragged list, or for anything but
-    numbers, booleans and text.
+    Numbers keep the dtype that numpy chooses and are not copied. Raises InvalidArgument for a ragged list, or for any
+    value other than numbers, booleans and text.
     """
     array = _natural_array(value)
     if array.dtype.kind in _TEXT_KINDS or array.dtype == STRING:
         return _as_bytes(array)
-    dtypes.to_wire(array.dtype)  # refuses what no tensor can hold
+    dtypes.to_wire(array.dtype)  # raises InvalidArgument for dtypes that no tensor can hold
     return array
 
 

@@ -1,4 +1,4 @@
-"""Inputs as callers write them, to arrays as the model wants them."""
+"""Conversion of callers' inputs to arrays with the dtypes that the model expects."""
 
 from collections.abc import Mapping
 
@@ -10,25 +10,26 @@ from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_client.ragged import pack_rows, split_names
 
-# Kinds of numpy dtypes that a kind of input takes from a list: nothing that would lose a fraction or a meaning.
-# V is where ml_dtypes' bfloat16 and float8 are.
+# Kinds of numpy dtypes that each kind of input accepts from a list, without losing fractions or meaning.
+# V is the kind of ml_dtypes' bfloat16 and float8.
 _ACCEPTED_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf", "c": "iufc"}
 
 
 def needs_signature(inputs: object) -> bool:
-    """Whether only the signature tells what is meant: a bare array's name, a list's dtype."""
+    """Return whether the inputs need the signature: a bare array has no name, and a list has no dtype."""
     if not isinstance(inputs, Mapping):
         return True
     return not all(isinstance(value, np.ndarray | np.generic) for value in inputs.values())
 
 
 def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -> dict[str, Array]:
-    """Inputs as arrays by name. `signature` is needed where `needs_signature` says so.
+    """Convert inputs to arrays by name. `signature` is required if `needs_signature` returns True.
 
-    An array keeps its dtype: a wrong one is for the server to refuse. Lists and numbers take the model's dtype, and
-    lists of rows for a ragged input become its values and row splits.
-    InvalidArgument for a bare value if the model does not have exactly one input, for values that do not fit, and for
-    a name that is no string.
+    An array keeps its dtype, and the server refuses a wrong one. Lists and numbers take the model's dtype. Lists of
+    rows for a ragged input become its values and row splits.
+
+    Raises InvalidArgument for a bare value if the model does not have exactly one input. Raises it also for values that
+    do not fit and for names that are not strings.
     """
     if not isinstance(inputs, Mapping):
         inputs = {_only_input(spec, signature): inputs}
@@ -58,8 +59,8 @@ def _array(value: object, spec: TensorSpec | None) -> Array:
 
 
 def _cast(array: Array, spec: TensorSpec) -> Array:
-    assert spec.dtype is not None  # the caller looked
-    if not array.size:  # an empty list has no dtype of its own
+    assert spec.dtype is not None  # the caller has checked
+    if not array.size:  # numpy's dtype of an empty list means nothing
         return np.empty(array.shape, spec.dtype)
     if array.dtype.kind in _ACCEPTED_KINDS.get(spec.dtype.kind, ""):
         with np.errstate(over="ignore"):  # a float out of range becomes infinite, as in the server

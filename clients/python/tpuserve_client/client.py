@@ -1,4 +1,4 @@
-"""The two clients: `Client` blocks, `AsyncClient` awaits; everything else about them is the same."""
+"""Blocking client `Client` and asyncio client `AsyncClient`, with the same calls."""
 
 import asyncio
 import enum
@@ -26,7 +26,7 @@ DEFAULT_TIMEOUT_S = 30.0
 
 
 class _Own(enum.Enum):
-    """Stands for the client's own timeout where a call brings none: None already means "no deadline"."""
+    """Default of a call's timeout that selects the client's own timeout. None already means "no deadline"."""
 
     TIMEOUT = enum.auto()
 
@@ -37,12 +37,15 @@ Timeout: TypeAlias = float | _Own | None
 class Client:
     """A blocking client of one server. Safe to share between threads; close it, or use it in a `with` statement.
 
-    `address` is `host:port`, `grpc://host:port` or `unix:/path` for gRPC, `http://host:port` for REST; `grpcs://` and
-    `https://` with TLS, which `tls` says more about. `headers` go with every request, as gRPC's metadata or HTTP's
-    headers. Nothing is sent before the first call. `timeout_s` is the deadline of calls that bring none of their own
-    (None: no deadline). It spans all attempts and the pauses between them. `sleep`, `clock` (monotonic seconds) and
-    `jitter` (evenly from [0, 1)) are what time is made of, for tests to replace. InvalidArgument for an address that is
-    none, for certificates that cannot be read or used, and for headers that cannot be sent.
+    `address` is `host:port`, `grpc://host:port` or `unix:/path` for gRPC, or `http://host:port` for REST. `grpcs://`
+    and `https://` use TLS, which `tls` configures. `headers` are sent with every request, as gRPC metadata or HTTP
+    headers. The client connects at the first call.
+
+    `timeout_s` is the default deadline of a call, in seconds (None: no deadline). It covers all attempts and the pauses
+    between them. Tests replace `sleep`, `clock` (monotonic seconds) and `jitter` (uniform over [0, 1)).
+
+    Raises InvalidArgument for an invalid address, for certificates that cannot be read or used, and for headers that
+    cannot be sent.
     """
 
     def __init__(
@@ -77,10 +80,11 @@ class Client:
     ) -> Prediction:
         """Run a model on `inputs`: arrays by name, or one array for a model with a single input.
 
-        Arrays go with the dtype they have; lists and numbers take the input's dtype from the model's metadata, which
-        is fetched once and remembered, as is the name of a single input. `output_filter` names the outputs wanted;
-        none means all. With `priority` "low" the server runs it where requests of high priority, which all others are,
-        leave room. Raises TpuserveError: what the server refused, or InvalidArgument for what is no tensor.
+        Arrays keep their dtype. Lists and numbers take the input's dtype from the model's metadata, which also names a
+        single input. The client fetches the metadata once and caches it. `output_filter` names the outputs to return;
+        an empty one returns all. The server runs a request with `priority` "low" only when requests of high priority
+        (the default) leave room. Raises TpuserveError if the server refuses the request, and InvalidArgument for a
+        value that no tensor can hold.
         """
         spec = ModelSpec(model, version, label)
         return self._run(
@@ -98,9 +102,10 @@ class Client:
         with_labels: bool = False,
         timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Metadata:
-        """Ask the server for the model's signatures: names, dtypes and shapes of inputs and outputs.
+        """Return the model's signatures: names, dtypes and shapes of inputs and outputs.
 
-        `with_labels` asks for the names of its classes too. TensorFlow Serving refuses that over gRPC: InvalidArgument.
+        `with_labels` also requests the names of the model's classes. TensorFlow Serving refuses that over gRPC with
+        InvalidArgument.
         """
         spec = ModelSpec(model, version, label)
         return self._run(self._operations.metadata(spec, self._limit(timeout_s), with_labels=with_labels))
@@ -108,27 +113,27 @@ class Client:
     def status(
         self, model: str, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
     ) -> tuple[VersionStatus, ...]:
-        """The state of each version (or of one), newest first. NotFound for a model that the server does not know."""
+        """Return the state of each version (or of one), newest first. Raises NotFound for an unknown model."""
         return self._run(self._operations.status(ModelSpec(model, version), self._limit(timeout_s)))
 
     def is_ready(
         self, model: str | None = None, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
     ) -> bool:
-        """Whether the server (or the model, if one is named) answers predictions now; False if it cannot be reached.
+        """Return whether the server (or `model`) answers predictions now, and False if the server is unreachable.
 
-        Without a model this asks grpc.health.v1 or /readyz. A stock TensorFlow Serving has neither unless told to:
-        Unimplemented or NotFound; name a model there.
+        Without a model the client calls grpc.health.v1 or /readyz. TensorFlow Serving enables neither by default: the
+        client raises Unimplemented or NotFound. Name a model for such a server.
         """
         spec = None if model is None else ModelSpec(model, version)
         return self._run(self._operations.is_ready(spec, self._limit(timeout_s)))
 
     def wait_until_ready(self, timeout_s: float, model: str | None = None, *, version: int | None = None) -> None:
-        """Block until `is_ready`. DeadlineExceeded, with the last reason, after `timeout_s` seconds."""
+        """Block until `is_ready`. After `timeout_s` seconds, raise DeadlineExceeded with the last reason."""
         spec = None if model is None else ModelSpec(model, version)
         self._run(self._operations.wait_until_ready(spec, timeout_s))
 
     def close(self) -> None:
-        """Close the connections. Calls after this raise FailedPrecondition."""
+        """Close the connections. Later calls raise FailedPrecondition."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -164,7 +169,7 @@ class Client:
 
 
 class AsyncClient:
-    """`Client` for asyncio: the same calls, awaited. Make and use it on one running event loop.
+    """A client for asyncio with the calls of `Client`. Create it and use it on the same running event loop.
 
     Close it with `await client.close()`, or use it in an `async with` statement. Cancelling a call cancels its request.
     """
@@ -199,7 +204,7 @@ class AsyncClient:
         priority: Priority | None = None,
         timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Prediction:
-        """As `Client.predict`."""
+        """Run a model. See `Client.predict`."""
         spec = ModelSpec(model, version, label)
         return await self._run(
             self._operations.predict(
@@ -216,30 +221,30 @@ class AsyncClient:
         with_labels: bool = False,
         timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Metadata:
-        """As `Client.metadata`."""
+        """Return the model's signatures. See `Client.metadata`."""
         spec = ModelSpec(model, version, label)
         return await self._run(self._operations.metadata(spec, self._limit(timeout_s), with_labels=with_labels))
 
     async def status(
         self, model: str, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
     ) -> tuple[VersionStatus, ...]:
-        """As `Client.status`."""
+        """Return the state of each version. See `Client.status`."""
         return await self._run(self._operations.status(ModelSpec(model, version), self._limit(timeout_s)))
 
     async def is_ready(
         self, model: str | None = None, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
     ) -> bool:
-        """As `Client.is_ready`."""
+        """Return whether the server or a model answers predictions now. See `Client.is_ready`."""
         spec = None if model is None else ModelSpec(model, version)
         return await self._run(self._operations.is_ready(spec, self._limit(timeout_s)))
 
     async def wait_until_ready(self, timeout_s: float, model: str | None = None, *, version: int | None = None) -> None:
-        """As `Client.wait_until_ready`."""
+        """Wait until `is_ready`. See `Client.wait_until_ready`."""
         spec = None if model is None else ModelSpec(model, version)
         await self._run(self._operations.wait_until_ready(spec, timeout_s))
 
     async def close(self) -> None:
-        """Close the connections. Calls after this raise FailedPrecondition."""
+        """Close the connections. Later calls raise FailedPrecondition."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -274,7 +279,7 @@ class AsyncClient:
         return None
 
 
-# grpc and httpx each cost a tenth to a quarter of a second to import: only the one that is used is paid for.
+# Import only the library in use: grpc and httpx each take 0.1 to 0.25 s to import.
 
 
 def _wire(place: Address) -> Wire:

@@ -1,7 +1,7 @@
-"""Sockets that know when a whole exchange must be over.
+"""Sockets with one deadline for a whole exchange.
 
-HTTP libraries limit each wait on a socket, not their sum: a server that sends a byte now and then is waited for without
-end. Here every wait is cut to what is left.
+HTTP libraries limit each wait on a socket, not the sum of the waits. A server that sends a byte from time to time could
+block such a client forever. These sockets limit every wait to the time that is left.
 """
 
 import ssl
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import httpcore
 
-# A large body is sent in many waits, one for whatever the peer has room for: time is looked at between the pieces.
+# Write a large body in pieces and check the deadline between them: one write can wait many times.
 _PIECE_BYTES: Final = 64 * 2**10
 
 
 class DeadlineBackend(httpcore.NetworkBackend):
     """httpcore's own sockets, limited by the deadline of the thread that waits on them.
 
-    Safe to share between threads: each has its own deadline, and httpcore works in the thread of its caller.
+    Safe to share between threads: each thread has its own deadline, and httpcore runs in the thread of its caller.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class DeadlineBackend(httpcore.NetworkBackend):
 
     @contextmanager
     def deadline(self, timeout_s: float | None) -> Iterator[None]:
-        """Whatever this thread does with the sockets inside of this is over after `timeout_s` seconds (None: ever).
+        """Limit this thread's socket operations in the `with` block to `timeout_s` seconds (None: no limit).
 
-        Raises httpcore.TimeoutException then. Looking up a host's name is the system's and takes its own time; where
-        a name has several addresses, each of them may be tried for as long.
+        Raises httpcore.TimeoutException after that time. The limit does not cover the system's host-name lookup. For a
+        name with several addresses, each connection attempt may take that long.
         """
         self._of_thread.expires = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -41,7 +41,7 @@ class DeadlineBackend(httpcore.NetworkBackend):
             self._of_thread.expires = None
 
     def remaining(self) -> float | None:
-        """Seconds left to this thread; None without a deadline. httpcore.ReadTimeout where none are."""
+        """Return this thread's remaining seconds, or None without a deadline. Raises httpcore.ReadTimeout at zero."""
         expires: float | None = getattr(self._of_thread, "expires", None)
         if expires is None:
             return None
@@ -62,7 +62,7 @@ class DeadlineBackend(httpcore.NetworkBackend):
 
 
 class _DeadlineStream(httpcore.NetworkStream):
-    """A connection. The thread's deadline takes the place of httpcore's `timeout`, which is for each wait."""
+    """A connection that uses the thread's deadline instead of httpcore's `timeout`, which limits each wait."""
 
     def __init__(self, stream: httpcore.NetworkStream, backend: DeadlineBackend) -> None:
         self._stream = stream

@@ -1,4 +1,7 @@
-"""TensorFlow's element types and numpy's, by the client's errors. The table is the one of `tpuserve_formats`."""
+"""Conversion between TensorFlow's element types and numpy dtypes, with the client's errors.
+
+The table of types is in `tpuserve_formats`.
+"""
 
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_formats.dtypes import BY_DTYPE, BY_ENUM_NAME, STRING, WITH_QUANTIZED, Array, DType
@@ -7,7 +10,7 @@ __all__ = ["STRING", "Array", "DType", "describe", "from_name", "from_wire", "to
 
 
 def to_wire(dtype: DType) -> int:
-    """The DataType number of a numpy dtype, of either byte order. InvalidArgument if TensorFlow has none for it."""
+    """Return the DataType number of a numpy dtype of either byte order. Raises InvalidArgument if none exists."""
     wire_type = BY_DTYPE.get(dtype) or BY_DTYPE.get(dtype.newbyteorder("="))
     if wire_type is None:
         raise InvalidArgument(f"No tensor can hold numpy's {dtype}.")
@@ -15,19 +18,19 @@ def to_wire(dtype: DType) -> int:
 
 
 def from_wire(number: int) -> DType | None:
-    """The numpy dtype of a DataType number; None for those that carry no plain values (resource, variant, unknown)."""
+    """Return the numpy dtype of a DataType number, or None for types without plain values (resource, variant)."""
     wire_type = WITH_QUANTIZED.get(number)
     return wire_type.dtype if wire_type else None
 
 
 def from_name(name: str) -> DType | None:
-    """The numpy dtype of a DataType name such as DT_FLOAT, as REST writes it; None as for `from_wire`."""
+    """Return the numpy dtype of a DataType name such as DT_FLOAT, as in REST bodies. Returns None like `from_wire`."""
     wire_type = BY_ENUM_NAME.get(name)
     return wire_type.dtype if wire_type else None
 
 
 def describe(dtype: DType | None) -> str:
-    """A dtype as people call it: float32, bfloat16, string."""
+    """Return the name of a dtype for messages: float32, bfloat16, string."""
     if dtype is None:
         return "unknown"
     return "string" if dtype == STRING else dtype.name

@@ -1,4 +1,4 @@
-"""The error tree. Whatever goes wrong between a call and its answer is one of these.
+"""The error tree. Every failure of a call is one of these errors.
 
     TpuserveError
     ├── Cancelled
@@ -18,9 +18,9 @@
     ├── DataLoss
     └── Unauthenticated
 
-One class for each canonical code. A server's status becomes an error here alone: `from_code` for gRPC, `from_http` for
-REST. The two protocols tell the same failure apart as far as HTTP allows: 400 is InvalidArgument, though the server
-may have meant FailedPrecondition or OutOfRange.
+Each canonical code has one class. Only this module maps a server's status to an error: `from_code` for gRPC,
+`from_http` for REST. HTTP distinguishes fewer errors than gRPC: 400 becomes InvalidArgument, although the server may
+have meant FailedPrecondition or OutOfRange.
 """
 
 import enum
@@ -50,9 +50,9 @@ class Code(enum.IntEnum):
 
 
 class TpuserveError(Exception):
-    """A call that failed, with a canonical `code` and the server's (or the client's own) `message`.
+    """A failed call, with a canonical `code` and the `message` of the server or the client.
 
-    `retry_after_s` is the server's wish, in seconds, for when to come back; None if it said nothing.
+    `retry_after_s` is the server's retry hint in seconds, or None if the server sent none.
     """
 
     code: ClassVar[Code] = Code.UNKNOWN
@@ -64,51 +64,51 @@ class TpuserveError(Exception):
 
 
 class Cancelled(TpuserveError):
-    """The call was given up before its answer came."""
+    """The caller cancelled the call before the response arrived."""
 
     code = Code.CANCELLED
 
 
 class Unknown(TpuserveError):
-    """The server answered with something that has no better name."""
+    """The server's response has no more specific code."""
 
     code = Code.UNKNOWN
 
 
 class InvalidArgument(TpuserveError):
-    """The request can never succeed, whatever the state of the server."""
+    """The request is invalid in every state of the server."""
 
     code = Code.INVALID_ARGUMENT
 
 
 class DeadlineExceeded(TpuserveError):
-    """`timeout_s` passed before the answer came."""
+    """`timeout_s` passed before the response arrived."""
 
     code = Code.DEADLINE_EXCEEDED
 
 
 class NotFound(TpuserveError):
-    """No such model, version or label."""
+    """The model, version or label does not exist."""
 
     code = Code.NOT_FOUND
 
 
 class AlreadyExists(TpuserveError):
-    """What was to be created is there already."""
+    """The object to create already exists."""
 
     code = Code.ALREADY_EXISTS
 
 
 class PermissionDenied(TpuserveError):
-    """The caller may not do this."""
+    """The caller lacks permission for this call."""
 
     code = Code.PERMISSION_DENIED
 
 
 class ResourceExhausted(TpuserveError):
-    """A limit was reached: a message too large, a quota spent, an answer that would come too late.
+    """The request exceeds a limit, such as the message size or a quota, or its response would be too late.
 
-    Tried again only where the server says when.
+    The client retries only if the server sends a retry hint.
     """
 
     code = Code.RESOURCE_EXHAUSTED
@@ -121,31 +121,31 @@ class FailedPrecondition(TpuserveError):
 
 
 class Aborted(TpuserveError):
-    """Stopped by another operation."""
+    """Another operation stopped the call."""
 
     code = Code.ABORTED
 
 
 class OutOfRange(TpuserveError):
-    """Past the end of what there is."""
+    """The request goes past the valid range."""
 
     code = Code.OUT_OF_RANGE
 
 
 class Unimplemented(TpuserveError):
-    """The server does not do this."""
+    """The server does not support this call."""
 
     code = Code.UNIMPLEMENTED
 
 
 class Internal(TpuserveError):
-    """A fault of the server or of the model, or an answer that makes no sense."""
+    """A fault of the server or of the model, or a malformed response."""
 
     code = Code.INTERNAL
 
 
 class Unavailable(TpuserveError):
-    """Not now: no connection, loading, draining or overloaded. Tried again."""
+    """The server is unreachable, loading, draining or overloaded. The client retries."""
 
     code = Code.UNAVAILABLE
 
@@ -157,14 +157,14 @@ class DataLoss(TpuserveError):
 
 
 class Unauthenticated(TpuserveError):
-    """The server does not know who is calling."""
+    """The request has no valid credentials."""
 
     code = Code.UNAUTHENTICATED
 
 
 _BY_CODE: dict[int, type[TpuserveError]] = {error.code: error for error in TpuserveError.__subclasses__()}
 
-# The reverse of TensorFlow Serving's own table (util/net_http, ToHTTPStatusCode), with what proxies add to it.
+# Reverse of TensorFlow Serving's own table (util/net_http, ToHTTPStatusCode), plus statuses that proxies send.
 _BY_HTTP_STATUS: dict[int, type[TpuserveError]] = {
     400: InvalidArgument,
     401: Unauthenticated,
@@ -184,10 +184,10 @@ _BY_HTTP_STATUS: dict[int, type[TpuserveError]] = {
 
 
 def from_code(code: int, message: str, *, retry_after_s: float | None = None) -> TpuserveError:
-    """The error for a gRPC status code; Unknown for a number that gRPC has no name for (or for OK)."""
+    """Return the error for a gRPC status code, or Unknown for OK and for numbers that gRPC does not define."""
     return _BY_CODE.get(code, Unknown)(message, retry_after_s=retry_after_s)
 
 
 def from_http(status: int, message: str, *, retry_after_s: float | None = None) -> TpuserveError:
-    """The error for an HTTP status that is not 2xx; Unknown for any that the table does not name."""
+    """Return the error for an HTTP status other than 2xx, or Unknown for a status that the table lacks."""
     return _BY_HTTP_STATUS.get(status, Unknown)(message, retry_after_s=retry_after_s)

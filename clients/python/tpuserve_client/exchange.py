@@ -1,7 +1,7 @@
-"""The seam between protocols and transports: a request as bytes, its reply as bytes, and who carries them.
+"""The seam between protocols and transports: a request as bytes, its reply as bytes, and the two interfaces.
 
-A Wire turns calls into exchanges and replies into answers, and does no input or output. A Transport carries exchanges
-and knows nothing of what is in them; it comes in a blocking and in an asyncio form.
+A Wire converts calls to exchanges and replies to results, without input or output. A Transport sends exchanges and does
+not know their content. It has a blocking and an asyncio form.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, Ve
 
 Priority: TypeAlias = Literal["high", "low"]
 
-# tpuserve's; TensorFlow Serving takes no notice of it.
+# tpuserve's header. TensorFlow Serving ignores it.
 PRIORITY_HEADER: Final = "x-tpuserve-priority"
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request. `path` is a gRPC method or a URL path; `method` is HTTP's and means nothing to gRPC.
+    """One request. `path` is a gRPC method or a URL path; `method` is the HTTP method, which gRPC ignores.
 
-    `headers` are gRPC's metadata over there; their keys are lower case.
+    `headers` have lower-case keys. gRPC sends them as metadata.
     """
 
     path: str
@@ -33,7 +33,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A successful answer. `headers` have lower-case keys; gRPC leaves them empty."""
+    """A successful response. `headers` have lower-case keys; gRPC leaves them empty."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -41,9 +41,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class PredictCall:
-    """A prediction asked for: arrays as `tensor.as_array` makes them. No `output_filter` means every output.
+    """The parameters of a prediction, with arrays from `arrays.as_array`. An empty `output_filter` means every output.
 
-    InvalidArgument for a priority that is none.
+    Raises InvalidArgument for an unknown priority.
     """
 
     spec: ModelSpec
@@ -58,20 +58,20 @@ class PredictCall:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes beside the message, by either protocol."""
+        """Headers to send with the message, for both protocols."""
         return {} if self.priority is None else {PRIORITY_HEADER: self.priority}
 
 
 class Wire(Protocol):
-    """A protocol's messages. Reading raises Internal for a reply that makes no sense."""
+    """A protocol's messages. The read methods raise Internal for a malformed reply."""
 
-    # Whether a predict reply can be read only by someone who knows the model's signature.
+    # Whether reading a predict reply requires the model's signature.
     needs_signature: ClassVar[bool]
 
     def predict(self, call: PredictCall) -> Exchange: ...
 
     def version(self, reply: Reply) -> int | None:
-        """The version that answered a predict call, so far as that shows before reading the outputs."""
+        """Return the version that answered a predict call, or None if only the outputs reveal it."""
 
     def read_prediction(self, reply: Reply, call: PredictCall, signature: Signature | None) -> Prediction: ...
 
@@ -89,18 +89,18 @@ class Wire(Protocol):
 
 
 class Transport(Protocol):
-    """Carries exchanges; safe to share between threads."""
+    """Sends exchanges. Safe to share between threads."""
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        """Block until the reply is here. Any failure is a TpuserveError; no connection is Unavailable."""
+        """Block until the reply arrives. Raises TpuserveError for every failure, Unavailable without a connection."""
 
     def close(self) -> None: ...
 
 
 class AsyncTransport(Protocol):
-    """Carries exchanges on one event loop. Cancelling `send` cancels the request."""
+    """Sends exchanges on one event loop. Cancelling `send` cancels the request."""
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        """The reply. Any failure is a TpuserveError; no connection is Unavailable."""
+        """Return the reply. Raises TpuserveError for every failure, Unavailable without a connection."""
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Exchanges over a gRPC channel, blocking and asyncio. Official method paths, bytes both ways, no generated stubs."""
+"""Exchanges over a gRPC channel, blocking and asyncio, with official method paths and no generated stubs."""
 
 import ssl
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ _AsyncCall: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 _Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 _OPTIONS: Final[list[tuple[str, int | str]]] = [
-    # What the server may send is the server's choice: 4 MiB, gRPC's own limit, is one large image.
+    # The server limits the size of its messages. gRPC's default limit, 4 MiB, is one large image.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # While a channel backs off it fails calls without trying to connect. By default that is a second and up to two
-    # minutes, longer than our own retries take: Retry must be what decides.
+    # A channel fails calls without connecting while it backs off. By default it backs off for one second to two
+    # minutes, longer than this client's retries take. Retry must decide when to try again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
@@ -32,17 +32,17 @@ _PUSHBACK: Final = "grpc-retry-pushback-ms"
 
 
 class GrpcTransport:
-    """A channel; it connects at the first call. Safe to share between threads."""
+    """A channel that connects at the first call. Safe to share between threads."""
 
     def __init__(self, target: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
-        """Without `tls` in the clear. `headers` as `read_headers` gives them."""
+        """Create a channel, without TLS if `tls` is None. `headers` come from `read_headers`."""
         options = [*_OPTIONS, *_names(target, tls, headers or {})]
         if tls is None:
             self._channel = grpc.insecure_channel(target, options=options)
         else:
             self._channel = grpc.secure_channel(target, _credentials(tls), options=options)
         self._metadata = _metadata(headers or {})
-        self._calls: dict[str, _Call] = {}  # by method path; making one twice does no harm
+        self._calls: dict[str, _Call] = {}  # by method path; creating one twice is harmless
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
         try:
@@ -52,7 +52,7 @@ class GrpcTransport:
             return Reply(call(exchange.body, timeout=timeout_s, metadata=self._of(exchange)))
         except grpc.RpcError as error:
             raise _translated(error) from None
-        except ValueError as error:  # gRPC's word for a closed channel
+        except ValueError as error:  # a closed channel
             raise FailedPrecondition(f"The client cannot make this call: {error}") from None
 
     def close(self) -> None:
@@ -63,10 +63,10 @@ class GrpcTransport:
 
 
 class AsyncGrpcTransport:
-    """A channel on the running event loop; it connects at the first call."""
+    """A channel on the running event loop that connects at the first call."""
 
     def __init__(self, target: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
-        """As GrpcTransport's."""
+        """Create a channel. See `GrpcTransport`."""
         options = [*_OPTIONS, *_names(target, tls, headers or {})]
         if tls is None:
             self._channel = grpc.aio.insecure_channel(target, options=options)
@@ -83,7 +83,7 @@ class AsyncGrpcTransport:
             return Reply(await call(exchange.body, timeout=timeout_s, metadata=self._of(exchange)))
         except grpc.aio.AioRpcError as error:
             raise _translated(error) from None
-        except (grpc.aio.UsageError, ValueError) as error:  # gRPC's words for a closed channel
+        except (grpc.aio.UsageError, ValueError) as error:  # a closed channel
             raise FailedPrecondition(f"The client cannot make this call: {error}") from None
 
     async def close(self) -> None:
@@ -107,7 +107,10 @@ def _metadata(headers: Mapping[str, str]) -> _Metadata:
 
 
 def _names(target: str, tls: Tls | None, headers: Mapping[str, str]) -> list[tuple[str, int | str]]:
-    """The server's name in requests, and in its certificate: gRPC takes the one for the other unless told both."""
+    """Return options that set the server's name in requests and in its certificate.
+
+    gRPC uses either name for both unless both are set.
+    """
     names: list[tuple[str, int | str]] = []
     if HOST in headers:
         names.append(("grpc.default_authority", headers[HOST]))
@@ -117,7 +120,10 @@ def _names(target: str, tls: Tls | None, headers: Mapping[str, str]) -> list[tup
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:
-    """What the system trusts is OpenSSL's word; gRPC brings a list of its own. InvalidArgument for files of nothing."""
+    """Return channel credentials. Without `ca`, trust the system's certificates instead of gRPC's own list.
+
+    OpenSSL lists the system's certificates. Raises InvalidArgument for files that are not certificates or keys.
+    """
     context = tls.context()
     roots = tls.pem("ca") or "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True))).encode()
     chain = tls.pem("cert")
@@ -125,7 +131,7 @@ def _credentials(tls: Tls) -> grpc.ChannelCredentials:
 
 
 def _retry_after_s(error: Any) -> float | None:  # noqa: ANN401  the stubs' RpcError has no trailing metadata
-    """Seconds from the server's pushback (gRPC proposal A6, client retries); None where there is none."""
+    """Return the seconds of the server's pushback (gRPC proposal A6, client retries), or None without one."""
     for key, value in error.trailing_metadata() or ():
         if key == _PUSHBACK and value.isascii() and value.isdigit():
             return int(value) / 1000

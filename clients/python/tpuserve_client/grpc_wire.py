@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC messages. Bytes in, bytes out; no channel here."""
+"""TensorFlow Serving's gRPC messages: bytes in, bytes out, without a channel."""
 
 from typing import ClassVar
 
@@ -25,23 +25,23 @@ _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _SIGNATURE_DEF = "signature_def"
-# A metadata field of tpuserve: a StringValue with a class on each line.
+# A metadata field of tpuserve: a StringValue with one class per line.
 _LABELS = "tpuserve_labels"
 
-# By number: a newer server may send one that is not here.
+# By number, because a newer server may send values that are unknown here.
 _STATES: dict[int, State] = {state.value: state for state in State}
 _CODES: dict[int, Code] = {code.value: code for code in Code}
 
 
 class GrpcWire:
-    """Wire over protobuf. A reply says which version and signature made it, and carries its own dtypes."""
+    """Wire over protobuf. A reply contains its version, its signature name and its dtypes."""
 
     needs_signature: ClassVar[bool] = False
 
     def predict(self, call: PredictCall) -> Exchange:
         head = official.PredictRequest(model_spec=_spec_proto(call.spec))
         head.model_spec.signature_name = call.signature_name or ""
-        # Messages that follow each other are one message: the inputs are not copied into one first.
+        # Concatenated messages parse as one message. This saves a copy of the inputs into one message.
         parts = [head.SerializeToString(), tensor.encode_inputs(call.inputs)]
         if call.output_filter:
             parts.append(official.PredictRequest(output_filter=call.output_filter).SerializeToString())

@@ -1,7 +1,7 @@
-"""JSON values to numpy and back, as TensorFlow Serving writes them.
+"""Conversion between JSON values and numpy arrays, in TensorFlow Serving's format.
 
-Numbers go through Python objects here: gRPC is the fast way. The json module writes NaN, Infinity and -Infinity as bare
-tokens and reads them, which is what the server does.
+Numbers become Python objects here, and gRPC is faster. The json module reads and writes NaN, Infinity and -Infinity as
+bare tokens, like the server.
 """
 
 import base64
@@ -17,16 +17,16 @@ from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import TensorSpec
 from tpuserve_formats.dtypes import BY_DTYPE
 
-# Sent as JSON numbers of float32, which holds all their values.
+# Sent as float32 numbers. float32 represents all values of these types.
 _NARROW_FLOATS = frozenset(
     dtype for dtype, wire_type in BY_DTYPE.items() if wire_type.field in ("half_val", "float8_val")
 )
 
 
 def to_json(array: Array) -> Any:  # noqa: ANN401  JSON of any depth
-    """An array from `tensor.as_array` as nested lists (a scalar as a bare value); strings as {"b64": …}.
+    """Convert an array from `arrays.as_array` to nested lists (a scalar to a bare value); strings become {"b64": …}.
 
-    InvalidArgument for complex numbers, which JSON has no way to write.
+    Raises InvalidArgument for complex numbers, which JSON cannot represent.
     """
     if array.dtype.kind == "c":
         raise InvalidArgument(f"A {dtypes.describe(array.dtype)} tensor cannot go over REST; gRPC carries it.")
@@ -36,9 +36,10 @@ def to_json(array: Array) -> Any:  # noqa: ANN401  JSON of any depth
 
 
 def from_json(value: object, spec: TensorSpec) -> Array:
-    """A JSON value as an array of the spec's dtype. ValueError if it does not fit.
+    """Convert a JSON value to an array of the spec's dtype. Raises ValueError if it does not fit.
 
-    An empty list has lost its inner dimensions: they come back from the spec's shape, an unknown one as 0.
+    JSON loses the inner dimensions of an empty list. This function takes them from the spec's shape, with 0 for an
+    unknown dimension.
     """
     if spec.dtype is None:
         raise ValueError(f"output {spec.name} has a type that numpy does not know")
@@ -58,7 +59,7 @@ def _numbers(value: object, dtype: DType) -> Array:
 
 
 def _strings(value: object) -> Array:
-    # Base64 objects are leaves, so numpy must not look for depth in anything but lists.
+    # Base64 objects are leaves. numpy must find depth only in lists.
     array = np.array(_map_leaves(value, _string), STRING)
     if any(isinstance(item, list) for item in array.reshape(-1)):
         raise ValueError("lists of different lengths")
@@ -67,7 +68,7 @@ def _strings(value: object) -> Array:
 
 def _string(value: object) -> bytes:
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")  # undoes rest_wire's reading of what was not UTF-8
+        return value.encode("utf-8", "surrogateescape")  # reverses rest_wire's decoding of bytes that are not UTF-8
     if isinstance(value, dict) and isinstance(value.get("b64"), str):
         try:
             return base64.b64decode(value["b64"], validate=True)

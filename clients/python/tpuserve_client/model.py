@@ -1,4 +1,4 @@
-"""What the client speaks about: model specs, signatures, predictions and version states."""
+"""The client's data types: model specs, signatures, predictions and version states."""
 
 import enum
 import operator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tpuserve_client.dtypes import Array, DType, describe
 from tpuserve_client.errors import Code, InvalidArgument
 
-# Signature taken when a call names none (tensorflow/saved_model/signature_constants).
+# Default signature of a call (tensorflow/saved_model/signature_constants).
 DEFAULT_SIGNATURE_NAME = "serving_default"
 
 
@@ -21,9 +21,9 @@ def _is_int64(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Which model, and which version of it: a number, a label, or neither for the latest.
+    """A model and its version: a number, a label, or neither for the latest.
 
-    InvalidArgument for both, for a version that int64 does not hold, and for a name or label that is no string.
+    Raises InvalidArgument for both, for a version outside int64, and for a name or label that is not a string.
     """
 
     name: str
@@ -48,8 +48,8 @@ class ModelSpec:
 class TensorSpec:
     """One input or output of a signature.
 
-    `dtype` is None where numpy has none; strings have dtype object and hold `bytes`. `shape` is None for an unknown
-    rank; a None in it is an unknown dimension.
+    `dtype` is None if numpy has no such type; strings have dtype object and hold `bytes`. `shape` is None for an
+    unknown rank; a None in it is an unknown dimension.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Signature:
 class Metadata:
     """The signatures of one version of a model. `version` is None only if the server did not report it.
 
-    `labels` are the names of the classes, in the order of the scores; empty unless the caller asked for them.
+    `labels` are the class names in the order of the scores, or empty if the caller did not request them.
     """
 
     model: str
@@ -85,7 +85,7 @@ class Metadata:
     labels: tuple[str, ...] = ()
 
     def signature(self, name: str | None = None) -> Signature:
-        """The signature of that name, or the default one. InvalidArgument if there is none."""
+        """Return the signature `name`, or the default signature. Raises InvalidArgument if it does not exist."""
         wanted = name or DEFAULT_SIGNATURE_NAME
         try:
             return self.signatures[wanted]
@@ -95,12 +95,12 @@ class Metadata:
             ) from None
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # arrays do not compare to one truth value
+@dataclass(frozen=True, slots=True, eq=False)  # comparing arrays gives no single truth value
 class Prediction(Mapping[str, Array]):
-    """Named output arrays, and what made them.
+    """Named output arrays, with the model, version and signature that produced them.
 
-    `version` is None only over REST, where a server need not say which version answered. Arrays may be read-only
-    views of the response; copy one to write to it.
+    `version` is None only over REST, if the server does not report it. Arrays may be read-only views of the response:
+    copy an array before you write to it.
     """
 
     outputs: Mapping[str, Array]
@@ -119,7 +119,7 @@ class Prediction(Mapping[str, Array]):
 
 
 class State(enum.IntEnum):
-    """A version's state; it only moves forward. Names and numbers are ModelVersionStatus.State's."""
+    """A version's state, which only moves forward. Names and numbers match ModelVersionStatus.State."""
 
     UNKNOWN = 0
     START = 10
@@ -134,7 +134,7 @@ class VersionStatus:
     """A version's state and the reason for it.
 
     For a failed version, `error_code` and `error` give the cause. Otherwise `error_code` is OK, and `error` names what
-    the version waits for: files that its folder lacks, or the next try after a failed load. It is empty if nothing is
+    the version waits for: missing files, or the next attempt after a failed load. `error` is empty if nothing is
     pending.
     """
 

@@ -1,8 +1,8 @@
-"""What a client does, step by step, without doing any input or output: shared by the blocking and the asyncio client.
+"""The client's operations as steps without input or output, shared by the blocking and the asyncio client.
 
-Each operation is a generator. It yields a `Send` and gets the reply (or the error) back, or yields a `Pause` and goes
-on after it; `client.py` holds the two small drivers that carry the steps out. Retries, deadlines and the signature
-cache live here, once.
+Each operation is a generator. It yields a `Send` and receives the reply or the error, or yields a `Pause` and continues
+after it. The two drivers in `client.py` execute the steps. Retries, deadlines and the signature cache are implemented
+only here.
 """
 
 from collections.abc import Callable, Generator
@@ -23,7 +23,7 @@ from tpuserve_client.exchange import Exchange, PredictCall, Priority, Reply, Wir
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
 from tpuserve_client.retry import Retry
 
-# While waiting for a server, one probe may take this long, and the next comes at most this much later.
+# Timeout of one readiness probe, and the longest pause before the next probe.
 _PROBE_TIMEOUT_S = 5.0
 _LONGEST_PROBE_PAUSE_S = 1.0
 _NO_ANSWER = "no answer"
@@ -31,7 +31,7 @@ _NO_ANSWER = "no answer"
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Carry this exchange, in at most `timeout_s` seconds (None: without limit), and send its reply back."""
+    """Step: send this exchange within `timeout_s` seconds (None: no limit), and pass its reply to the generator."""
 
     exchange: Exchange
     timeout_s: float | None
@@ -39,7 +39,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Come back after this many seconds."""
+    """Step: resume the generator after this many seconds."""
 
     seconds: float
 
@@ -52,8 +52,8 @@ Steps: TypeAlias = Generator[Step, Reply | None, T]
 class Operations:
     """The steps of each operation over one wire.
 
-    Safe to share between threads: the cache is one dict whose entries are replaced whole, so the worst that two threads
-    can do is to fetch the same metadata twice. `clock` is monotonic seconds; `jitter` draws evenly from [0, 1).
+    Safe to share between threads: the cache is a dict whose entries are replaced as a whole. At worst, two threads
+    fetch the same metadata twice. `clock` returns monotonic seconds, and `jitter` draws uniformly from [0, 1).
     """
 
     def __init__(self, wire: Wire, retry: Retry, clock: Callable[[], float], jitter: Callable[[], float]) -> None:
@@ -81,7 +81,7 @@ class Operations:
             call = PredictCall(spec, arrays, signature_name, output_filter, priority)
             reply = yield from self._send(self._wire.predict(call), expires)
         except (NotFound, InvalidArgument, FailedPrecondition):
-            self._metadata.pop(spec, None)  # what was remembered may be of a version that is gone
+            self._metadata.pop(spec, None)  # the cached metadata may belong to an unloaded version
             raise
         return (yield from self._read_prediction(reply, call, expires))
 
@@ -105,7 +105,7 @@ class Operations:
             obstacle = yield from self._obstacle(spec, min(remaining, _PROBE_TIMEOUT_S))
             if obstacle is None:
                 return
-            # A probe that the caller's deadline cuts short proves nothing: an earlier reason is better.
+            # A probe that the caller's deadline cuts short proves nothing, so keep an earlier reason.
             if attempt == 1 or obstacle != _NO_ANSWER or remaining >= _PROBE_TIMEOUT_S:
                 reason = obstacle
             pause = min(self._retry.backoff_s(attempt, self._jitter()), _LONGEST_PROBE_PAUSE_S)
@@ -114,7 +114,7 @@ class Operations:
         raise DeadlineExceeded(f"{what} was not ready within {timeout_s:g} s: {reason}")
 
     def _obstacle(self, spec: ModelSpec | None, timeout_s: float | None) -> Steps[str | None]:
-        """Why the server, or the model, cannot answer predictions yet; None if it can. One attempt."""
+        """Return why the server, or the model, cannot answer predictions yet, or None if it can. Makes one attempt."""
         try:
             reply = yield from self._once(self._wire.ready() if spec is None else self._wire.status(spec), timeout_s)
         except Unavailable as error:
@@ -122,7 +122,7 @@ class Operations:
         except DeadlineExceeded:
             return _NO_ANSWER
         except NotFound as error:
-            if spec is None:  # there is no such model yet; but a server without a health check is no reason to wait
+            if spec is None:  # waiting cannot give a server a health check, but can bring a model
                 raise
             return error.message
         if spec is None:
@@ -143,7 +143,7 @@ class Operations:
         except Internal:
             if version is not None:
                 raise
-        # Without a word from the server on who answered, the latest version may be newer than what is remembered.
+        # The server did not report the version. The latest version may be newer than the cached metadata.
         self._metadata.pop(spec, None)
         signature = yield from self._signature(spec, call.signature_name, expires)
         return self._wire.read_prediction(reply, call, signature)
@@ -153,7 +153,8 @@ class Operations:
         if metadata is None:
             metadata = yield from self._fetch_metadata(spec, expires)
             self._metadata[spec] = metadata
-            self._metadata[ModelSpec(spec.name, metadata.version)] = metadata  # what the latest, or a label, is now
+            # The latest version, or the version behind a label, also gets an entry under its number.
+            self._metadata[ModelSpec(spec.name, metadata.version)] = metadata
         return metadata.signature(name)
 
     def _fetch_metadata(self, spec: ModelSpec, expires: float | None, *, with_labels: bool = False) -> Steps[Metadata]:
@@ -182,7 +183,7 @@ class Operations:
         if timeout_s is not None and timeout_s <= 0:
             raise DeadlineExceeded("The deadline passed before the request was sent.")
         reply = yield Send(exchange, timeout_s)
-        assert reply is not None  # the drivers' side of the bargain
+        assert reply is not None  # the drivers send a reply for each Send
         return reply
 
 

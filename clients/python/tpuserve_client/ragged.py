@@ -10,7 +10,7 @@ from tpuserve_client.model import Signature
 
 
 def split_names(name: str, signature: Signature) -> tuple[str, ...]:
-    """Find inputs that may hold row splits of `name`, outermost first: `ids_1`, `ids_2`, as TensorFlow names them."""
+    """Return inputs that may hold row splits of `name`, outermost first. TensorFlow names them `ids_1`, `ids_2`."""
     found: list[str] = []
     while _may_hold_splits(signature, one := f"{name}_{len(found) + 1}"):
         found.append(one)
@@ -26,7 +26,7 @@ def pack_rows(inputs: Mapping[str, object], signature: Signature) -> dict[str, o
     """Replace each list of rows for a ragged input by its values and row splits.
 
     Metadata does not name ragged inputs. An input counts as ragged if its value is a list of lists, and the caller
-    gives no value for the inputs that may hold its row splits. Other values stay as they are.
+    omits the inputs that may hold its row splits. Other values stay unchanged.
     """
     packed = dict(inputs)
     for name, value in inputs.items():

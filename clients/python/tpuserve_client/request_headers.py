@@ -1,4 +1,4 @@
-"""Headers of a caller's own that go with every request: HTTP's headers, gRPC's metadata."""
+"""The caller's headers for every request: HTTP headers or gRPC metadata."""
 
 import base64
 import binascii
@@ -10,13 +10,13 @@ from typing import Final
 
 from tpuserve_client.errors import InvalidArgument
 
-# The server's name as requests have it; over gRPC `:authority`.
+# The server's name in requests: `:authority` in gRPC.
 HOST: Final = "host"
 BINARY: Final = "-bin"
-# What gRPC takes (doc/PROTOCOL-HTTP2.md), which HTTP takes, too.
+# Names and values that gRPC accepts (doc/PROTOCOL-HTTP2.md). HTTP accepts them too.
 _NAME: Final = re.compile(r"[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
-# Those that say how a request is sent are the client's.
+# Headers of the message transfer, which the client sets itself.
 _OWN: Final = (
     "accept-encoding",
     "connection",
@@ -34,14 +34,15 @@ _OWN: Final = (
 )
 _GRPCS: Final = "grpc-"
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
-# One frame of HTTP/2 with room for what else is in it; few servers take as much.
+# One HTTP/2 frame (16 KiB) with room for the other headers. Few servers accept more.
 MAX_BYTES: Final = 15_000
 
 
 def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The same with names in lower case. InvalidArgument, which tells no value, for what cannot be sent.
+    """Return the headers with names in lower case.
 
-    A value whose name ends in `-bin` is bytes in base64, as gRPC has it.
+    A value whose name ends in `-bin` is base64 of the bytes, as in gRPC. Raises InvalidArgument for headers that cannot
+    be sent. The error message contains no values.
     """
     read: dict[str, str] = {}
     for given, value in headers.items():
@@ -56,9 +57,10 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_headers(texts: Iterable[str]) -> dict[str, str]:
-    """Headers as a command line has them: `NAME: VALUE`, or `@FILE` with such a line for each, as curl takes them.
+    """Parse headers of a command line: `NAME: VALUE`, or `@FILE` with one such line for each header, as in curl.
 
-    `${VARIABLE}` in a text, not in a file, is the environment's. InvalidArgument as of `read_headers`.
+    `${VARIABLE}` stands for an environment variable in an option, but not in a file. Raises InvalidArgument like
+    `read_headers`.
     """
     pairs = [pair for text in texts for pair in _pairs(text)]
     names = [name.lower() for name, _ in pairs]
@@ -68,7 +70,7 @@ def parse_headers(texts: Iterable[str]) -> dict[str, str]:
 
 
 def binary_value(value: str) -> bytes:
-    """What the value of a `-bin` header stands for; padding may be left out. Raises ValueError."""
+    """Decode the value of a `-bin` header, with or without base64 padding. Raises ValueError."""
     return base64.b64decode(value.rstrip("=") + "=" * (-len(value.rstrip("=")) % 4), validate=True)
 
 

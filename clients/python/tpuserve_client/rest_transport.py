@@ -27,18 +27,18 @@ from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.tls import Tls
 
 _HEADERS = {"content-type": "application/json"}
-# tpuserve's, with milliseconds; TensorFlow Serving takes no notice of it. The digits that tpuserve reads are bounded.
+# tpuserve's header, in milliseconds. TensorFlow Serving ignores it. tpuserve accepts a limited number of digits.
 TIMEOUT_HEADER: Final = "x-tpuserve-timeout-ms"
 _SHORTEST_MS, _LONGEST_MS = 0.001, 1e12
 
-_LONGEST_MESSAGE = 1024  # characters of a body that is not the server's JSON, such as a proxy's page
+_LONGEST_MESSAGE = 1024  # characters of a body other than the server's JSON, such as a proxy's page
 
 
 class RestTransport:
     """A pool of connections to one base URL. Safe to share between threads."""
 
     def __init__(self, base_url: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
-        """`headers` as `read_headers` gives them."""
+        """Create the pool. `headers` come from `read_headers`."""
         self._backend = DeadlineBackend()
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
@@ -64,7 +64,7 @@ class RestTransport:
             pieces = []
             for piece in response.iter_bytes():
                 pieces.append(piece)
-                self._backend.remaining()  # a proxy's connection is httpx's own and looks at no deadline
+                self._backend.remaining()  # with a proxy, httpx uses its own sockets, which ignore the deadline
         return _reply(response, b"".join(pieces))
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class RestTransport:
 
 
 class _PooledTransport(httpx.BaseTransport):
-    """httpx on the backend's sockets, which its own transport has no way to be given. Limits are httpx's."""
+    """An httpx transport on the backend's sockets, which httpx's own transport cannot use. Limits are httpx's."""
 
     def __init__(self, backend: DeadlineBackend, context: ssl.SSLContext | None) -> None:
         self._pool = httpcore.ConnectionPool(
@@ -101,7 +101,7 @@ class _PooledTransport(httpx.BaseTransport):
 
 
 class _Body(httpx.SyncByteStream):
-    """A response's body on its way from httpcore to httpx."""
+    """A response body that httpcore streams to httpx."""
 
     def __init__(self, answer: httpcore.Response) -> None:
         self._answer = answer
@@ -114,7 +114,7 @@ class _Body(httpx.SyncByteStream):
 
 
 def _is_proxied(base_url: str) -> bool:
-    """Whether the environment names a proxy for this URL: finding and speaking to it is left to httpx."""
+    """Return whether the environment names a proxy for this URL. httpx then finds the proxy and connects to it."""
     parts = urlsplit(base_url)
     proxies = getproxies()
     return not {parts.scheme, "all"}.isdisjoint(proxies) and not proxy_bypass(parts.netloc)
@@ -124,7 +124,7 @@ class AsyncRestTransport:
     """A pool of connections to one base URL, on one event loop."""
 
     def __init__(self, base_url: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
-        """As RestTransport's."""
+        """Create the pool. See `RestTransport`."""
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
         with _as_our_errors():
@@ -149,17 +149,17 @@ class AsyncRestTransport:
 
 
 def _context(base_url: str, tls: Tls | None) -> ssl.SSLContext | None:
-    """None for http: to read certificates takes long."""
+    """Return a TLS context, or None for http, because reading certificates is slow."""
     return (tls or Tls()).context() if base_url.startswith("https:") else None
 
 
 def _extensions(tls: Tls | None) -> dict[str, str]:
-    """httpx's word for the name in the certificate."""
+    """Return httpx's extension for the server name in the certificate."""
     return {"sni_hostname": tls.server_name} if tls is not None and tls.server_name else {}
 
 
 def _headers(exchange: Exchange, timeout_s: float | None) -> dict[str, str]:
-    """The exchange's, and how long its answer is waited for: what nobody waits for must not cost the server time."""
+    """Return the exchange's headers and the timeout, so that the server skips requests that have expired."""
     if timeout_s is None or exchange.method != "POST":
         return dict(exchange.headers)
     milliseconds = min(max(timeout_s * 1000, _SHORTEST_MS), _LONGEST_MS)
@@ -179,16 +179,16 @@ def _as_our_errors(timeout_s: float | None = None) -> Iterator[None]:
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         raise InvalidArgument(f"{type(error).__name__}: {error}") from None
     except (httpx.TransportError, httpcore.NetworkError, httpcore.ProtocolError) as error:
-        raise Unavailable(f"{type(error).__name__}: {error}") from None  # refused, reset, closed in the middle
+        raise Unavailable(f"{type(error).__name__}: {error}") from None  # refused, reset or closed early
     except httpx.HTTPError as error:
         raise Internal(f"{type(error).__name__}: {error}") from None
-    except RuntimeError as error:  # httpx's word for a closed client
+    except RuntimeError as error:  # a closed client
         raise FailedPrecondition(f"The client cannot make this call: {error}") from None
 
 
 def _reply(response: httpx.Response, body: bytes) -> Reply:
     if response.is_success:
-        return Reply(body, dict(response.headers))  # httpx gives their names in lower case
+        return Reply(body, dict(response.headers))  # httpx returns header names in lower case
     raise from_http(
         response.status_code,
         _message(body) or f"HTTP {response.status_code} {response.reason_phrase}",
@@ -197,7 +197,7 @@ def _reply(response: httpx.Response, body: bytes) -> Reply:
 
 
 def _message(body: bytes) -> str:
-    """The server's `{"error": message}`, or the beginning of whatever else came."""
+    """Return the text of the server's `{"error": message}`, or the beginning of any other body."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -208,7 +208,7 @@ def _message(body: bytes) -> str:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Seconds from a Retry-After header: a number of them, or a date (RFC 9110, 10.2.3). None for anything else."""
+    """Return the seconds of a Retry-After header, a number or a date (RFC 9110, 10.2.3), or None."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():

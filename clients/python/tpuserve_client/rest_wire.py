@@ -1,7 +1,7 @@
-"""TensorFlow Serving's REST bodies. Bytes in, bytes out; no HTTP client here.
+"""TensorFlow Serving's REST bodies: bytes in, bytes out, without an HTTP client.
 
-Predictions go in the columnar form ("inputs", "outputs"): it round-trips every shape, scalars and tensors without a
-common first dimension among them. JSON says nothing about dtypes, so a reply is read with the model's signature.
+Predictions use the columnar form ("inputs", "outputs"). It round-trips every shape, including scalars and tensors
+without a common first dimension. JSON contains no dtypes, so reading a reply requires the model's signature.
 """
 
 import json
@@ -24,14 +24,14 @@ from tpuserve_client.model import (
     VersionStatus,
 )
 
-# tpuserve says which version answered; TensorFlow Serving does not.
+# tpuserve reports the version that answered. TensorFlow Serving does not.
 VERSION_HEADER = "x-tpuserve-model-version"
 
-_Json: TypeAlias = Any  # whatever json.loads returns; read defensively below
+_Json: TypeAlias = Any  # any result of json.loads; read defensively below
 
 
 class RestWire:
-    """Wire over JSON. The whole output set comes back always; `output_filter` picks from it here."""
+    """Wire over JSON. The server always returns all outputs; the client applies `output_filter`."""
 
     needs_signature: ClassVar[bool] = True
 
@@ -95,7 +95,7 @@ class RestWire:
         return Exchange("/readyz", method="GET")
 
     def read_ready(self, reply: Reply) -> bool:
-        return True  # anything but 2xx was an error already
+        return True  # any status other than 2xx has raised already
 
 
 def _model_path(spec: ModelSpec) -> str:
@@ -107,7 +107,7 @@ def _model_path(spec: ModelSpec) -> str:
 
 def _object(reply: Reply) -> dict[str, _Json]:
     try:
-        # A string output that is not UTF-8 makes TensorFlow Serving's body not UTF-8; its bytes survive this.
+        # A string output that is not UTF-8 makes TensorFlow Serving's body invalid UTF-8. This keeps its bytes.
         document = json.loads(reply.body.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:  # the latter for thousands of nested brackets
         raise Internal(f"The server's answer is not JSON: {error}") from None
@@ -117,7 +117,7 @@ def _object(reply: Reply) -> dict[str, _Json]:
 
 
 def _outputs(value: _Json, signature: Signature) -> dict[str, Any]:
-    if len(signature.outputs) == 1:  # a lone output goes without its name
+    if len(signature.outputs) == 1:  # the server omits the name of a single output
         ((name, spec),) = signature.outputs.items()
         return {name: from_json(value, spec)}
     if not isinstance(value, dict) or value.keys() != signature.outputs.keys():

@@ -1,8 +1,9 @@
-"""When to try again: exponential backoff with full jitter. Pure: no clock, no sleep.
+"""Retry policy: exponential backoff with full jitter. Pure: no clock, no sleep.
 
-On Unavailable, and on ResourceExhausted where the server says when: then it has run nothing, and expects to have room.
+The client retries Unavailable. It retries ResourceExhausted only with a retry hint: the server has not run the request,
+and expects room later.
 
-Full jitter (a wait drawn evenly from zero to the backoff) spreads a crowd of clients best:
+Full jitter (a wait drawn uniformly from zero to the backoff) spreads the requests of many clients best:
 https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
 """
 
@@ -13,7 +14,7 @@ from tpuserve_client.errors import ResourceExhausted, TpuserveError, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how fast to try again. `max_attempts` counts the first one: 1 never retries."""
+    """Number and timing of attempts. `max_attempts` includes the first attempt: 1 disables retries."""
 
     max_attempts: int = 4
     initial_backoff_s: float = 0.1
@@ -27,20 +28,22 @@ class Retry:
             raise ValueError(f"a backoff must not shrink: {self}")
 
     def backoff_s(self, attempt: int, jitter: float) -> float:
-        """The wait after attempt number `attempt` (from 1), with `jitter` drawn evenly from [0, 1)."""
+        """Return the wait in seconds after attempt number `attempt` (from 1), with `jitter` drawn uniformly from [0,
+        1).
+        """
         if not self.initial_backoff_s:
             return 0.0
         try:
             grown = self.initial_backoff_s * float(self.multiplier) ** (attempt - 1)
-        except OverflowError:  # an hour of waiting makes thousands of attempts
+        except OverflowError:  # a one-hour wait can make thousands of attempts
             grown = self.max_backoff_s
         return jitter * min(self.max_backoff_s, grown)
 
     def wait_s(self, error: TpuserveError, attempt: int, jitter: float, remaining_s: float | None) -> float | None:
-        """Seconds to wait before the next attempt; None if there must be none.
+        """Return the seconds to wait before the next attempt, or None to stop.
 
-        `remaining_s` is the time left to the caller's deadline, None without one. A wait that would outlast it is not
-        begun: the caller learns at once what is wrong. A server's own wish is a lower bound.
+        `remaining_s` is the time to the caller's deadline, or None without one. If the wait would pass the deadline,
+        the client stops at once and reports the error. The server's retry hint is a lower bound of the wait.
         """
         if not _may_pass(error) or attempt >= self.max_attempts:
             return None
@@ -49,7 +52,7 @@ class Retry:
 
 
 def _may_pass(error: TpuserveError) -> bool:
-    """Whether the same request may be answered later."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, ResourceExhausted):
         return error.retry_after_s is not None
     return isinstance(error, Unavailable)

@@ -1,7 +1,7 @@
-"""TensorProto to numpy and back, by the client's errors: the codec is the one of `tpuserve_formats`.
+"""Conversion between TensorProto and numpy with the client's errors. `tpuserve_formats` contains the codec.
 
-Requests carry `tensor_content`. Responses may carry that or the typed fields (`float_val`, …), which TensorFlow Serving
-uses by default.
+Requests carry `tensor_content`. Responses carry that or the typed fields (`float_val`, …), TensorFlow Serving's
+default.
 """
 
 from collections.abc import Mapping
@@ -15,25 +15,26 @@ from tpuserve_formats.tensor_proto import UNLIMITED, WrongCount, decode_tensor, 
 
 
 def to_proto(array: Array) -> TensorProto:
-    """An array from `as_array` as a TensorProto: `tensor_content` (little-endian, row by row), or `string_val`."""
+    """Convert an array from `as_array` to a TensorProto: `tensor_content` (little-endian, row-major) or `string_val`."""
     return TensorProto.FromString(encode_tensor(_little_endian(array), as_content=True))
 
 
 def encode_inputs(inputs: Mapping[str, Array]) -> bytes:
-    """Arrays from `as_array` as the field `inputs` of a serialized PredictRequest, as `to_proto` makes them."""
+    """Encode arrays from `as_array` as the field `inputs` of a serialized PredictRequest, like `to_proto`."""
     return predict_request.encode_inputs({name: _little_endian(array) for name, array in inputs.items()})
 
 
 def _little_endian(array: Array) -> Array:
-    # A no-op on little-endian machines' own arrays; ml_dtypes know no byte order but the machine's.
+    # A no-op for native arrays on little-endian machines. ml_dtypes have only the machine's byte order.
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def from_proto(proto: TensorProto) -> Array:
-    """The array in a TensorProto. Fewer values than elements repeat the last one, as everywhere in TensorFlow.
+    """Return the array in a TensorProto. If there are fewer values than elements, the last value repeats, as in
+    TensorFlow.
 
-    Numbers in `tensor_content` are a read-only view of the message's bytes. Strings come as dtype object with `bytes`
-    elements. Internal if the message contradicts itself.
+    Numbers in `tensor_content` are a read-only view of the message's bytes. Strings have dtype object with `bytes`
+    elements. Raises Internal if the message contradicts itself.
     """
     try:
         return decode_tensor(proto, UNLIMITED, lenient=True)

@@ -1,4 +1,4 @@
-"""TLS towards a server: which authorities are trusted, and who calls. Nothing here turns verification off."""
+"""TLS settings of a client: trusted authorities and the client's certificate. Verification is always on."""
 
 import ssl
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _OTHER_KEY: Final = "KEY_VALUES_MISMATCH"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of PEM texts.
+    """Paths of PEM files.
 
-    `ca`: authorities that are trusted, instead of the system's. `cert`: the client's own certificate, followed by those
-    that lead to its authority; `key`: its key, which may stand in `cert`, too. `server_name`: the name that the
-    server's certificate must have where the address is no such name.
+    `ca`: authorities to trust instead of the system's. `cert`: the client's certificate, followed by its intermediate
+    certificates. `key`: the client's key, which may also be in `cert`. `server_name`: the name in the server's
+    certificate, if it differs from the address.
     """
 
     ca: _Path | None = None
@@ -29,9 +29,10 @@ class Tls:
     server_name: str | None = None
 
     def context(self, kind: type[ssl.SSLContext] | None = None) -> ssl.SSLContext:
-        """What verifies a server by its certificate and its name. Reads the files.
+        """Return an SSL context that verifies the server's certificate and name. Reads the files.
 
-        `kind`: another library's ssl.SSLContext. InvalidArgument for files that are none of these.
+        `kind` is another library's ssl.SSLContext class. Raises InvalidArgument for files that are not PEM certificates
+        or keys.
         """
         context = (kind or ssl.SSLContext)(ssl.PROTOCOL_TLS_CLIENT)
         try:
@@ -50,7 +51,7 @@ class Tls:
         return context
 
     def pem(self, name: str) -> bytes | None:
-        """The text of the file `ca`, `cert` or `key`; None for one that there is none of. InvalidArgument."""
+        """Return the content of the file `ca`, `cert` or `key`, or None if it is not set. Raises InvalidArgument."""
         path = getattr(self, name)
         try:
             return None if path is None else Path(path).read_bytes()
@@ -61,7 +62,7 @@ class Tls:
         pems = {name: self.pem(name) for name in ("cert", "key")}
         key = pems["key"] or pems["cert"]
         place = self.key or cert
-        # OpenSSL would ask for the password at the terminal.
+        # OpenSSL would prompt for the password on the terminal.
         if key is not None and _ENCRYPTED in key:
             raise InvalidArgument(f"The key in {place} is encrypted: one without a password is needed.")
         try:

@@ -1,8 +1,13 @@
-"""The `tpuserve` command: `predict` and `status` are here, the others are found beside it as git finds its own.
+"""The `tpuserve` command. It implements `predict` and `status`, and runs other subcommands as external programs.
 
-Exit codes: 0 done; 1 the server refused, could not be reached or is not ready, or a file is broken; 2 wrong usage, a
-file that is not there among it; 127 a subcommand whose distribution is not installed. A subcommand from elsewhere has
-its own codes.
+Exit codes:
+
+- 0: success.
+- 1: the server refused the request, is unreachable or is not ready, or a file is broken.
+- 2: wrong usage, including a missing file.
+- 127: the distribution of the subcommand is not installed.
+
+External subcommands define their own exit codes.
 """
 
 from tpuserve_client.cli.group import tpuserve as main

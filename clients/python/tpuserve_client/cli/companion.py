@@ -1,4 +1,4 @@
-"""Subcommands that other distributions bring: an executable `tpuserve-NAME` beside this Python, or on PATH."""
+"""External subcommands: executables named `tpuserve-NAME` in the directory of this Python, or on PATH."""
 
 import os
 import shutil
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-EXIT_NOT_INSTALLED = 127  # as a shell says "command not found"
+EXIT_NOT_INSTALLED = 127  # the shell's exit code for "command not found"
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A subcommand, the distribution that brings it, and one line on what it does."""
+    """A subcommand, the distribution that provides it, and a one-line summary."""
 
     name: str
     distribution: str
@@ -35,7 +35,7 @@ COMPANIONS = (
 
 
 class NotInstalled(click.ClickException):
-    """The subcommand is known, and its distribution is not here."""
+    """The distribution of a known subcommand is not installed."""
 
     exit_code = EXIT_NOT_INSTALLED
 
@@ -47,15 +47,18 @@ class NotInstalled(click.ClickException):
 
 
 def find_program(name: str) -> str | None:
-    """The path of an executable: beside this Python first (its virtual environment need not be active), then PATH."""
+    """Return the path of an executable, or None. Searches the directory of this Python first, then PATH.
+
+    The virtual environment of this Python need not be active.
+    """
     beside = Path(sys.executable).parent / name
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
 
 def companion_command(companion: Companion) -> click.Command:
-    """A command that becomes the companion's program, with every argument (and --help) passed on as it is.
+    """Return a command that runs the companion's program with all arguments, including --help, unchanged.
 
-    The process is replaced, so signals reach the program and its exit code is the command's.
+    The program replaces this process. It receives the signals, and its exit code is the command's.
     """
 
     def become(arguments: tuple[str, ...]) -> None:

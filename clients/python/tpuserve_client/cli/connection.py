@@ -1,4 +1,4 @@
-"""What the commands that talk to a server share: the address and timeout options, and errors as one line."""
+"""Address, timeout, TLS and header options of the commands that call a server, and one-line errors."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ _Command = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the server is, how long it may take, and what it is told beside each request."""
+    """The server's address, the timeout, and the TLS files and headers to send."""
 
     address: str
     timeout_s: float
@@ -30,8 +30,8 @@ class Connection:
     headers: tuple[str, ...]
 
     def client(self) -> Client:
-        """A client of that server. A usage error for certificates and headers that do not do."""
-        # What goes wrong is an error of the call; gRPC would write lines of its own beside.
+        """Return a client of that server. Raises click.UsageError for certificates or headers that are invalid."""
+        # The command reports the error of the call. Without this, gRPC also writes log lines to stderr.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         tls = None if self.tls == Tls() else self.tls
         try:
@@ -49,7 +49,7 @@ def _checked_address(_context: click.Context, _parameter: click.Parameter, value
 
 
 def connection_options(command: _Command) -> _Command:
-    """Adds --address, --timeout, and those of TLS and headers; the command gets them as `connection`."""
+    """Add --address, --timeout, and the TLS and header options. The command receives them as `connection`."""
 
     @functools.wraps(command)
     def with_connection(
@@ -107,14 +107,14 @@ def _options() -> list[Callable[[_Command], _Command]]:
 
 
 def countdown(timeout_s: float) -> Callable[[], float]:
-    """What is left of `timeout_s` seconds, from now on, whenever it is called; negative once they are over."""
+    """Return a function that returns the seconds left of `timeout_s`, negative after the timeout."""
     expires = monotonic() + timeout_s
     return lambda: expires - monotonic()
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """A failed call or an unreadable file ends the command with one line on stderr and exit code 1."""
+    """Turn a failed call or an unreadable file into one line on stderr and exit code 1."""
     try:
         yield
     except TpuserveError as error:

@@ -1,4 +1,4 @@
-"""The command group: its own commands, its companions, and what to say about anything else."""
+"""The command group: built-in commands, companions, and a hint for unknown names."""
 
 import io
 import sys
@@ -13,7 +13,7 @@ from tpuserve_client.cli.status import status
 
 
 class _SuggestingGroup(click.Group):
-    """Names the nearest command when there is none of that name."""
+    """A group that suggests the nearest command for an unknown name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -31,7 +31,7 @@ class _SuggestingGroup(click.Group):
 def tpuserve() -> None:
     """Take a model trained on TPU from checkpoint to answered requests."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The locale may lack characters of a model's strings, and those that mark what is cut.
+        # The locale's encoding may lack characters of a model's strings, and the "…" of cut tables.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

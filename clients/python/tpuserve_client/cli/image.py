@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-# Names as the exporter's --image-scale has them: a value is byte * scale - shift.
+# Same names as the exporter's --image-scale. Maps to (scale, shift): value = byte * scale - shift.
 SCALES: Mapping[str, tuple[float, float]] = {"none": (1.0, 0.0), "0..1": (1 / 255, 0.0), "-1..1": (1 / 127.5, 1.0)}
 _DEEP_MODES = ("I", "I;16", "I;16B", "I;16L")
 _ORIENTATION = 0x0112
@@ -23,9 +23,10 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """Where an input of some shape keeps an image. `channels_axis` is None for a grayscale without that axis.
+    """Position of the image axes in an input's shape.
 
-    `height` and `width` are None where the input takes any.
+    `channels_axis` is None for a grayscale input without that axis. `height` and `width` are None if the input takes
+    any size.
     """
 
     height: int | None
@@ -36,9 +37,10 @@ class ImageLayout:
 
 
 def image_layout(spec: TensorSpec) -> ImageLayout:
-    """The layout of [N,H,W,C], [N,C,H,W], [N,H,W], [H,W,C] or [H,W]; InvalidArgument for any other shape.
+    """Return the layout of [N,H,W,C], [N,C,H,W], [N,H,W], [H,W,C] or [H,W].
 
-    Three dimensions are [H,W,C] if the last is 1, 3 or 4 and the first is fixed. Unknown channels are RGB.
+    Three dimensions are [H,W,C] if the last is 1, 3 or 4 and the first is fixed. Unknown channels are RGB. Raises
+    InvalidArgument for any other shape.
     """
     match spec.shape:
         case (_, int(channels), height, width) if channels in _MODES and width not in _MODES:
@@ -56,18 +58,18 @@ def image_layout(spec: TensorSpec) -> ImageLayout:
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """The input that an image becomes. `told` describes the conversion, for people."""
+    """Inputs made from an image. `told` describes the conversion for the user."""
 
     inputs: dict[str, Array]
     told: str
 
 
 def image_input(content: bytes, signature: Signature, scale: str | None) -> ImageInput:
-    """Turn an encoded image into the signature's only input, a batch of one where it takes batches.
+    """Convert an encoded image to the signature's only input, a batch of one if the input takes batches.
 
-    A string input gets the file as it is. `scale` is one of SCALES; without it, integers are sent as 0 to 255.
-    Raises InvalidArgument for several inputs, and for one that takes no image. Floating point needs `scale`: metadata
-    does not name the values that a model was trained with.
+    A string input gets the file unchanged. `scale` is a key of SCALES; without it, integers are sent as 0 to 255. A
+    floating-point input needs `scale`, because metadata does not contain the value range of the training data. Raises
+    InvalidArgument for several inputs, or for an input that takes no image.
     """
     name, spec = only_input(signature, "An image")
     if spec.dtype == STRING and scale is not None:
@@ -112,7 +114,7 @@ def _describe(scale: str) -> str:
 def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
     """Decode to uint8 [H, W] or [H, W, C], upright, in the layout's size and channels. Also describe the conversion."""
     try:
-        from PIL import Image, ImageOps  # an extra: most who predict send arrays
+        from PIL import Image, ImageOps  # optional: most users send arrays
     except ImportError:
         raise FailedPrecondition("Reading images needs pillow: pip install 'tpuserve-client[image]'") from None
     try:
@@ -129,7 +131,7 @@ def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
 
 
 def _shallow(image: "Image.Image") -> "Image.Image":
-    """Reduce 16 bits a channel to 8: Pillow's own conversion clips them at 255."""
+    """Reduce 16 bits per channel to 8. Pillow's own conversion clips at 255."""
     if image.mode not in _DEEP_MODES:
         return image
     return image.point(lambda value: value / 257).convert("L")

@@ -1,4 +1,4 @@
-"""Input files to inputs: JSON, .npy, .npz, and images and texts, which need the model's signature.
+"""Reader of input files: JSON, .npy, .npz, images and texts. Images and texts need the model's signature.
 
 The reader recognises files by their content, and text by a name that ends in .txt.
 """
@@ -20,10 +20,10 @@ from tpuserve_client.errors import InvalidArgument
 
 _NPY = b"\x93NUMPY"
 _NPZ = b"PK\x03\x04"
-# PNG, JPEG, GIF, TIFF (both byte orders), BMP; WebP has its name eight bytes in.
+# PNG, JPEG, GIF, TIFF (both byte orders), BMP. WebP has its magic at byte 8.
 _IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\x00", b"MM\x00*", b"BM")
 
-_Json: TypeAlias = Any  # whatever json.loads returns
+_Json: TypeAlias = Any  # any result of json.loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Text:
 
 
 def read_input(file: BinaryIO) -> FileInputs | ImageFile | Text:
-    """Read a whole file. InvalidArgument if it is none of the kinds, or a broken one."""
+    """Read a whole file. Raises InvalidArgument for an unknown format or a broken file."""
     content = file.read()
     name = getattr(file, "name", "standard input")
     try:
@@ -76,7 +76,7 @@ def read_input(file: BinaryIO) -> FileInputs | ImageFile | Text:
 
 
 def json_inputs(document: _Json) -> FileInputs:
-    """Inputs from TensorFlow Serving's bodies, from {"name": array}, or from a bare array."""
+    """Return inputs from a TensorFlow Serving body, from {"name": array}, or from a bare array."""
     if not isinstance(document, dict) or document.keys() == {"b64"}:
         return FileInputs(_values(document))
     signature_name = document.get("signature_name")
@@ -99,7 +99,7 @@ def _bare(value: _Json) -> Inputs:
 
 
 def _columns(rows: list[_Json]) -> Inputs:
-    """Rows to columns: a list of values stays one, a list of objects becomes a list for each name."""
+    """Convert rows to columns: a list of values stays a list, a list of objects becomes a list for each name."""
     if not rows or not all(isinstance(row, dict) and row.keys() != {"b64"} for row in rows):
         return _bare(rows)
     if any(row.keys() != rows[0].keys() for row in rows):
@@ -108,7 +108,7 @@ def _columns(rows: list[_Json]) -> Inputs:
 
 
 def _values(value: _Json) -> _Json:
-    """The value with {"b64": …} objects as the bytes they stand for."""
+    """Return the value with {"b64": …} objects decoded to bytes."""
     if isinstance(value, list):
         return [_values(item) for item in value]
     if isinstance(value, Mapping):

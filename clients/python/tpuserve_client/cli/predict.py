@@ -100,7 +100,7 @@ def predict(
     with one_line_errors(), connection.client() as client:
         labels = None if labels_file is None else _read_labels(labels_file)
         given = Text(text) if text is not None else read_input(_present(file))
-        # From here on: a file that comes slowly through a pipe is not the server's fault.
+        # Start the timeout after reading the file, because a slow pipe must not count against the server.
         remaining_s = countdown(connection.timeout_s)
         name = signature_name or (given.signature_name if isinstance(given, FileInputs) else None)
 
@@ -143,7 +143,7 @@ def _present(file: BinaryIO | None) -> BinaryIO:
 def _inputs(
     given: FileInputs | ImageFile | Text, find_signature: "Callable[[], Signature]", scale: str | None
 ) -> "Inputs":
-    """Return inputs as the signature takes them. Reports the conversion of an image on standard error."""
+    """Return inputs that fit the signature. Reports the conversion of an image on standard error."""
     if isinstance(given, FileInputs):
         return given.inputs
     if isinstance(given, ImageFile):
@@ -166,7 +166,7 @@ def _read_labels(path: Path) -> tuple[str, ...]:
 def _reported_labels(
     client: "Client", prediction: "Prediction", model: str, timeout_s: float | None
 ) -> tuple[str, ...]:
-    """Ask for the labels of the version that answered; empty where the server refuses, as TensorFlow Serving does."""
+    """Return the labels of the version that answered, or () if the server refuses, as TensorFlow Serving does."""
     try:
         return client.metadata(model, version=prediction.version, with_labels=True, timeout_s=timeout_s).labels
     except TpuserveError:

@@ -9,17 +9,17 @@ import numpy as np
 from tpuserve_client.dtypes import STRING, Array
 
 _MOST = 5
-# Usual names of outputs with scores of classes.
+# Usual names of outputs that contain class scores.
 _USUAL = ("scores", "probabilities", "predictions", "logits")
-# The output with the names of classes, which the exporter's `classify` signatures have beside `scores`.
+# Output with the class names. The exporter's `classify` signatures return it with `scores`.
 _CLASSES = "classes"
-# Largest distance of a sum of probabilities from 1, for float16 too.
+# Largest distance of a sum of probabilities from 1. Wide enough for float16.
 _SUM_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class RankedClass:
-    """A class by its place in the scores. `label` is None where it has none."""
+    """A class, its index in the scores, and its score. `label` is None if the class has none."""
 
     index: int
     label: str | None
@@ -30,14 +30,14 @@ class RankedClass:
 
 
 def could_be_ranked(outputs: Mapping[str, Array]) -> bool:
-    """Return whether any output has the shape of scores of classes."""
+    """Return whether any output has the shape of class scores."""
     return any(_has_classes(array) for array in outputs.values())
 
 
 def rank(outputs: Mapping[str, Array], labels: Sequence[str]) -> dict[str, list[list[RankedClass]]]:
     """Return the five best classes of each row, by output.
 
-    An output has scores if `labels` are as many as its columns, if it has a usual name, or if the sum of each row is 1.
+    An output contains scores if it has one column per label, if it has a usual name, or if each row sums to 1.
     """
     return {
         name: [_rank_row(row, _names(outputs, array, number, labels)) for number, row in enumerate(array)]
@@ -56,7 +56,7 @@ def _are_probabilities(array: Array) -> bool:
 
 
 def _names(outputs: Mapping[str, Array], scores: Array, row: int, labels: Sequence[str]) -> Sequence[str]:
-    """Return the names in the model's answer, else the labels if their number fits."""
+    """Return the class names in the response, or else the labels if there is one for each column."""
     classes = outputs.get(_CLASSES)
     if classes is not None and classes.dtype == STRING and classes.shape == scores.shape:
         return [name.decode("utf-8", "backslashreplace") for name in classes[row]]

@@ -1,4 +1,4 @@
-"""Answers for people and for programs: tables on a terminal, plain lines elsewhere, JSON, .npz files."""
+"""Output formats of the commands: tables on a terminal, plain lines elsewhere, JSON, .npz files."""
 
 import base64
 import sys
@@ -20,12 +20,12 @@ from tpuserve_client.model import Prediction, VersionStatus
 # The best classes of each row, by output.
 Ranking: TypeAlias = Mapping[str, Sequence[Sequence[RankedClass]]]
 
-# Values shown in a table before they are cut; plain output is never cut.
+# Largest number of values that a table shows. Plain output shows all.
 _SHOWN_VALUES = 100
 
 
 def show_prediction(prediction: Prediction) -> None:
-    """Each output with its dtype, shape and values."""
+    """Print each output with its dtype, shape and values."""
     version = "" if prediction.version is None else f" version {prediction.version}"
     title = f"{prediction.model}{version}, {prediction.signature_name}"
     rows = [
@@ -36,7 +36,7 @@ def show_prediction(prediction: Prediction) -> None:
 
 
 def show_ranking(ranking: Ranking) -> None:
-    """Print the best classes of each row of each output; nothing without an output of scores."""
+    """Print the best classes of each row of each output, or nothing if no output contains scores."""
     rows = [
         (
             name if len(found) == 1 else f"{name}[{number}]",
@@ -53,27 +53,28 @@ def show_ranking(ranking: Ranking) -> None:
 
 
 def show_versions(model: str, versions: Iterable[VersionStatus]) -> None:
-    """Print each version with its state, and its error or what it waits for."""
+    """Print each version with its state, and its error or the reason why it waits."""
     rows = [(str(status.version), status.state.name, _reason(status)) for status in versions]
     show_rows(model, ("version", "state", "reason"), rows)
 
 
 def show_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table with a title on a terminal; elsewhere the rows alone, their cells separated by tabs."""
+    """Print a table with a title on a terminal; elsewhere print only the rows, with tab-separated cells."""
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(row))
         return
     table = Table(*columns, title=Text(title), title_justify="left")
     for row in rows:
-        table.add_row(*map(Text, row))  # as Text, because a model's strings may look like rich's markup
+        table.add_row(*map(Text, row))  # Text, because a model's strings may look like rich's markup
     Console().print(table)
 
 
 def prediction_document(prediction: Prediction, ranking: Ranking) -> dict[str, Any]:
-    """A prediction as JSON: NaN and Infinity as bare tokens, bytes that are not UTF-8 as {"b64": …}.
+    """Return a prediction as a JSON document.
 
-    `top` has the best classes of each row, by output.
+    NaN and Infinity are bare tokens; bytes that are not UTF-8 are {"b64": …}. `top` contains the best classes of each
+    row, by output.
     """
     return {
         "model": prediction.model,
@@ -85,7 +86,7 @@ def prediction_document(prediction: Prediction, ranking: Ranking) -> dict[str, A
 
 
 def versions_document(model: str, versions: Iterable[VersionStatus]) -> dict[str, Any]:
-    """A model's versions as JSON."""
+    """Return a model's versions as a JSON document."""
     items = [
         {"version": item.version, "state": item.state.name, "code": item.error_code.name, "error": item.error}
         for item in versions
@@ -94,9 +95,9 @@ def versions_document(model: str, versions: Iterable[VersionStatus]) -> dict[str
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an .npz file. Its format has no bfloat16, float8 or strings: they become float32 and fixed-width bytes.
+    """Write an .npz file. bfloat16 and float8 become float32, and strings become fixed-width bytes.
 
-    Not numpy.savez: that would take an output called `file` for its own argument.
+    The .npz format has none of these types. numpy.savez would take an output named `file` for its own argument.
     """
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
@@ -114,7 +115,7 @@ def _text(array: Array) -> str:
     is_cut = array.size > _SHOWN_VALUES and sys.stdout.isatty()
     shown = _readable(array.reshape(-1)[:_SHOWN_VALUES] if is_cut else array)
     text = np.array2string(shown, separator=", ", threshold=sys.maxsize, max_line_width=sys.maxsize, floatmode="unique")
-    text = " ".join(text.split())  # one line
+    text = " ".join(text.split())
     return f"{text[:-1]}, … {array.size - _SHOWN_VALUES} more]" if is_cut else text
 
 

@@ -1,4 +1,4 @@
-"""`tpuserve status`: is the server, or a model, ready?"""
+"""`tpuserve status`: print whether the server or a model is ready."""
 
 import json
 import sys
