@@ -1,4 +1,4 @@
-"""The data types of TensorFlow's wire formats and what numpy calls them: the one table between them."""
+"""TensorFlow's wire data types and their numpy dtypes. All conversions use this table."""
 
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -6,17 +6,17 @@ from typing import Any, Final, TypeAlias
 import ml_dtypes
 import numpy as np
 
-# Any dtype numpy holds, bfloat16 and float8 (ml_dtypes) and object (strings, as bytes) among them.
+# Any numpy dtype, including bfloat16 and float8 (ml_dtypes) and object (strings as bytes).
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 DType: TypeAlias = np.dtype[Any]
 
-# How strings are held: an array of dtype object whose elements are `bytes`.
+# dtype of string arrays, whose elements are `bytes`.
 STRING: Final = np.dtype(np.object_)
 
 
 @dataclass(frozen=True, slots=True)
 class WireType:
-    """One DataType: its number and name in types.proto, the numpy dtype, and the TensorProto field of its values."""
+    """A DataType: its number and name in types.proto, its numpy dtype, and the TensorProto field of its values."""
 
     number: int
     name: str
@@ -25,7 +25,7 @@ class WireType:
 
     @property
     def enum_name(self) -> str:
-        """Its name in the enum, as REST writes it: DT_FLOAT."""
+        """The name in the enum, as in REST bodies: DT_FLOAT."""
         return f"DT_{self.name.upper()}"
 
 
@@ -53,7 +53,7 @@ _TYPES = (
     WireType(27, "float8_e4m3b11fnuz", np.dtype(ml_dtypes.float8_e4m3b11fnuz), "float8_val"),
     WireType(28, "float8_e5m2fnuz", np.dtype(ml_dtypes.float8_e5m2fnuz), "float8_val"),
 )
-# Quantized values are their integers; scale and zero point belong to the model. The server serves none of them.
+# Quantized values are plain integers here: scale and zero point belong to the model. The server supports none of them.
 _QUANTIZED = (
     WireType(11, "qint8", np.dtype(np.int8), "int_val"),
     WireType(12, "quint8", np.dtype(np.uint8), "int_val"),
@@ -68,6 +68,6 @@ BY_ENUM_NAME = {wire_type.enum_name: wire_type for wire_type in WITH_QUANTIZED.v
 
 
 def type_name(dtype: DType) -> str:
-    """What TensorFlow calls a dtype in messages (`float`, `half`, …); numpy's name where it has none."""
+    """Return TensorFlow's name of a dtype in messages (`float`, `half`, …), or numpy's name if there is none."""
     wire_type = BY_DTYPE.get(dtype)
     return wire_type.name if wire_type else str(dtype)

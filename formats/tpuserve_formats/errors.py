@@ -1,5 +1,5 @@
-"""FormatError: bytes that are not what their format says. Every distribution maps it to an error of its own."""
+"""FormatError for bytes that violate their format. Every distribution maps it to its own error."""
 
 
 class FormatError(ValueError):
-    """Bytes or values that do not fit their format; the text says why, without naming a file or a tensor."""
+    """Bytes or values that violate their format. The message gives the reason without a file or tensor name."""

@@ -1,4 +1,4 @@
-"""HTML put together from elements: text is escaped unless it is markup already."""
+"""Builder of HTML from elements. Text is escaped unless it is Markup."""
 
 import html
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 
 class Markup(str):
-    """HTML, to be taken as it is."""
+    """HTML that is inserted without escaping."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ def join(parts: Iterable[str]) -> Markup:
 
 
 def element(tag: str, *children: str, **attributes: str | float | bool | None) -> Markup:
-    """`class_` stands for class, `data_fate` for data-fate; an attribute of None or False is left out."""
+    """Build an element. `class_` stands for class, `data_fate` for data-fate. Attributes of None or False are omitted."""
     named = "".join(_attribute(name, value) for name, value in attributes.items() if value not in (None, False))
     return Markup(f"<{tag}{named}/>" if tag in _VOID else f"<{tag}{named}>{join(children)}</{tag}>")
 

@@ -1,4 +1,4 @@
-"""MeshShape: over how many devices a version is spread (`--mesh data=2,model=4`), and along which of two axes."""
+"""MeshShape: the number of devices of a version on each of two mesh axes (`--mesh data=2,model=4`)."""
 
 import re
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ _AXIS = re.compile(r"(data|model)=(0*[1-9][0-9]*)")
 
 @dataclass(frozen=True, slots=True)
 class MeshShape:
-    """The rows of a batch are split over `data` devices; weights, by the version's rules, over `model`."""
+    """Batch rows are split over `data` devices, and weights over `model` devices by the version's rules."""
 
     data: int = 1
     model: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `data=N,model=M`; an omitted axis has one device.
+        """Parse `data=N,model=M`. An omitted axis has one device.
 
         Raises:
-            FormatError: the text is something else.
+            FormatError: the text has another format.
         """
         sizes: dict[str, int] = {}
         for part in text.split(","):
@@ -34,7 +34,7 @@ class MeshShape:
 
     @property
     def devices(self) -> int:
-        """How many it takes."""
+        """Number of devices."""
         return self.data * self.model
 
     def __str__(self) -> str:

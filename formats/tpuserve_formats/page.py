@@ -1,15 +1,15 @@
-"""A report as one HTML page: no file and no address beside it, to be read, mailed, printed or kept."""
+"""A report as one self-contained HTML page, without other files or URLs."""
 
 from collections.abc import Iterable
 
 from tpuserve_formats.markup import Markup, element
 
-# Nothing is fetched, whatever a name in the content may contain.
+# The browser must not fetch anything, even if a name in the content contains markup.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def render_document(title: str, content: Iterable[Markup], *, style: Markup, script: Markup) -> str:
-    """The whole page, with `content` in its main element. `style` is CSS and `script` JavaScript."""
+    """Return the whole page, with `content` in its main element. `style` is CSS and `script` JavaScript."""
     head = element(
         "head",
         element("meta", charset="utf-8"),

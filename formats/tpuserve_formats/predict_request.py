@@ -1,4 +1,4 @@
-"""The inputs of a PredictRequest, written by hand: a fraction of what filling messages costs, and no lists."""
+"""Hand-written encoder of a PredictRequest's inputs: much faster than filling messages, and without lists."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,12 +9,13 @@ from tpuserve_formats.varint import varint
 
 
 def encode_inputs(inputs: Mapping[str, Array]) -> bytes:
-    """The field `inputs` of a serialized PredictRequest, with tensors as tensor_content, in the order of `inputs`.
+    """Encode the field `inputs` of a serialized PredictRequest, with tensors as tensor_content, in the order of
+    `inputs`.
 
-    Messages that follow each other are one message: the rest of the request goes before and after.
+    Concatenated messages parse as one message, so the rest of the request can precede or follow these bytes.
 
     Raises:
-        FormatError: TensorProto does not have an array's dtype.
+        FormatError: TensorProto does not support an array's dtype.
     """
     parts: list[bytes] = []
     for name, array in inputs.items():
@@ -28,6 +29,6 @@ def encode_inputs(inputs: Mapping[str, Array]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def map_key(name: str) -> bytes:
-    """An entry's key = 1 in a map by name."""
+    """Encode field `key` = 1 of a map entry."""
     encoded = name.encode()
     return b"\x0a" + varint(len(encoded)) + encoded

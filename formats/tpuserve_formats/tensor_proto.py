@@ -1,7 +1,7 @@
-"""TensorProto to numpy and back, for every dtype that both have.
+"""Conversion between TensorProto and numpy, for every dtype that both support.
 
-Numbers never pass through a Python list: protobuf's containers hand numpy their memory, and tensors are written as
-bytes. Little-endian machines only, as TensorFlow itself.
+Numbers never pass through a Python list: numpy reads the memory of protobuf's containers, and the encoder writes
+tensors as bytes. Supports only little-endian machines, like TensorFlow.
 """
 
 import math
@@ -17,11 +17,11 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import TensorProto, TensorShapeProto
 from tpuserve_formats.varint import packed_varints, read_varint, varint
 
-# What one tensor's repeated values may take where nobody sets a limit: in files, which are trusted as the model is.
+# Default limit on the memory of one tensor's repeated values. It applies to files, which are trusted like the model.
 MAX_REPEATED_BYTES = 256 * 1024 * 1024
 # numpy's limit on dimensions.
 _MAX_RANK = 64
-# From here on protobuf writes strings faster than we do (python -m benchmarks codecs).
+# protobuf writes more strings than this faster than this module does (python -m benchmarks codecs).
 _MANY_STRINGS = 8
 
 # Field numbers of TensorProto (tensorflow/core/framework/tensor.proto), with wire type 2 (length-delimited).
@@ -45,49 +45,48 @@ _TAGS = {
 class WrongCount(FormatError):
     """A tensor with too many values for its shape, or too few in its tensor_content.
 
-    `came` is the number of values; None where the bytes are no whole number of values.
+    `came` is the number of values, or None if the bytes are not a whole number of values.
     """
 
     def __init__(self, reason: str, expected: int, came: int | None) -> None:
-        """Say `reason`, and the numbers for a reason in other words."""
+        """Create an error with `reason` as message. The counts let callers word the message differently."""
         super().__init__(reason)
         self.expected = expected
         self.came = came
 
 
 class RepeatBudget:
-    """Memory for values that repeat, for all tensors of a message together.
+    """Memory budget for repeated values of all tensors of a message together.
 
-    A typed field shorter than its shape says "the last value repeats": a few bytes may ask for any amount of memory.
+    A typed field shorter than its shape means "repeat the last value": a few bytes can require any amount of memory.
     """
 
     __slots__ = ("_left_bytes",)
 
     def __init__(self, size_bytes: float) -> None:
-        """Allow this much."""
+        """Set the budget in bytes."""
         self._left_bytes = size_bytes
 
     def spend(self, size_bytes: int) -> bool:
-        """Whether so much is left; it then is no longer."""
+        """Deduct `size_bytes` and return True, or return False if less is left."""
         if size_bytes > self._left_bytes:
             return False
         self._left_bytes -= size_bytes
         return True
 
 
-# For a reader that trusts the sender.
+# For readers that trust the sender.
 UNLIMITED = RepeatBudget(math.inf)
 
 
 def decode_tensor(proto: TensorProto, budget: RepeatBudget | None = None, *, lenient: bool = False) -> Array:
-    """The array in `proto`, possibly a read-only view of its bytes; strings become an object array of bytes.
+    """Return the array in `proto`, possibly a read-only view of its bytes. Strings become an object array of bytes.
 
-    Arrays larger than what was sent for them, whose last value repeats, come out of `budget`. `lenient` reads what
-    TensorFlow reads: quantized types as their integers, integers that their type has no room for by their low bits, and
-    any byte of tensor_content as a bool.
+    `budget` limits the memory of arrays whose last value repeats. `lenient` accepts what TensorFlow accepts: quantized
+    types as their integers, the low bits of integers out of range, and any byte of tensor_content as a bool.
 
     Raises:
-        FormatError: dtype, shape and data do not fit together. Nothing is allocated before they do.
+        FormatError: dtype, shape and data do not fit together. The function allocates memory only after this check.
     """
     wire_type = (WITH_QUANTIZED if lenient else BY_NUMBER).get(proto.dtype)
     if wire_type is None:
@@ -104,12 +103,12 @@ def decode_tensor(proto: TensorProto, budget: RepeatBudget | None = None, *, len
 
 
 def encode_tensor(array: Array, *, as_content: bool = False) -> bytes:
-    """A serialized TensorProto with `array` in its typed field, or in tensor_content.
+    """Return a serialized TensorProto with `array` in its typed field, or in tensor_content.
 
-    Strings always go into string_val: few clients can read tensor_content's string list.
+    Strings are always in string_val, because few clients can read tensor_content's string list.
 
     Raises:
-        FormatError: TensorProto has no such dtype.
+        FormatError: TensorProto does not support the dtype.
     """
     wire_type = BY_DTYPE.get(array.dtype)
     if wire_type is None:
@@ -128,7 +127,7 @@ def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) 
     if proto.unknown_rank:
         raise FormatError("the shape has unknown rank")
     shape = tuple([dim.size for dim in proto.dim])
-    # What was sent for it has its size: the rest is asked of shapes alone.
+    # The content has the size of the shape, which needs no further checks.
     size_bytes = math.prod(shape) * wire_type.dtype.itemsize
     if content and len(content) == size_bytes and len(shape) <= _MAX_RANK and min(shape, default=0) >= 0:
         return shape
@@ -136,7 +135,7 @@ def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) 
         raise FormatError(f"the shape has {len(shape)} dimensions, at most {_MAX_RANK} are supported")
     if shape and min(shape) < 0:
         raise FormatError(f"shape {list(shape)} has a negative dimension")
-    # Zeros count as ones: numpy refuses such shapes too, though they hold nothing.
+    # Count zeros as ones: numpy refuses such shapes too, although the array is empty.
     if math.prod([size or 1 for size in shape]) * wire_type.dtype.itemsize > sys.maxsize:
         raise FormatError(f"shape {list(shape)} is too large")
     return shape
@@ -154,15 +153,15 @@ def _decode_content(content: bytes, wire_type: WireType, shape: tuple[int, ...],
             None if rest else came,
         )
     if wire_type.field == "bool_val" and not lenient and np.frombuffer(content, np.uint8).max() > 1:
-        # numpy would carry such a byte along unchanged.
+        # numpy would keep such a byte unchanged.
         raise FormatError("tensor_content holds a byte that is no bool")
     return np.frombuffer(content, wire_type.dtype).reshape(shape)
 
 
 def _decode_string_list(content: bytes, shape: tuple[int, ...]) -> Array:
-    """All lengths as varints, then all bytes (tensorflow/core/platform/tensor_coding.h, EncodeStringList)."""
+    """Decode all lengths as varints, then all bytes (tensorflow/core/platform/tensor_coding.h, EncodeStringList)."""
     count = math.prod(shape)
-    # Every string takes a byte at least, its length.
+    # Every string takes at least one byte for its length.
     if count > len(content):
         raise FormatError(f"tensor_content has {len(content)} bytes for {count} strings")
     position = 0
@@ -193,7 +192,7 @@ def _decode_values(proto: TensorProto, wire_type: WireType, lenient: bool) -> Ar
         strings = np.empty(len(items), np.object_)
         strings[:] = items
         return strings
-    # The containers implement __array__: one copy of their memory.
+    # The containers implement __array__, which copies their memory once.
     container = getattr(proto, field)
     if field in ("int_val", "half_val"):
         return _narrow(np.asarray(container, np.int32), wire_type, lenient)
@@ -203,7 +202,7 @@ def _decode_values(proto: TensorProto, wire_type: WireType, lenient: bool) -> Ar
 
 
 def _narrow(values: Array, wire_type: WireType, lenient: bool) -> Array:
-    """int32 field values as the narrower type they stand for: a number, or half_val's 16 bits."""
+    """Convert int32 field values to the narrower type: a number, or half_val's 16 bits."""
     is_bits = wire_type.field == "half_val"
     narrow = values.astype(np.uint16 if is_bits else wire_type.dtype, copy=False)
     if narrow is not values and not lenient and not np.array_equal(narrow, values):
@@ -219,7 +218,7 @@ def _pair(container: Any, wire_type: WireType) -> Array:  # noqa: ANN401 (protob
 
 
 def _repeat_last(values: Array, shape: tuple[int, ...], budget: RepeatBudget) -> Array:
-    """`values` drawn out to fill `shape` as Tensor::FromProto does: the last repeats; zeros if there is none."""
+    """Repeat the last of `values`, or zero if there is none, to fill `shape`, like Tensor::FromProto."""
     count = math.prod(shape)
     if values.size > count:
         raise WrongCount(f"{values.size} values do not fit shape {list(shape)}", count, values.size)
@@ -236,7 +235,7 @@ def _repeat_last(values: Array, shape: tuple[int, ...], budget: RepeatBudget) ->
 
 @lru_cache(maxsize=4096)
 def _header(number: int, shape: tuple[int, ...]) -> bytes:
-    """dtype and tensor_shape; a zero is a default and left out, as protobuf does."""
+    """Encode dtype and tensor_shape. Zeros are defaults and omitted, as in protobuf."""
     dims = [b"\x08" + varint(size) if size else b"" for size in shape]
     shape_bytes = b"".join(b"\x12" + varint(len(dim)) + dim for dim in dims)
     return b"".join((b"\x08", varint(number), b"\x12", varint(len(shape_bytes)), shape_bytes))

@@ -1,7 +1,8 @@
-"""TFRecord, the file of records: each with its length before it and checksums of both (tensorflow/tsl/lib/io).
+"""TFRecord, TensorFlow's file of length-prefixed records with checksums (tensorflow/tsl/lib/io).
 
-A record is its length as 8 bytes, their checksum, the bytes, their checksum; all little-endian. A checksum is CRC-32C,
-masked, for records hold checksums themselves (tsl/lib/hash/crc32c.h, Mask). Needs the extra `records`.
+A record consists of its length in 8 bytes, the checksum of the length, the bytes, and their checksum, all
+little-endian. The checksum is a masked CRC-32C, because records can contain checksums themselves
+(tsl/lib/hash/crc32c.h, Mask). Needs the extra `records`.
 """
 
 import os
@@ -16,34 +17,34 @@ from tpuserve_formats.errors import FormatError
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _HEADER_BYTES = _LENGTH.size + _CHECKSUM.size
-# What a record takes beyond its own bytes.
+# Overhead of a record in bytes.
 FRAME_BYTES: Final = _HEADER_BYTES + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
 
 
 class CutShort(FormatError):
-    """The file ends within a record, as a file does that is being written."""
+    """The file ends within a record, for example because a process still writes it."""
 
 
 class WrongChecksum(FormatError):
-    """A length or a record is not what was written, or the file is no TFRecord."""
+    """A length or a record is corrupt, or the file is not a TFRecord."""
 
 
 def framed(record: bytes) -> bytes:
-    """`record` as it stands in a file."""
+    """Return `record` with its length and checksums, as in a file."""
     length = _LENGTH.pack(len(record))
     return b"".join((length, _masked_checksum(length), record, _masked_checksum(record)))
 
 
 def read_records(file: BinaryIO, *, refuse_rest: bool = False) -> Iterator[bytes]:
-    """Yield the records of an open file, one after another.
+    """Yield the records of an open file in order.
 
-    Bytes too few for a length are the file's end, as for TensorFlow, unless `refuse_rest`.
+    A tail too short for a length ends the file, like in TensorFlow, unless `refuse_rest`.
 
     Raises:
-        CutShort: the last record is not whole.
-        WrongChecksum: the file is damaged, or no TFRecord.
-        OSError: it cannot be read.
+        CutShort: the last record is incomplete.
+        WrongChecksum: the file is damaged or not a TFRecord.
+        OSError: the file cannot be read.
     """
     left = os.fstat(file.fileno()).st_size
     while header := file.read(_HEADER_BYTES):
@@ -54,7 +55,7 @@ def read_records(file: BinaryIO, *, refuse_rest: bool = False) -> Iterator[bytes
         _check(header[: _LENGTH.size], header[_LENGTH.size :], "length")
         (length,) = _LENGTH.unpack(header[: _LENGTH.size])
         left -= len(header) + length + _CHECKSUM.size
-        # Before it is read: a made-up length must not take the memory.
+        # Check before reading, so that a forged length does not allocate memory.
         if left < 0:
             raise CutShort("the last record is cut short")
         record = file.read(length)

@@ -1,4 +1,4 @@
-"""Protobuf's base-128 varints (protobuf.dev/programming-guides/encoding), one at a time and for whole arrays."""
+"""Protobuf's base-128 varints (protobuf.dev/programming-guides/encoding), for single integers and whole arrays."""
 
 from functools import lru_cache
 from typing import Any
@@ -12,7 +12,7 @@ _UNSIGNED_64 = (1 << 64) - 1
 
 @lru_cache(maxsize=4096)
 def varint(value: int) -> bytes:
-    """One integer; a negative one takes ten bytes, as int32 and int64 fields do."""
+    """Encode one integer. A negative one takes ten bytes, like in int32 and int64 fields."""
     value &= _UNSIGNED_64
     encoded = bytearray()
     while value > 0x7F:
@@ -23,9 +23,9 @@ def varint(value: int) -> bytes:
 
 
 def packed_varints(values: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
-    """A packed field's payload from a flat uint64 array, without a Python object for each element.
+    """Encode a packed field's payload from a flat uint64 array, without a Python object per element.
 
-    Memory: the longest varint's bytes for each element (at most ten), then the result.
+    Temporary memory: the bytes of the longest varint (at most ten) for each element, then the result.
     """
     largest = int(values.max(initial=0))
     if largest < 0x80:
@@ -35,17 +35,17 @@ def packed_varints(values: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
     wanted = np.empty((values.size, width), np.bool_)
     for column in range(width):
         rest = values >> np.uint64(7 * column)
-        # A byte is there when anything is left for it; the first always is.
+        # A byte is used if bits are left for it. The first byte always is.
         wanted[:, column] = rest != 0 if column else True
         columns[:, column] = (rest & np.uint64(0x7F)) | ((rest > np.uint64(0x7F)).astype(np.uint64) << np.uint64(7))
     return columns[wanted].tobytes()
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read the varint at `position`; return it and the position after it.
+    """Read the varint at `position`. Return it and the position after it.
 
     Raises:
-        FormatError: it is cut off, or longer than 64 bits.
+        FormatError: the varint is cut off, or longer than 64 bits.
     """
     value = 0
     for shift in range(0, 70, 7):

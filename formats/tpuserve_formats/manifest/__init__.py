@@ -1,12 +1,12 @@
-"""The manifest (docs/manifest.md): where it is, and which format. The models, in modules beside, need pydantic.
+"""The manifest's path and format version (docs/manifest.md). The submodules with its models need pydantic.
 
-The exporter writes the models, and the server reads them. Pydantic is the extra `manifest`, because the client reads no
-manifest and both others need pydantic anyway.
+The exporter writes the models, and the server reads them. Pydantic is the extra `manifest`: the exporter and the server
+need it anyway, and the client reads no manifest.
 """
 
 from pathlib import Path
 from typing import Final
 
 MANIFEST_FILE: Final = Path("assets.extra/tpuserve/manifest.json")
-# Of the manifest, and of the device programs in it.
+# Version of the manifest and of its device programs.
 FORMAT_VERSION: Final = 1

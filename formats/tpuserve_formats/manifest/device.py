@@ -1,4 +1,4 @@
-"""The manifest's `device`: programs for a TPU, what they take and return, and how signatures reach them."""
+"""The manifest's `device`: programs for a TPU, their inputs and outputs, and the signatures that use them."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -9,19 +9,21 @@ from tpuserve_formats.manifest.part import Part, Unread
 from tpuserve_formats.manifest.tensor import DeviceTensor
 
 _PREDICT = "tensorflow/serving/predict"
-# By name; null in a manifest stands for none.
+# A manifest may contain null instead of an empty object.
 _Names = Annotated[dict[str, str], BeforeValidator(lambda names: {} if names is None else names)]
 
 
 class DeviceProgram(Part):
-    """One program: all free dimensions of its part have these sizes in it. None: the part has none of that kind."""
+    """One compiled program. All free dimensions of its part have these sizes, or None if the part has none of that
+    kind.
+    """
 
     batch_size: int | None = Field(default=None, ge=1)
     sequence_length: int | None = Field(default=None, ge=1)
     file: str
 
     def shape_of(self, tensor: DeviceTensor) -> tuple[int, ...]:
-        """The shape that an input of its part has in this program; 0 where the program has no size for it."""
+        """Return the shape of an input in this program, with 0 for a dimension whose size the program does not define."""
         return tuple(
             size if size is not None else (self.sequence_length if axis else self.batch_size) or 0
             for axis, size in enumerate(tensor.shape)
@@ -29,7 +31,7 @@ class DeviceProgram(Part):
 
 
 class DevicePartEntry(Part):
-    """Programs take `inputs` and then `weights`, in these orders, and return `outputs`."""
+    """A part of the model on the device. Its programs take `inputs` and then `weights`, in order, and return `outputs`."""
 
     inputs: dict[str, DeviceTensor]
     weights: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class DevicePartEntry(Part):
 
 
 def describe_sizes(programs: Iterable[tuple[int | None, int | None]]) -> str:
-    """Of batch size and length of each: `4 for batches of 1, 8, lengths of 64, 128`."""
+    """Describe programs by pairs of batch size and sequence length: `4 for batches of 1, 8, lengths of 64, 128`."""
     listed = list(programs)
     by_kind = (("batches", {rows for rows, _ in listed}), ("lengths", {length for _, length in listed}))
     sizes = [
@@ -51,7 +53,7 @@ def describe_sizes(programs: Iterable[tuple[int | None, int | None]]) -> str:
 
 
 class DeviceHost(Part):
-    """Signatures of the SavedModel `model`, to run before and after the device part; None where there is nothing."""
+    """Signatures of the SavedModel `model` that run before and after the device part. None: no such signature."""
 
     model: str
     before: str | None = None
@@ -59,7 +61,7 @@ class DeviceHost(Part):
 
 
 class DeviceSignature(Part):
-    """`inputs` and `outputs` by the signature's names, to the part's: where no host part stands between.
+    """Maps a signature's `inputs` and `outputs` to those of its part, except where a host part is between them.
 
     `method_name` is the SavedModel's.
     """
@@ -72,21 +74,21 @@ class DeviceSignature(Part):
 
 
 class DeviceShardRule(Part):
-    """Weights whose name `pattern` finds are split along the mesh's `axes`, one for each dimension; None: not split."""
+    """Splits weights whose name matches `pattern` along the mesh's `axes`, one per dimension. None: not split."""
 
     pattern: str
     axes: tuple[str | None, ...]
 
 
 class DeviceNumerics(Part):
-    """What an emulation of a TPU's products found, by signature, in the form of the manifest's own parity."""
+    """Differences that an emulation of a TPU's products found, by signature, in the format of the manifest's `parity`."""
 
     emulated: Literal["products of bfloat16"] = "products of bfloat16"
     signatures: dict[str, dict[str, Any]]
 
 
 class ManifestDevice(Part):
-    """`preflight`, `preflight_together` and `numerics` are for people."""
+    """The device section. `preflight`, `preflight_together` and `numerics` are reports for people."""
 
     format_version: int
     lowered_with: dict[str, str] = Field(default_factory=dict)
@@ -102,6 +104,6 @@ class ManifestDevice(Part):
     numerics: Annotated[DeviceNumerics | None, Unread] = Field(default=None, exclude_if=lambda value: value is None)
 
     def is_part(self, signature: str) -> bool:
-        """Whether the signature is its part and nothing else: no host part, and all that the part gives."""
+        """Return whether the signature is exactly its part: it has no host part and returns all outputs of the part."""
         one = self.signatures[signature]
         return one.host is None and set(one.outputs.values()) == self.parts[one.part].outputs.keys()

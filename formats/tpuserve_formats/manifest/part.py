@@ -1,16 +1,16 @@
-"""What all parts of a manifest have in common, and how a reader ignores what it does not need."""
+"""Base class of the manifest's models, and the marker for fields that the reader ignores."""
 
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import PydanticUseDefault
 
-# What pads an input.
+# Padding value of an input.
 PadValue: TypeAlias = bool | int | float | str
 
 
 class Part(BaseModel):
-    """One object of the manifest. Later exporters may write more fields, which a reader ignores."""
+    """One object of the manifest. Readers ignore unknown fields, which later exporters may write."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -21,5 +21,5 @@ def _ignore_json(value: Any, check: ValidatorFunctionWrapHandler, info: Validati
     return check(value)
 
 
-# Marks a field that the exporter writes and the server does not read: any JSON is accepted, and the default read.
+# Marks a field that only the exporter writes. Readers accept any JSON for it and use the default.
 Unread: Final = WrapValidator(_ignore_json)

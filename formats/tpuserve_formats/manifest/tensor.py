@@ -1,4 +1,4 @@
-"""Inputs and outputs in a manifest: of signatures, and of the parts that run on a device."""
+"""Inputs and outputs in a manifest, for signatures and for device parts."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from tpuserve_formats.manifest.part import PadValue, Part, Unread
 
 
 class ManifestTensor(Part):
-    """One input or output of a signature. A None in `shape` is a free dimension, and None an unknown rank."""
+    """One input or output of a signature. A None in `shape` is a free dimension; `shape` None is an unknown rank."""
 
     dtype: str
     shape: tuple[int | None, ...] | None
@@ -17,16 +17,18 @@ class ManifestTensor(Part):
 
 
 class DeviceTensor(ManifestTensor):
-    """`shape` is the model's: None is a dimension that buckets give a size. `pad_value` fills sequences up, else 0."""
+    """A tensor of a device part. A None in `shape` is a dimension that buckets fix. `pad_value` pads sequences, default
+    0.
+    """
 
     shape: tuple[int | None, ...]
 
     @property
     def free_axes(self) -> tuple[int, ...]:
-        """Dimensions that are free, that of the rows left out."""
+        """Indices of the free dimensions, except the row dimension."""
         return tuple(axis for axis, size in enumerate(self.shape) if axis > 0 and size is None)
 
     @property
     def has_rows(self) -> bool:
-        """Whether the first dimension is that of the rows."""
+        """Whether the first dimension is the row dimension."""
         return bool(self.shape) and self.shape[0] is None

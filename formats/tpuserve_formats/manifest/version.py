@@ -1,6 +1,6 @@
-"""The manifest: all a server knows of a version besides the SavedModel itself. docs/manifest.md is its contract.
+"""The manifest: all properties of a version outside its SavedModel. docs/manifest.md is its contract.
 
-Fields that the server does not read are marked Unread. What it reads has defaults for manifests of older exporters.
+Fields that the server does not read are marked Unread. The other fields have defaults for manifests of older exporters.
 """
 
 import math
@@ -13,12 +13,12 @@ from tpuserve_formats.manifest.device import ManifestDevice
 from tpuserve_formats.manifest.part import Part, Unread
 from tpuserve_formats.manifest.tensor import ManifestTensor
 
-# JSON has null for infinity.
+# JSON cannot represent infinity, so the manifest contains null.
 _Tolerance = Annotated[float, BeforeValidator(lambda limit: math.inf if limit is None else limit), Field(ge=0)]
 
 
 class ManifestSignature(Part):
-    """One signature, its buckets, and whether its rows may share them with other requests' rows."""
+    """One signature, its buckets, and whether a batch may combine its rows with those of other requests."""
 
     inputs: dict[str, ManifestTensor] = Field(default_factory=dict)
     outputs: dict[str, ManifestTensor] = Field(default_factory=dict)
@@ -29,7 +29,7 @@ class ManifestSignature(Part):
 
 
 class ManifestWeights(Part):
-    """Of an average, how many variables have one, and what the checkpoint calls the part that it was kept in."""
+    """The exported weights. For an average: the number of averaged variables, and its source in the checkpoint."""
 
     taken: Literal["raw", "average"]
     averaged_variables: int | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -37,7 +37,7 @@ class ManifestWeights(Part):
 
 
 class ManifestSource(Part):
-    """What was exported."""
+    """The exported model."""
 
     kind: str
     name: str
@@ -47,13 +47,13 @@ class ManifestSource(Part):
 
 
 class ManifestCpu(Part):
-    """What the CPU fallback may do."""
+    """Permissions of the CPU fallback."""
 
     allow_bfloat16_kernels: bool = False
 
 
 class ManifestOutputParity(Part):
-    """`top1_agreement` is None for outputs that are no scores of classes."""
+    """Differences of one output. `top1_agreement` is None for outputs other than class scores."""
 
     max_abs_difference: float | None
     mean_abs_difference: float | None
@@ -83,12 +83,12 @@ class ManifestSignatureParity(Part):
     buckets: tuple[ManifestBucketParity, ...]
 
     def worst(self, output: str) -> ManifestBucketParity:
-        """Where that output was off the most."""
+        """Return the comparisons with the largest difference of that output."""
         return max(self.buckets, key=lambda bucket: bucket.outputs[output].max_abs_difference or 0.0)
 
 
 class ManifestParity(Part):
-    """The differences from the source's answers, and the tolerance that they were held to."""
+    """Differences from the source model's outputs, and their tolerance."""
 
     max_abs_difference: Annotated[float, Unread] = 0.0
     atol: _Tolerance = math.inf
@@ -98,7 +98,7 @@ class ManifestParity(Part):
 
 
 class ManifestFreezing(Part):
-    """What was folded and computed at export, and how many operations of each kind were dropped."""
+    """Operations that the export folded and computed, and the number of dropped operations of each kind."""
 
     folded: int
     computed: int
@@ -115,7 +115,7 @@ class ManifestFreezing(Part):
 
 
 class ManifestQuantized(Part):
-    """`layers` with weights of 8 bits, and the bytes of all variables before and after."""
+    """Number of layers with 8-bit weights, and the bytes of all variables before and after."""
 
     mode: Literal["int8"] = "int8"
     layers: int
@@ -135,7 +135,7 @@ class ManifestFile(Part):
 
 
 class Manifest(Part):
-    """All of it, as the exporter writes it; format version 1."""
+    """The whole manifest in format version 1."""
 
     format_version: Literal[1] = FORMAT_VERSION
     exporter_version: str

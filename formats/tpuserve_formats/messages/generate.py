@@ -1,6 +1,6 @@
-"""Renews `official.binpb` from the installed packages: `python -m tpuserve_formats.messages.generate`.
+"""Regenerate `official.binpb` from the installed packages: `python -m tpuserve_formats.messages.generate`.
 
-Needs tensorflow, tensorflow-serving-api and grpcio-health-checking: the descriptors come from their modules unchanged.
+Needs tensorflow, tensorflow-serving-api and grpcio-health-checking, whose modules contain the descriptors.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 DESCRIPTORS = Path(__file__).with_name("official.binpb")
 
-# With all that they import they define every message that a distribution reads or writes.
+# These modules and their imports define every message that a distribution reads or writes.
 _MODULES = (
     "grpc_health.v1.health_pb2",
     "tensorflow.core.protobuf.config_pb2",
@@ -27,7 +27,7 @@ _MODULES = (
 
 
 def official_files() -> bytes:
-    """The serialized FileDescriptorSet: each file once, after those that it imports. protobuf's own are left out."""
+    """Return the serialized FileDescriptorSet: each file once, after its imports, without protobuf's own files."""
     found: dict[str, FileDescriptor] = {}
     for module in _MODULES:
         found.update((file.name, file) for file in _in_order(importlib.import_module(module).DESCRIPTOR))
@@ -45,7 +45,7 @@ def _in_order(file: FileDescriptor) -> Iterator[FileDescriptor]:
 
 
 def main() -> None:
-    """Write the set beside this module."""
+    """Write the set to the directory of this module."""
     DESCRIPTORS.write_bytes(official_files())
     sys.stdout.write(f"wrote {DESCRIPTORS}\n")
 

@@ -1,7 +1,7 @@
-"""ModelServerConfig with a field of our own: the batching of one model beside what TensorFlow Serving says of it.
+"""ModelServerConfig with an additional field: the batching parameters of one model.
 
-The message is upstream's, copied into a pool of descriptors of our own, for a process holds one definition of a name.
-What upstream's clients send is read by it, and upstream's messages carry the field along, as any that they do not know.
+This module copies the upstream message into a separate descriptor pool, because a pool holds one definition of each
+name. It parses the messages of upstream clients, and upstream messages preserve the field as an unknown field.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from tpuserve_formats.messages._proto import batching_parameters_pb2
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
 
-# In ModelConfig. Far from the numbers that upstream may still give away.
+# Field of ModelConfig. Its number is far above those that upstream may assign.
 BATCHING_PARAMETERS = "batching_parameters"
 BATCHING_PARAMETERS_NUMBER = 1001
 
@@ -29,7 +29,7 @@ def _extended() -> type[Any]:
 
 
 def _add(file: "FileDescriptor", pool: descriptor_pool.DescriptorPool, added: set[str]) -> None:
-    """With what it depends on first."""
+    """Add a file to the pool after its dependencies."""
     if file.name in added:
         return
     added.add(file.name)
@@ -54,5 +54,5 @@ def _extend(file: FileDescriptorProto) -> None:
     )
 
 
-# A class that nobody wrote, so that types end here.
+# The class exists only at run time, so it has no static type.
 ModelServerConfig: type[Any] = _extended()

@@ -1,6 +1,6 @@
-"""Every official message, enum and service that a distribution uses, by name; each is made at its first use.
+"""Every official message, enum and service that a distribution uses, by name. The first use creates the class.
 
-Types are in `official.pyi`, which takes them from the official packages.
+`official.pyi` takes the types from the official packages.
 """
 
 from typing import Any

@@ -1,10 +1,12 @@
-"""The official messages in a descriptor pool of their own.
+"""The official messages in a separate descriptor pool.
 
-The official Python modules of these messages cannot be imported without the whole of TensorFlow: seconds, and 500 MB.
-So their descriptors are shipped, in `official.binpb` (see `generate.py`). The pool is not protobuf's default one: a
-name may be defined there once, and by TensorFlow, which the process may import later.
+Importing the official Python modules of these messages imports all of TensorFlow: seconds and 500 MB. This package
+ships their descriptors in `official.binpb` instead (see `generate.py`).
 
-A file enters the pool with the first message that needs it: the client needs less than half of the files, and starts
+The pool is separate because protobuf's default pool allows one definition of a name. The process may import TensorFlow
+later, which needs that definition.
+
+A file enters the pool with the first message that needs it. The client needs less than half of the files, and starts
 for every command line.
 """
 
@@ -17,7 +19,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 _DESCRIPTORS = Path(__file__).with_name("official.binpb")
-# What the official files import of protobuf's own: of the protobuf that is installed.
+# Files of the installed protobuf that the official files import.
 _IMPORTED = (any_pb2.DESCRIPTOR, wrappers_pb2.DESCRIPTOR)
 
 _POOL = descriptor_pool.DescriptorPool()
@@ -28,7 +30,7 @@ _FILES = {file.name: file for file in FileDescriptorSet.FromString(_DESCRIPTORS.
 
 @cache
 def _load(name: str) -> None:
-    """Add an official file to the pool, after those that it imports; a second addition of the same file is none."""
+    """Add an official file to the pool after its imports. The cache makes later calls no-ops."""
     if (file := _FILES.get(name)) is not None:
         for imported in file.dependency:
             _load(imported)
@@ -36,28 +38,28 @@ def _load(name: str) -> None:
 
 
 def official_pool() -> descriptor_pool.DescriptorPool:
-    """The pool with every official file, and those that were added."""
+    """Return the pool with every official file and every added file."""
     for name in _FILES:
         _load(name)
     return _POOL
 
 
 def add_file(file: FileDescriptorProto) -> FileDescriptor:
-    """Add a file of our own beside the official ones, whose messages may be in its fields."""
+    """Add a file of tpuserve to the pool. Its fields may use official messages."""
     for imported in file.dependency:
         _load(imported)
     return _POOL.AddSerializedFile(file.SerializeToString())
 
 
 def find_file(name: str) -> FileDescriptor:
-    """An official file, or one that was added."""
+    """Return an official file or an added one."""
     _load(name)
     return _POOL.FindFileByName(name)
 
 
 def message_class(file: str, name: str) -> type[Any]:
-    """The class of a message of a file; it has the official name, and its bytes are the official one's.
+    """Return the class of a message. It has the official name, and serializes to the same bytes.
 
-    A class without a definition in Python, so that types end here: `official.pyi` says what it stands for.
+    The class exists only at run time and has no static type. `official.pyi` has the types.
     """
     return message_factory.GetMessageClass(find_file(file).message_types_by_name[name])

@@ -1,7 +1,7 @@
-"""Renews the `_pb2` modules beside every .proto here: `python -m tpuserve_formats.messages._proto.generate`.
+"""Regenerate the `_pb2` module of every .proto here: `python -m tpuserve_formats.messages._proto.generate`.
 
-Needs grpcio-tools. protoc's own Python output refuses every protobuf runtime older than the compiler and every one two
-major versions newer; a descriptor has no such limit, so a module holds just that.
+Needs grpcio-tools. protoc's own Python output refuses protobuf runtimes that are older than the compiler or two major
+versions newer. A descriptor has no such limit, so each module contains only the descriptor.
 """
 
 import subprocess
@@ -24,16 +24,19 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
 
 
 def sources() -> list[Path]:
-    """Every .proto of this folder."""
+    """Return every .proto file in this directory."""
     return sorted(FOLDER.glob("*.proto"))
 
 
 def generated(source: Path) -> dict[Path, str]:
-    """The text of the module made from `source` and of its .pyi, by path. CalledProcessError if protoc refuses."""
+    """Return the texts of the module made from `source` and of its .pyi, by path.
+
+    Raises CalledProcessError if protoc refuses the file.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         name = source.relative_to(PACKAGE_ROOT)
         descriptor_set = Path(scratch, "file.binpb")
-        # A process of its own: protoc's C++ protobuf and tensorflow's cannot share one.
+        # A separate process, because the C++ protobuf of protoc conflicts with tensorflow's.
         command = [
             *(sys.executable, "-m", "grpc_tools.protoc"),
             f"--proto_path={PACKAGE_ROOT}",
@@ -59,14 +62,14 @@ def _module_text(file: descriptor_pb2.FileDescriptorProto) -> str:
 
 
 def _header(file: descriptor_pb2.FileDescriptorProto) -> str:
-    # google/protobuf/wrappers.proto: its descriptor must be in the pool first.
+    # The pool must contain the descriptors of imported files, such as google/protobuf/wrappers.proto, first.
     needed = [Path(dependency) for dependency in file.dependency]
     imports = [f"from {'.'.join(path.parent.parts)} import {path.stem}_pb2 as _{path.stem}_pb2" for path in needed]
     return _HEADER.format(name=Path(file.name).name, imports="".join(f"{line}  # noqa: F401\n" for line in imports))
 
 
 def main() -> None:
-    """Write every module beside its source."""
+    """Write every module next to its source."""
     for source in sources():
         for path, text in generated(source).items():
             path.write_text(text)
