@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-# The module of each name; its `main` is a click command, or a function that reads sys.argv and may return a status.
+# Modules by benchmark name. `main` is a click command, or a function that reads sys.argv and may return a status.
 BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
     "codecs": "codecs.codecs",

@@ -1,7 +1,7 @@
-"""A latency objective on a running server, load stepped from 10 % to 200 % of its capacity, beside none. Linux only.
+"""Measure a server with and without a latency objective at loads of 10 % to 200 % of its capacity. Linux only.
 
-Run: `.venv/bin/python -m benchmarks objective_live [--json FILE]`, some 5 minutes. Everything is started
-here, on loopback, and stopped again whatever happens.
+Run: `.venv/bin/python -m benchmarks objective_live [--json FILE]`, about 5 minutes. The benchmark starts all processes
+on loopback, and always stops them.
 """
 
 import json
@@ -29,8 +29,8 @@ from tpuserve_server.core.batching.objective import Sizes
 
 OBJECTIVE_MS = 20.0
 PERCENTILE = 99
-# So many rows a request and so many layers that a batch costs milliseconds, as on a device, and the generator, which
-# shares the machine, has time for twice the requests that the server can answer.
+# Large enough that a batch takes milliseconds, as on a device. The generator shares the machine and must be able to
+# send twice the requests that the server can answer.
 ROWS, LAYERS = 24, 60
 SIZES = (24, 48, 72, 96, 120, 144, 192)
 STEPS = (10, 25, 50, 75, 90, 100, 125, 150, 200)
@@ -41,14 +41,14 @@ MODES = {
 FLAGS = (
     f"--max_batch_size={SIZES[-1]}",
     f"--allowed_batch_sizes={','.join(map(str, SIZES))}",
-    # The device is one core; the host and the generator have the other.
+    # The device uses one core; the host and the generator use the other.
     "--tensorflow_intra_op_parallelism=1",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One mode at one load, from the caller's side. Latencies count from when a request was due."""
+    """One mode at one load, measured by the client. Latencies count from each request's scheduled time."""
 
     mode: str
     load_percent: int
@@ -58,13 +58,13 @@ class Step:
     within_objective: float
     p50_ms: float
     p99_ms: float
-    # How late the generator itself sent, 99th percentile: what it adds to every latency.
+    # 99th percentile of the generator's own send delay, which is part of every latency.
     lag_ms: float
     others: dict[str, int]
 
 
 def batch_costs(page: str) -> dict[int, float]:
-    """What a batch of the deep signature costs by its rows, in seconds, from a page of metrics."""
+    """Return the cost in seconds of a batch of the deep signature by number of rows, from a metrics page."""
     return {
         int(labels["bucket"]): cost_s
         for labels, cost_s in samples(page, "tpuserve_batch_cost_seconds")
@@ -73,9 +73,11 @@ def batch_costs(page: str) -> dict[int, float]:
 
 
 def capacity(costs: dict[int, float]) -> float:
-    """Requests a second of batches that can run back to back within the objective (core/batching/objective.py).
+    """Return the requests per second of batches that run back to back within the objective
+    (core/batching/objective.py).
 
-    A request that has just missed a batch waits for that one and is then in the next: twice a batch's cost must fit.
+    A request that just misses a batch waits for it and runs in the next. The objective must therefore cover twice a
+    batch's cost.
     """
     sizes = Sizes(tuple(costs), tuple(costs.values()), (0.0,) * len(costs))
     rows_per_s = objective.capacity(sizes, OBJECTIVE_MS / 1000)
@@ -85,7 +87,7 @@ def capacity(costs: dict[int, float]) -> float:
 
 
 def write_body(scratch: Path) -> Path:
-    """A framed request for the deep signature."""
+    """Write a framed request for the deep signature, and return its path."""
     x = np.random.default_rng(0).random((ROWS, mlp_model.DEEP_FEATURES), np.float32)
     message = predict_request(MODEL_NAME, {mlp_model.INPUT: x}, mlp_model.DEEP_SIGNATURE)
     path = scratch / "deep.grpc"
@@ -94,7 +96,7 @@ def write_body(scratch: Path) -> Path:
 
 
 def send(target: Target, body: Path, rate_per_s: float, seconds: int, seed: int) -> Seen:
-    """What open_load.py saw."""
+    """Run open_load.py and return its result."""
     command = [sys.executable, str(Path(__file__).with_name("open_load.py")), str(target.port), str(body)]
     command += [str(rate_per_s), str(seconds), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60)
@@ -104,7 +106,7 @@ def send(target: Target, body: Path, rate_per_s: float, seconds: int, seed: int)
 
 
 def step(mode: str, load_percent: int, rate_per_s: float, seconds: int, seen: Seen) -> Step:
-    """What a caller makes of it."""
+    """Compute the figures of one step from the client's measurements."""
     codes = dict(seen.codes)
     sent = sum(codes.values())
     latencies_us = sorted(round(1000 * latency) for latency in seen.latencies_ms)
@@ -125,7 +127,7 @@ def step(mode: str, load_percent: int, rate_per_s: float, seconds: int, seen: Se
 
 
 def steps(mode: str, base: Path, rate_of: dict[int, float], run: "Run") -> Iterator[Step]:
-    """One server, the loads one after the other."""
+    """Measure all loads in turn on one server."""
     with model_server("envoy", base, run.scratch, *FLAGS, *MODES[mode]) as server:
         for load_percent, rate_per_s in rate_of.items():
             seen = send(server["grpc"], run.body, rate_per_s, run.seconds, seed=load_percent)
@@ -138,7 +140,10 @@ def steps(mode: str, base: Path, rate_of: dict[int, float], run: "Run") -> Itera
 
 
 def calibrate(base: Path, run: "Run") -> tuple[float, dict[int, float]]:
-    """The capacity, from costs that the server has learned under load: those of its warm-up had the machine alone."""
+    """Return the capacity and the batch costs that the server learns under load.
+
+    The costs of the warm-up are too low, because the warm-up has the machine for itself.
+    """
     with model_server("envoy", base, run.scratch, *FLAGS) as server:
         costs = batch_costs(http_get(server["rest"].port, "/metrics").decode())
         for seed in (1, 2):
@@ -149,7 +154,7 @@ def calibrate(base: Path, run: "Run") -> tuple[float, dict[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What every step needs."""
+    """The parameters of every step."""
 
     seconds: int
     body: Path
@@ -158,7 +163,7 @@ class Run:
 
 
 def show(found: Sequence[Step], per_s: float, console: Console) -> None:
-    """The table."""
+    """Print the table."""
     table = Table(title=f"Objective {OBJECTIVE_MS:g} ms, p{PERCENTILE}; capacity {per_s:.0f} requests/s of {ROWS} rows")
     for column in ("mode", "load", "offered/s", "goodput/s", "refused", "in time", "p50 ms", "p99 ms", "sent late ms"):
         table.add_column(column, justify="right")
@@ -183,7 +188,7 @@ def show(found: Sequence[Step], per_s: float, console: Console) -> None:
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw p99 and goodput over the load into this .svg.")
 @click.option("--modes", default=",".join(MODES), show_default=True, help="Modes to measure.")
 def main(seconds: int, json_file: Path | None, picture: Path | None, modes: str) -> None:
-    """Serve a model with an objective of 20 ms and step the load up to twice of what it can do."""
+    """Serve a model with an objective of 20 ms, and increase the load to twice its capacity."""
     exit_on_sigterm()
     console = Console()
     try:
@@ -209,6 +214,6 @@ def main(seconds: int, json_file: Path | None, picture: Path | None, modes: str)
 
 
 def write(path: Path, per_s: float, costs: dict[int, float], found: Sequence[Step]) -> None:
-    """All figures as JSON."""
+    """Write all figures as JSON."""
     about = {"objective_ms": OBJECTIVE_MS, "percentile": PERCENTILE, "capacity_per_s": per_s, "batch_cost_s": costs}
     path.write_text(json.dumps({**about, "steps": [asdict(each) for each in found]}, indent=2))

@@ -1,7 +1,7 @@
-"""An open load: gRPC requests at random times that do not depend on the answers, timed from when each was due.
+"""Open load generator: sends gRPC requests at random times, and measures latency from the scheduled times.
 
-`open_load.py PORT BODY RATE SECONDS SEED` prints a `Seen` as JSON. BODY is a file with a framed request, as h2load
-sends it. The times are a Poisson process, the same for the same seed.
+`open_load.py PORT BODY RATE SECONDS SEED` prints a `Seen` as JSON. BODY is a file with a framed request in h2load's
+format. The times are a Poisson process that depends only on the seed, not on responses.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ import grpc
 METHOD = "/tensorflow.serving.PredictionService/Predict"
 CHANNELS = 4
 _FRAME_HEADER_BYTES = 5
-# A server that answers nothing must not hold the generator for ever.
+# A server that never answers must not block the generator forever.
 _TIMEOUT_S = 10.0
 
 
 @dataclass
 class Seen:
-    """Latencies of answers and how late the generator itself was, in ms and in no order, and calls by status."""
+    """Latencies of the responses and send delays of the generator in ms, both unordered, and calls by status."""
 
     latencies_ms: list[float] = field(default_factory=list)
     lags_ms: list[float] = field(default_factory=list)
@@ -32,10 +32,10 @@ class Seen:
 
 
 async def load(port: int, body: bytes, rate_per_s: float, seconds: float, seed: int) -> Seen:
-    """Send for `seconds`, then wait for the last answers."""
+    """Send for `seconds`, then wait for the last responses."""
     times = random.Random(seed)
     seen = Seen()
-    # Channels of one target share their connection unless told otherwise.
+    # Channels to one target share a connection by default.
     channels = [
         grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
         for _ in range(CHANNELS)

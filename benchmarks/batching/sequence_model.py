@@ -1,4 +1,4 @@
-"""The benchmark's model of texts: a small transformer encoder with fixed random weights; and texts of many lengths."""
+"""The benchmark's text model, a small transformer encoder with fixed random weights, and texts of many lengths."""
 
 from pathlib import Path
 
@@ -9,19 +9,19 @@ from tpuserve_server.core.types import Array
 
 LONGEST = 256
 _TOKENS, _WIDTH, _LAYERS, _CLASSES = 1000, 128, 3, 10
-# Lengths are log-normal, as those of sentences and queries are: half of them below this, some at the limit.
+# Lengths are log-normal, like those of sentences and queries: half are below the median, some at the limit.
 _MEDIAN, _SPREAD = 40, 0.8
 
 
 def random_texts(count: int) -> list[Array]:
-    """Arrays of ids of shape (1, length), the same on every call; 0 is padding and does not occur."""
+    """Return arrays of ids of shape (1, length), the same on every call. Texts do not contain the padding id 0."""
     random = np.random.default_rng(20)
     lengths = np.clip(random.lognormal(np.log(_MEDIAN), _SPREAD, count), 4, LONGEST).astype(int)
     return [random.integers(1, _TOKENS, (1, length)).astype(np.int32) for length in lengths]
 
 
 def write_model(path: Path) -> Path:
-    """A SavedModel: ids (rows, length) -> classes (rows, 10). What is padding is masked."""
+    """Write a SavedModel: ids (rows, length) -> classes (rows, 10). The model masks padding."""
     random = np.random.default_rng(20)
 
     def weight(*shape: int) -> tf.Variable:

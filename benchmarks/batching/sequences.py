@@ -1,4 +1,4 @@
-"""Texts of many lengths through the batcher: padded to buckets, to the longest there may be, or run as they came.
+"""Compare ways to batch texts of many lengths: padded to buckets, padded to the longest length, or unbatched.
 
 Run: `.venv/bin/python -m benchmarks sequences` (about a minute). In one process, without a front-end.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-# TensorFlow's first lines say nothing about sequences.
+# Hide TensorFlow's startup messages.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.batching.sequence_model import LONGEST, random_texts, write_model
@@ -39,7 +39,7 @@ TEXTS = 1000
 IN_FLIGHT = 64
 BATCHES = (1, 2, 4, 8, 16, 32)
 ALONE = "one by one, as they came"
-# How texts may share batches; what is not said is the same for all.
+# Options for sharing batches. Omitted options are the same for all ways.
 WAYS = {
     ALONE: LoadingOptions(enable_batching=False),
     "batches of one length": LoadingOptions(
@@ -57,7 +57,7 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way's best round, and how far its answers are from those of texts that are run alone."""
+    """The best round of one way, and the largest difference of its outputs from those of unbatched texts."""
 
     name: str
     texts_per_s: float
@@ -65,16 +65,16 @@ class Way:
 
 
 class Loaded:
-    """The model, loaded to be batched in one way."""
+    """The model, loaded with the options of one way."""
 
     def __init__(self, path: Path, options: LoadingOptions) -> None:
-        """Load and warm; blocks."""
+        """Load and warm up the model. Blocks."""
         executor = TensorFlowExecutor(TensorFlowOptions())
         self._loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), Measurements())
         self._version = self._loader.load(AspiredVersion(ServableId("texts", 1), VersionLocation(str(path))))
 
     async def run(self, texts: Sequence[Array]) -> list[Array]:
-        """Every text once, IN_FLIGHT at a time; the classes of each."""
+        """Run every text once with IN_FLIGHT in flight, and return the classes of each."""
         waiting = iter(enumerate(texts))
         answers: list[Array] = [np.empty(0)] * len(texts)
 
@@ -97,12 +97,12 @@ class Loaded:
         return classes
 
     def close(self) -> None:
-        """Stop its threads."""
+        """Stop the model's threads."""
         self._loader.unload(self._version)
 
 
 def measure(path: Path, texts: Sequence[Array], rounds: int) -> list[Way]:
-    """Each way in turn, `rounds` times; the best of each, and how far its answers are from those alone."""
+    """Measure each way in turn, `rounds` times. Return its best rate and its difference from unbatched outputs."""
     loaded = {name: Loaded(path, options) for name, options in WAYS.items()}
     best_s = dict.fromkeys(WAYS, float("inf"))
     answers: dict[str, list[Array]] = {}
@@ -123,7 +123,7 @@ def _difference(some: Sequence[Array], others: Sequence[Array]) -> float:
 
 
 def show(ways: Sequence[Way], console: Console) -> None:
-    """A table; ratios survive a noisy machine better than rates do."""
+    """Print a table with rates and ratios. Noise on the machine affects ratios less than rates."""
     table = Table(title=f"{TEXTS} texts of {IN_FLIGHT} in flight, best of alternating rounds")
     for column in ("way", "texts/s", "to one by one", "largest difference"):
         table.add_column(column, justify="left" if column == "way" else "right")

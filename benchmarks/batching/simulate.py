@@ -1,6 +1,6 @@
-"""Simulate batching: the real batcher, in virtual time, before devices whose batches cost t0 + a * rows.
+"""Simulate batching: the real batcher in virtual time, on devices whose batches cost t0 + a * rows.
 
-Run: `.venv/bin/python -m benchmarks simulate [--quick]`. Nothing but Python runs; it needs no device.
+Run: `.venv/bin/python -m benchmarks simulate [--quick]`. Runs only Python, without a device.
 """
 
 import json
@@ -23,12 +23,14 @@ WIDTH = 132
 @click.option("--jitter", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Spread of a batch's cost.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
 def main(what: str, quick: bool, requests: int | None, jitter: float, as_json: bool) -> None:
-    """Simulate the TPU paper's Table 4 (paper), an objective beside a grid of fixed settings (grid), or both.
+    """Simulate the TPU paper's Table 4 (paper), an objective next to a grid of fixed settings (grid), or both.
 
-    Capacity, of which loads are shares, is the rate at which evenly spaced requests can all be in time: rows of the
-    best allowed size over its cost, of sizes of which two batches fit the objective. Goodput: requests answered within
-    the objective, a second. The batcher knows no absolute times: a device that is a thousand times slower gives the
-    same figures, and is simulated that much faster than it would run.
+    Loads are shares of the capacity: the rate at which evenly spaced requests can all be in time. It is the rows of the
+    best allowed size over its cost, among sizes of which two batches fit the objective. Goodput is the number of
+    requests answered within the objective per second.
+
+    The batcher uses no absolute times. A device that is a thousand times slower gives the same figures, and its
+    simulation is that much faster than real time.
 
     \b
     python -m benchmarks simulate --quick

@@ -1,4 +1,4 @@
-"""An objective against greedy batching and against fixed timeouts and sizes, on simulated devices at many loads."""
+"""A latency objective next to greedy batching and to fixed timeouts and sizes, on simulated devices at many loads."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -9,8 +9,8 @@ from rich.table import Table
 from benchmarks.batching.simulation import Arrivals, Device, Result, Setting, bursts, poisson, simulate
 from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
 
-# What an operator could say instead: the largest batch (each allowed size), how long it waits (shares of the
-# objective), how many batches may wait. A short queue refuses what would be late, if its length is right.
+# Settings that an operator could choose instead: the largest batch (each allowed size), its timeout (shares of the
+# objective), and the queue length in batches. A short queue of the right length refuses requests that would be late.
 _TIMEOUTS = (0.0, 0.1, 0.5)
 _QUEUES = (1, 2, 512)
 
@@ -20,7 +20,7 @@ STEADY_LOAD = 0.9
 
 
 def shapes(jitter: float) -> tuple[Device, ...]:
-    """Devices of three shapes of cost: mostly fixed, in between, mostly by the row."""
+    """Return devices with three cost shapes: mostly fixed, mixed, and mostly per row."""
     return (
         Device("accelerator, 2 ms + 0.01 ms a row", 2e-3, 1e-5, 64, 7e-3, jitter),
         Device("in between, 5 ms + 0.05 ms a row", 5e-3, 5e-5, 256, 20e-3, jitter),
@@ -30,7 +30,7 @@ def shapes(jitter: float) -> tuple[Device, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One device at one load: the objective, greedy, and the best of the grid, by its own name."""
+    """Results of one device at one load: the objective, greedy batching, and the best setting of the grid."""
 
     device: Device
     arrivals: str
@@ -42,13 +42,13 @@ class Point:
 
     @property
     def ratio(self) -> float:
-        """The objective's goodput over that of the best fixed setting, which was looked for at this very load."""
+        """Goodput of the objective over that of the best fixed setting for this load."""
         return self.objective.goodput / self.best.goodput
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A claim, and the worst that was found."""
+    """A goal, and the worst figure found."""
 
     name: str
     wanted: str
@@ -59,7 +59,7 @@ class Goal:
 def measure(
     devices: tuple[Device, ...], loads: tuple[float, ...], count: int, tell: Callable[[str], None]
 ) -> Iterator[Point]:
-    """Every device at every load, arrivals even and in bursts; `count` requests each."""
+    """Simulate every device at every load with even and bursty arrivals, `count` requests each."""
     for device in devices:
         processes: Mapping[str, Arrivals] = {"Poisson": poisson, "bursts": bursts(device.latency_s)}
         for name, arrivals in processes.items():
@@ -76,18 +76,18 @@ def _measure(device: Device, arrivals: str, load: float, times: list[float]) -> 
 
 
 def objective_setting(device: Device) -> Setting:
-    """The objective, and nothing else."""
+    """Return a setting with only the objective."""
     objective = LatencyObjective(device.latency_s)
     return Setting("objective", BatchingOptions(device.max_rows, device.sizes, objective=objective))
 
 
 def greedy_setting(device: Device) -> Setting:
-    """What holds where nobody says anything."""
+    """Return the default setting."""
     return Setting("greedy", BatchingOptions(device.max_rows, device.sizes), 512)
 
 
 def fixed_settings(device: Device) -> Iterator[Setting]:
-    """The grid."""
+    """Yield the settings of the grid."""
     for rows in device.sizes:
         sizes = tuple(size for size in device.sizes if size <= rows)
         for timeout in _TIMEOUTS:
@@ -97,7 +97,7 @@ def fixed_settings(device: Device) -> Iterator[Setting]:
 
 
 def goals(points: list[Point]) -> list[Goal]:
-    """The claims beside what these points show."""
+    """Compare these points with the goals."""
     steady = [point for point in points if point.load <= STEADY_LOAD + 1e-9]
     even = [point.objective for point in steady if point.arrivals == "Poisson"]
     slowest = max(point.objective.p99_s / point.device.latency_s for point in steady)
@@ -125,7 +125,7 @@ def _peak(point: Point, points: list[Point]) -> float:
 
 
 def as_json(points: list[Point]) -> dict[str, object]:
-    """Everything, in seconds and requests."""
+    """Return all points and goals as JSON data, in seconds and requests."""
     return {
         "points": [{**asdict(point), "capacity": point.device.capacity, "ratio": point.ratio} for point in points],
         "goals": [asdict(goal) for goal in goals(points)],
@@ -133,7 +133,7 @@ def as_json(points: list[Point]) -> dict[str, object]:
 
 
 def print_points(points: list[Point], console: Console) -> None:
-    """A table for each device and way of arriving, and the goals."""
+    """Print a table for each device and arrival process, and the goals."""
     for device, arrivals in dict.fromkeys((point.device, point.arrivals) for point in points):
         table = Table(
             title=f"{device.name}, {arrivals}: objective {device.latency_s * 1000:g} ms, capacity "

@@ -1,4 +1,4 @@
-"""The shape of Table 4 of the TPU paper (Jouppi et al., ISCA 2017): what a limit of 7 ms leaves of a device's peak."""
+"""Simulation of the TPU paper's Table 4 (Jouppi et al., ISCA 2017): the share of peak rate left by a limit of 7 ms."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from benchmarks.batching.simulated_grid import greedy_setting, objective_setting
 from benchmarks.batching.simulation import Device, Setting, poisson, simulate
 
 LIMIT_S = 7e-3
-# Enough for 99 % to mean something, and for queues to settle.
+# Enough requests for a meaningful 99th percentile and for queues to settle.
 _OBJECTIVES_A_PROBE = 60
 _LEAST_REQUESTS = 10_000
 _PROBES = 8
@@ -18,7 +18,7 @@ _PROBES = 8
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A row pair of the table, MLP0: the batch with which p99 was about 7 ms, and the largest that was measured."""
+    """Two rows of the table, MLP0: the batch with a p99 of about 7 ms, and the largest measured batch."""
 
     device: Device
     batch: int
@@ -28,11 +28,11 @@ class Paper:
 
     @property
     def share(self) -> float:
-        """Of the largest rate."""
+        """Share of the largest rate."""
         return self.rate / self.most
 
 
-# Costs of a batch as the table's rates imply them.
+# Batch costs derived from the table's rates.
 TABLE_4 = (
     Paper(Device("CPU", 2.27e-3, 40.3e-6, 64, LIMIT_S), 16, 7.2, 5_482, 13_194),
     Paper(Device("GPU", 1.00e-3, 11.8e-6, 64, LIMIT_S), 16, 6.7, 13_461, 36_465),
@@ -42,7 +42,7 @@ TABLE_4 = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The paper's figures and ours: the highest rates of Poisson arrivals of which 99 % were answered within 7 ms."""
+    """The paper's figures, and the highest simulated Poisson rates at which 99 % of responses take at most 7 ms."""
 
     paper: Paper
     at_batch: float
@@ -53,7 +53,7 @@ class Row:
 
 
 def measure(tell: Callable[[str], None], probes: int = _PROBES) -> Iterator[Row]:
-    """Search the highest rates of each device."""
+    """Find the highest rates of each device."""
     for paper in TABLE_4:
         device = paper.device
         most = device.max_rows / device.cost_s(device.max_rows)
@@ -75,7 +75,7 @@ def _count(rate: float) -> int:
 
 
 def _highest_rate(device: Device, setting: Setting, probes: int) -> float:
-    """By bisection, to one part in 2^probes of the device's peak."""
+    """Find the highest rate by bisection, to one part in 2^probes of the device's peak."""
     low, high = 0.0, device.max_rows / device.cost_s(device.max_rows)
     for _ in range(probes):
         rate = (low + high) / 2
@@ -85,12 +85,12 @@ def _highest_rate(device: Device, setting: Setting, probes: int) -> float:
 
 
 def as_json(rows: list[Row]) -> list[dict[str, object]]:
-    """Everything, in requests a second."""
+    """Return all rows as JSON data, in requests per second."""
     return [{**asdict(row), "paper_share": row.paper.share} for row in rows]
 
 
 def print_rows(rows: list[Row], console: Console) -> None:
-    """The table, and how to read it."""
+    """Print the table and its explanation."""
     table = Table(title="TPU paper, Table 4: 99 % within 7 ms, share of the peak rate", title_justify="left")
     for column in (
         "",

@@ -1,4 +1,4 @@
-"""One simulated run: open arrivals, the real batcher, a device of cost t0 + a * rows; what came of it."""
+"""One simulated run: open arrivals, the real batcher, a device of cost t0 + a * rows, and the results."""
 
 import bisect
 import random
@@ -20,9 +20,9 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate, Unavailable
 from tpuserve_server.core.types import ServableId
 
-# As at a version's warm-up.
+# Same number as at a version's warm-up.
 _WARMUP_RUNS = 5
-# Latencies are differences of times; this much is rounding.
+# Tolerance for the rounding of latencies, which are differences of times.
 _ROUNDING_S = 1e-9
 
 Arrivals: TypeAlias = Callable[[float, int, int], list[float]]
@@ -30,9 +30,9 @@ Arrivals: TypeAlias = Callable[[float, int, int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Runs `b` rows in `t0_s + per_row_s * b` seconds, times a log-normal factor of spread `jitter`.
+    """A device that runs `b` rows in `t0_s + per_row_s * b` seconds, times a log-normal factor of spread `jitter`.
 
-    `max_in_flight` batches may have been handed in; above 1 the device never waits between them.
+    It accepts up to `max_in_flight` batches. Above 1, the device never waits between batches.
     """
 
     name: str
@@ -50,13 +50,14 @@ class Device:
         return (*(size for size in powers if size < self.max_rows), self.max_rows)
 
     def cost_s(self, rows: int) -> float:
-        """Seconds, on average."""
+        """Return the mean cost of a batch in seconds."""
         return self.t0_s + self.per_row_s * rows
 
     @property
     def capacity(self) -> float:
-        """Rows a second at which evenly spaced requests can all be answered in time: batches of the best allowed size,
-        back to back, of which two fit the objective.
+        """Highest rate, in rows per second, at which evenly spaced requests can all be answered in time.
+
+        It is the rate of back-to-back batches of the best allowed size, of which two fit the objective.
         """
         means_s = tuple(self.cost_s(size) for size in self.sizes)
         return capacity(Sizes(self.sizes, means_s, (0.0,) * len(means_s)), self.latency_s)
@@ -64,7 +65,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a model is served."""
+    """The batching settings of a model."""
 
     name: str
     options: BatchingOptions
@@ -73,9 +74,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run: requests by what became of them, of simulated and of real seconds.
+    """Outcome of a run: requests by outcome, simulated seconds and real seconds.
 
-    `goodput`: answers within the objective, a second, until the last request came.
+    `goodput` is the number of responses within the objective per second, until the last request arrives.
     """
 
     offered: int
@@ -88,21 +89,21 @@ class Result:
 
     @property
     def late_share(self) -> float:
-        """Of the answered ones."""
+        """Share of late responses among all responses."""
         answered = self.offered - self.refused
         return 1 - self.in_time / answered if answered else 0.0
 
 
 def poisson(rate: float, count: int, seed: int) -> list[float]:
-    """Times of `count` requests that know nothing of each other."""
+    """Return arrival times of `count` independent requests."""
     times: list[float] = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count)).tolist()
     return times
 
 
 def bursts(latency_s: float, ratio: float = 4.0, share: float = 0.2) -> Arrivals:
-    """A Poisson process whose rate is `ratio` times higher during `share` of the time (MMPP with two states).
+    """Return a Poisson process whose rate is `ratio` times higher during `share` of the time (MMPP with two states).
 
-    Bursts last five objectives on average: too long to be waited out.
+    Bursts last five objectives on average, which is too long for requests to wait.
     """
 
     def times(rate: float, count: int, seed: int) -> list[float]:
@@ -122,7 +123,7 @@ def bursts(latency_s: float, ratio: float = 4.0, share: float = 0.2) -> Arrivals
 
 
 class _Clients:
-    """Everybody who asks, one row each, and what they got."""
+    """All clients, with one row per request, and their results."""
 
     def __init__(self, clock: VirtualClock, batcher: Batcher, times: Sequence[float], latency_s: float) -> None:
         self._clock = clock
@@ -160,7 +161,7 @@ class _Clients:
 
 
 def simulate(device: Device, setting: Setting, times: Sequence[float], seed: int = 1) -> Result:
-    """Let requests of a row come at `times`, in seconds; blocks. The same every time."""
+    """Simulate one-row requests at `times`, in seconds. Blocks. The same arguments give the same result."""
     clock = VirtualClock()
     cost_s = _jittered(device, seed)
     batcher = Batcher(

@@ -1,4 +1,4 @@
-"""Draw the chart of a run of objective_live.py: p99 and goodput over the load. FIGURES.json PICTURE.svg"""
+"""Draw p99 and goodput over the load from a run of objective_live.py. Arguments: FIGURES.json PICTURE.svg."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from style import INK, plt, save
 
 COLOURS = {"objective": "#3b82d6", "greedy": "#e0823d"}
-# A queue that grows without end would flatten all else.
+# Cut the axis here: a queue that grows without limit would flatten all other values.
 _MOST_OBJECTIVES = 4
 
 

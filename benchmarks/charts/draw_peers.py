@@ -1,4 +1,4 @@
-"""Draw the chart of a run of peers.py: requests a second and CPU per request. FIGURES.json PICTURE.svg"""
+"""Draw requests per second and CPU per request from a run of peers.py. Arguments: FIGURES.json PICTURE.svg."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ def _bars(
         for place, points in enumerate(result["measured"]["points"] for result in results):
             for point in points:
                 if point["protocol"] == protocol:
-                    # A bar that is alone stands in the middle of its line.
+                    # Center a single bar on its line.
                     places.append(place + offset if len(points) > 1 else place)
                     values.append(value(point))
         bars = axes.barh(places, values, HEIGHT, color=colour, label=NAMES[protocol])

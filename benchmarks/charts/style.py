@@ -1,4 +1,4 @@
-"""How charts look: SVG without a background, in ink that is legible on white and on black."""
+"""Style of the charts: SVG without a background, with colours that are legible on white and on black."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ INK = "#7d8590"
 mpl.rcParams.update(
     {
         "svg.fonttype": "none",
-        # The same figures give the same file.
+        # Makes the file reproducible.
         "svg.hashsalt": "tpuserve",
         "font.family": "sans-serif",
         "font.size": 10,
@@ -26,7 +26,7 @@ mpl.rcParams.update(
 
 
 def save(figure: Figure, picture: Path) -> None:
-    """Write the picture, without the date, so that nothing but its figures changes it."""
+    """Write the image without a date, so that only its figures change it."""
     figure.savefig(picture, transparent=True, metadata={"Date": None})
-    # matplotlib ends lines with blanks, which no file here has.
+    # Strip the trailing blanks that matplotlib writes.
     picture.write_text("".join(f"{line.rstrip()}\n" for line in picture.read_text().splitlines()))

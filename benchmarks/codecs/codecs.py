@@ -1,4 +1,4 @@
-"""What the wire codecs cost: images, small requests and tf.Examples, each beside the obvious way in the same run.
+"""Time the wire codecs for images, small requests and tf.Examples, next to the obvious implementation.
 
 Run: `.venv/bin/python -m benchmarks codecs [images] [requests] [examples] [--json]`. About 90 seconds.
 """
@@ -10,7 +10,7 @@ import sys
 import click
 from rich.console import Console
 
-# TensorFlow's first lines say nothing about codecs.
+# Hide TensorFlow's startup messages.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.codecs import examples as example_codecs
@@ -31,7 +31,7 @@ SECTIONS = {
 @click.argument("sections", type=click.Choice(list(SECTIONS)), nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
 def main(sections: tuple[str, ...], as_json: bool) -> None:
-    """Time the wire codecs beside the obvious way, SECTION by section (all of them unless some are named)."""
+    """Time the wire codecs next to the obvious implementation, by SECTION (default: all sections)."""
     progress = Console(stderr=True)
     tables = []
     for name in sections or SECTIONS:

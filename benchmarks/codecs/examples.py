@@ -1,6 +1,6 @@
-"""What the codecs of tf.Examples cost, without transport, batcher and model, beside the obvious way through messages.
+"""Cost of the codecs of tf.Examples, without transport, batcher and model, next to conversion through messages.
 
-A part of `python -m benchmarks codecs`: microseconds a request, the best of several rounds.
+A section of `python -m benchmarks codecs`: microseconds per request, the best of several rounds.
 """
 
 import json
@@ -19,11 +19,11 @@ from tpuserve_server.wire.json.examples import decode_json_examples
 
 ROUNDS, ROUND_S = 7, 0.05
 CLASSES = 100
-Features = dict[str, Any]  # as JSON has them
+Features = dict[str, Any]  # as in JSON
 
 
 def measure() -> CodecTable:
-    """Classify's and Regress's codecs; takes half a minute."""
+    """Time the codecs of Classify and Regress. Takes half a minute."""
     costs = [
         CodecCost(f"{count} x {what}", cost(here), cost(plainly))
         for count in (1, 32, 256)
@@ -33,7 +33,7 @@ def measure() -> CodecTable:
 
 
 def pairs(count: int) -> list[tuple[str, Callable[[], object], Callable[[], object]]]:
-    """What is compared, for `count` Examples."""
+    """Return the comparisons for `count` Examples."""
     rows = [features(index) for index in range(count)]
     request = request_bytes(rows)
     body = json.dumps({"examples": rows}).encode()
@@ -56,14 +56,14 @@ def pairs(count: int) -> list[tuple[str, Callable[[], object], Callable[[], obje
 
 
 def cost(act: Callable[[], object]) -> float:
-    """Microseconds a call."""
+    """Return the microseconds per call."""
     timer = timeit.Timer(act)
     calls = max(1, round(ROUND_S / max(timer.timeit(1), 1e-7)))
     return min(timer.repeat(ROUNDS, calls)) / calls * 1e6
 
 
 def features(index: int) -> Features:
-    """Ten floats, five integers, a string, and an embedding of 64 floats."""
+    """Return ten floats, five integers, a string, and an embedding of 64 floats."""
     return {
         **{f"float{number}": number + index / 7 for number in range(10)},
         **{f"integer{number}": number * index for number in range(5)},
@@ -73,7 +73,7 @@ def features(index: int) -> Features:
 
 
 def make_example(row: Features) -> Example:
-    """The row through messages."""
+    """Convert the row to an Example through messages."""
     example = Example()
     for name, content in row.items():
         feature = example.features.feature[name]
@@ -88,7 +88,7 @@ def make_example(row: Features) -> Example:
 
 
 def request_bytes(rows: list[Features]) -> bytes:
-    """A ClassificationRequest."""
+    """Return a serialized ClassificationRequest."""
     examples = input_pb2.ExampleList(examples=[make_example(row) for row in rows])
     request = classification_pb2.ClassificationRequest(
         model_spec={"name": "m"}, input=input_pb2.Input(example_list=examples)
@@ -97,23 +97,23 @@ def request_bytes(rows: list[Features]) -> bytes:
 
 
 def decode(body: bytes) -> object:
-    """As the gRPC front-end does."""
+    """Decode like the gRPC front-end."""
     return parse_example_request(body, "ClassificationRequest").examples()
 
 
 def plain_decode(body: bytes) -> object:
-    """Every Example parsed, and serialized for the model."""
+    """Parse every Example, and serialize it for the model."""
     request = classification_pb2.ClassificationRequest.FromString(body)
     return example_array([example.SerializeToString() for example in request.input.example_list.examples])
 
 
 def plain_decode_json(body: bytes) -> object:
-    """Through messages."""
+    """Decode a JSON body through messages."""
     return example_array([make_example(row).SerializeToString() for row in json.loads(body)["examples"]])
 
 
 def plain_encode(labels: Any, scores: Any) -> bytes:  # noqa: ANN401 (arrays)
-    """Through messages."""
+    """Encode the result through messages."""
     result = classification_pb2.ClassificationResult()
     for names, values in zip(labels, scores, strict=True):
         classes = result.classifications.add().classes
@@ -123,7 +123,7 @@ def plain_encode(labels: Any, scores: Any) -> bytes:  # noqa: ANN401 (arrays)
 
 
 def plain_encode_json(labels: Any, scores: Any) -> str:  # noqa: ANN401 (arrays)
-    """Through lists."""
+    """Encode the result as JSON through lists."""
     rows = [
         [[name.decode(), float(value)] for name, value in zip(names, values, strict=True)]
         for names, values in zip(labels, scores, strict=True)

@@ -1,6 +1,6 @@
-"""What an image costs in the wire codecs, beside what TensorFlow's and Python's own functions take for it.
+"""Cost of an image in the wire codecs, next to TensorFlow's and Python's own functions.
 
-A part of `python -m benchmarks codecs`: milliseconds a call, the median of many.
+A section of `python -m benchmarks codecs`: milliseconds per call, the median of many.
 """
 
 import json
@@ -29,7 +29,7 @@ STRINGS = np.array([b"%x" % value for value in IDS.flat[:].tolist()], np.object_
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `goal_ms` is the most that ours may take on a quiet machine, where there is a goal."""
+    """One comparison. `goal_ms` is the largest acceptable time of `ours` on a quiet machine, or None without a goal."""
 
     what: str
     ours: Callable[[], object]
@@ -38,12 +38,12 @@ class Row:
 
 
 def measure() -> CodecTable:
-    """TensorProto and JSON of an image; takes half a minute."""
+    """Time TensorProto and JSON codecs of an image. Takes half a minute."""
     return CodecTable("150,528 values: an image of 224 x 224 x 3", "ms", [row_cost(row) for row in _rows()])
 
 
 def row_cost(row: Row) -> CodecCost:
-    """One after the other, again and again, so that both see the same machine."""
+    """Time both functions alternately, so that they run under the same conditions."""
     pairs = [(_ms(row.ours), _ms(row.plain)) for _ in range(ROUNDS)]
     ours, plain = (statistics.median(column) for column in zip(*pairs, strict=True))
     return CodecCost(row.what, ours, plain, row.goal_ms)
@@ -54,7 +54,7 @@ def _rows() -> list[Row]:
 
 
 def proto_rows() -> list[Row]:
-    """TensorProto, typed fields in and out; make_tensor_proto's own choice for numbers is tensor_content."""
+    """Return comparisons of TensorProto with typed fields. make_tensor_proto itself uses tensor_content for numbers."""
     floats, ids, strings = (typed(array) for array in (FLOATS, IDS, STRINGS))
     return [
         Row("TensorProto to array, float_val", lambda: decode(floats), lambda: plain_decode(floats), 1.5),
@@ -72,7 +72,11 @@ def proto_rows() -> list[Row]:
 
 
 def json_rows() -> list[Row]:
-    """REST bodies: an image with all digits of its doubles, the same as float32 writes it, pixels, and an answer."""
+    """Return comparisons of REST bodies.
+
+    The bodies contain an image with all digits of its doubles, the same image with float32 digits, pixels, and a
+    response.
+    """
     doubles = json.dumps({"instances": FLOATS.astype(np.float64).tolist()}).encode()
     shortest = encode_predictions({"x": FLOATS}, is_row=True).replace(b"predictions", b"instances")
     pixels = json.dumps({"instances": (FLOATS * 255).astype(np.uint8).tolist()}).encode()
@@ -99,17 +103,17 @@ def json_rows() -> list[Row]:
 
 
 def decode(body: bytes) -> Array:
-    """From the wire, as the gRPC front-end does."""
+    """Decode from the wire like the gRPC front-end."""
     return decode_tensor(tensor_pb2.TensorProto.FromString(body))
 
 
 def plain_decode(body: bytes) -> object:
-    """From the wire with TensorFlow's own function."""
+    """Decode from the wire with TensorFlow's own function."""
     return tf.make_ndarray(tensor_pb2.TensorProto.FromString(body))
 
 
 def typed(array: Array) -> bytes:
-    """To the wire through the message, in the typed field."""
+    """Encode through the message, in the typed field."""
     proto = tensor_pb2.TensorProto(dtype=tf.as_dtype(array.dtype).as_datatype_enum)
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
@@ -119,7 +123,7 @@ def typed(array: Array) -> bytes:
 
 
 def decode_rows(body: bytes, dtype: str) -> Array:
-    """As the REST front-end does."""
+    """Decode like the REST front-end."""
     signature = Signature(DEFAULT_SIGNATURE_NAME, {"x": TensorSpec("x", np.dtype(dtype), None)}, {})
     return decode_predict_inputs(parse_predict_body(body), signature).inputs["x"]
 

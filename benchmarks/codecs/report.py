@@ -1,4 +1,4 @@
-"""What the codec benchmarks print: a table each, with ratios and goals."""
+"""Output of the codec benchmarks: tables with ratios and goals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class CodecCost:
-    """One comparison, in its table's unit; `goal`, where there is one, is the most ours may take on a quiet machine."""
+    """One comparison, in its table's unit. `goal` is the largest acceptable `ours` on a quiet machine, or None."""
 
     what: str
     ours: float
@@ -19,7 +19,7 @@ class CodecCost:
 
 @dataclass(frozen=True)
 class CodecTable:
-    """Costs a call in `unit` (ms or us), and how each figure came about."""
+    """Costs per call in `unit` (ms or us), and the title of the table."""
 
     title: str
     unit: str
@@ -27,7 +27,7 @@ class CodecTable:
 
 
 def show(tables: Sequence[CodecTable], console: Console) -> None:
-    """Print them."""
+    """Print the tables."""
     for table in tables:
         grid = Table(title=table.title, title_justify="left")
         grid.add_column("what")
@@ -42,7 +42,7 @@ def show(tables: Sequence[CodecTable], console: Console) -> None:
 
 
 def to_json(tables: Sequence[CodecTable]) -> list[dict[str, object]]:
-    """The same as a document."""
+    """Return the tables as JSON data."""
     return [
         {
             "title": table.title,

@@ -1,6 +1,7 @@
-"""What one request costs in the wire codecs and in the REST application, without transport, batcher and model.
+"""Cost of one request in the wire codecs and in the REST application, without transport, batcher and model.
 
-A part of `python -m benchmarks codecs`: microseconds, the best of several rounds, beside what the obvious way costs.
+A section of `python -m benchmarks codecs`: microseconds, the best of several rounds, next to the obvious
+implementation.
 """
 
 import asyncio
@@ -55,22 +56,22 @@ Body = dict[str, Any]  # JSON
 
 
 class ConstantModel(HeldModel):
-    """Answers at once: what is left is the front-end."""
+    """A model that answers at once, so that only the front-end costs time."""
 
     def __init__(self) -> None:
-        """Holds nothing."""
+        """Set the signature."""
         self.signature = SIGNATURE
 
     def __exit__(self, *exception: object) -> None:
-        """Holds nothing."""
+        """Release nothing, because the model holds nothing."""
 
     @property
     def servable_id(self) -> ServableId:
-        """The version that the result is of."""
+        """The version of the result."""
         return RESULT.servable
 
     def promises(self, signature_name: str) -> bool:
-        """No latency objective: there is no batcher to keep it."""
+        """Return False: without a batcher, there is no latency objective."""
         return False
 
     async def predict(
@@ -80,23 +81,23 @@ class ConstantModel(HeldModel):
         output_filter: tuple[str, ...] = (),
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
-        """The same result for everybody."""
+        """Return the same result for every request."""
         return RESULT
 
 
 class ConstantService(InferenceService):
-    """Has one model, whatever it is called."""
+    """A service that returns the same model for every name."""
 
     def __init__(self) -> None:
-        """Needs no registry."""
+        """Create the service without a registry."""
 
     def hold(self, spec: ModelSpec) -> HeldModel:
-        """The one model."""
+        """Return the only model."""
         return ConstantModel()
 
 
 def measure() -> CodecTable:
-    """One row of 64 floats in, ten out; takes half a minute."""
+    """Time one row of 64 floats in and ten out. Takes half a minute."""
     content, typed = request_bytes(as_content=True), request_bytes(as_content=False)
     app = rest_app(ConstantService(), PrometheusMetrics(), SystemClock(), lambda: (b"", ""), RestOptions())
     rows: list[tuple[str, float, float]] = [
@@ -115,12 +116,12 @@ def measure() -> CodecTable:
 
 
 def cost(act: Callable[[], object]) -> float:
-    """Microseconds a call."""
+    """Return the microseconds per call."""
     return min(timeit.repeat(act, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6
 
 
 def request_bytes(*, as_content: bool) -> bytes:
-    """A PredictRequest of one row."""
+    """Return a serialized PredictRequest of one row."""
     request = predict_pb2.PredictRequest(model_spec={"name": "m"})
     tensor = request.inputs["x"]
     tensor.dtype = 1
@@ -134,19 +135,19 @@ def request_bytes(*, as_content: bool) -> bytes:
 
 
 def decode(body: bytes) -> Tensors:
-    """As the gRPC front-end does."""
+    """Decode like the gRPC front-end."""
     proto = parse_predict_request(body)
     decode_predict_spec(proto)
     return decode_predict_inputs(proto, len(body))
 
 
 def decode_rows() -> object:
-    """As the REST front-end does."""
+    """Decode like the REST front-end."""
     return decode_json_inputs(parse_predict_body(ROWS), SIGNATURE)
 
 
 def plain_decode(body: bytes) -> Array:
-    """Message to array with the least checking that gives the right numbers."""
+    """Convert a message to an array with as few checks as possible."""
     tensor = predict_pb2.PredictRequest.FromString(body).inputs["x"]
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     if tensor.tensor_content:
@@ -155,7 +156,7 @@ def plain_decode(body: bytes) -> Array:
 
 
 def plain_encode() -> bytes:
-    """The response through messages."""
+    """Encode the response through messages."""
     response = predict_pb2.PredictResponse(
         model_spec={"name": "m", "version": {"value": 7}, "signature_name": DEFAULT_SIGNATURE_NAME}
     )
@@ -168,7 +169,7 @@ def plain_encode() -> bytes:
 
 
 def plain_app() -> FastAPI:
-    """An endpoint as FastAPI's documentation writes them, with no checks."""
+    """Return an endpoint in the style of FastAPI's documentation, without checks."""
     app = FastAPI()
 
     @app.post("/predict")
@@ -180,7 +181,7 @@ def plain_app() -> FastAPI:
 
 
 def drive(app: Any, path: str) -> float:  # noqa: ANN401 (an ASGI application)
-    """Microseconds a request, through ASGI."""
+    """Return the microseconds per request through ASGI."""
     scope = {
         "type": "http",
         "method": "POST",

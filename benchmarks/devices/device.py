@@ -1,9 +1,10 @@
-"""What a device gains by having the next batch before it has ended the last, and how models share one.
+"""Measure the gain from several batches in flight on a device, and how models share a device.
 
-Two tables, both of the real batcher without any wire. `overlap`: images of 224 x 224 x 3, as many as there is room for
-in batches, on a device that takes `t0 + a * rows` and no CPU, and on TensorFlow in a thread of its own; how many rows a
-second at 1, 2 and 3 batches in flight, and with two batch threads. `sharing`: a light model's latency beside three busy
-ones, all TensorFlow, by the number of slots; and what two busy models of weights 1 and 3 get.
+Prints two tables, both of the real batcher without a wire. `overlap` keeps full batches of 224 x 224 x 3 images
+waiting. It runs them on a device that takes `t0 + a * rows` and no CPU, and on TensorFlow in a separate thread. It
+prints the rows per second with 1, 2 and 3 batches in flight, and with two batch threads. `sharing` runs only
+TensorFlow. It prints the latency of a light model next to three busy ones, by number of slots. It also prints the rates
+of two busy models of weights 1 and 3.
 
     python -m benchmarks device            # about 2 minutes
     python -m benchmarks device --quick
@@ -43,7 +44,7 @@ _CLOCK = SystemClock()
 
 @dataclass
 class InOrder:
-    """A servable whose runs follow each other in a thread of its own, `max_in_flight` of them handed in before."""
+    """A servable that executes its runs in order on its own thread, with up to `max_in_flight` dispatched."""
 
     signatures: Mapping[str, Signature]
     run: Callable[[str, Tensors, Sequence[str]], Tensors]
@@ -52,16 +53,16 @@ class InOrder:
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Hand the run over."""
+        """Submit the run to the thread."""
         return self._thread.submit(self.run, signature_name, inputs, output_names)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._thread.shutdown()
 
 
 def sleeping(t0_s: float, per_row_s: float, max_in_flight: int) -> InOrder:
-    """A device that takes its time and none of the CPU's, as an accelerator does."""
+    """Return a device that takes time but no CPU, like an accelerator."""
 
     def run(signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> Tensors:
         x = inputs["x"]
@@ -74,7 +75,9 @@ def sleeping(t0_s: float, per_row_s: float, max_in_flight: int) -> InOrder:
 
 
 def tensorflow_model(folder: Path, *, pooled: int, channels: int) -> Servable:
-    """Images to ten numbers: pooled to `pooled` pixels a side, then two convolutions of `channels`."""
+    """Return a model from images to ten numbers: pooling to `pooled` pixels per side, then two convolutions of
+    `channels`.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
@@ -102,7 +105,7 @@ def tensorflow_model(folder: Path, *, pooled: int, channels: int) -> Servable:
 
 @dataclass
 class Model:
-    """A batcher, and what has been answered."""
+    """A batcher, and the latencies of its responses."""
 
     name: str
     servable: Servable
@@ -110,7 +113,7 @@ class Model:
     latencies_s: list[float] = field(default_factory=list)
 
     async def ask(self, x: Tensors) -> None:
-        """One request of one row."""
+        """Send one request of one row, and record its latency."""
         future = asyncio.get_running_loop().create_future()
         begun_s = time.monotonic()
         self.batcher.submit(Task(SIGNATURE, ("y",), x, 1, Deadline.never(), future, True))
@@ -121,7 +124,7 @@ class Model:
 
 
 def model(name: str, servable: Servable, device: DeviceShare, *, weight: float = 1.0, threads: int = 1) -> Model:
-    """`servable` behind a batcher that shares `device`."""
+    """Return `servable` behind a batcher that shares `device`."""
     batcher = Batcher(
         ServableId(name, 1),
         servable,
@@ -137,7 +140,7 @@ def model(name: str, servable: Servable, device: DeviceShare, *, weight: float =
 def measure(
     models: Sequence[Model], clients: Callable[[Model], Sequence[Callable[[float], Awaitable[None]]]], s: float
 ) -> None:
-    """Let every client ask for `s` seconds; stops the batchers."""
+    """Let every client send requests for `s` seconds, then stop the batchers."""
 
     async def play() -> None:
         until_s = time.monotonic() + s
@@ -151,7 +154,7 @@ def measure(
 
 
 async def ask_on(one: Model, x: Tensors, pause_s: float, until_s: float) -> None:
-    """One request after the other, `pause_s` between them."""
+    """Send one request after the other, with a pause of `pause_s` between them."""
     while time.monotonic() < until_s:
         await one.ask(x)
         if pause_s:
@@ -159,7 +162,7 @@ async def ask_on(one: Model, x: Tensors, pause_s: float, until_s: float) -> None
 
 
 def rows_per_s(servable: Servable, threads: int, seconds: float) -> float:
-    """With four batches' rows always waiting or running."""
+    """Return the rows per second with four batches' rows always waiting or running."""
     x = {"x": np.random.default_rng(1).random((1, *IMAGE), np.float32)}
     one = model("m", servable, DeviceShare(threads), threads=threads)
     measure([one], lambda busy: [functools.partial(ask_on, busy, x, 0.0)] * (4 * BATCH), seconds)
@@ -167,7 +170,7 @@ def rows_per_s(servable: Servable, threads: int, seconds: float) -> float:
 
 
 def overlap(tensorflow: Servable, seconds: float, repeats: int) -> list[dict[str, float | str]]:
-    """Rows a second by batches in flight; medians of interleaved repeats."""
+    """Return the rows per second by batches in flight, as medians of interleaved repeats."""
     devices: dict[str, Callable[[int], Servable]] = {
         "sleeps 2 ms + 0.2 ms a row": functools.partial(sleeping, 0.002, 0.0002),
         "sleeps 4 ms + 0.4 ms a row": functools.partial(sleeping, 0.004, 0.0004),
@@ -203,7 +206,7 @@ def _in_flight(make: Callable[[int], Servable], ahead: int, seconds: float) -> f
 
 
 def sharing(heavy: Servable, light: Servable, seconds: float) -> list[dict[str, float | str]]:
-    """A light model's latency beside three busy ones, by slots."""
+    """Return a light model's latency next to three busy models, by number of slots."""
     x = {"x": np.random.default_rng(1).random((1, *IMAGE), np.float32)}
     table: list[dict[str, float | str]] = []
     cores = os.cpu_count() or 1
@@ -232,7 +235,7 @@ def sharing(heavy: Servable, light: Servable, seconds: float) -> list[dict[str, 
 
 
 def weights(heavy: Servable, seconds: float) -> list[dict[str, float | str]]:
-    """What two busy models of weights 1 and 3 get of one slot."""
+    """Return the rates of two busy models of weights 1 and 3 on one slot."""
     x = {"x": np.random.default_rng(1).random((1, *IMAGE), np.float32)}
     device = DeviceShare(1)
     models = [model("one", heavy, device), model("three", heavy, device, weight=3.0)]
@@ -242,7 +245,7 @@ def weights(heavy: Servable, seconds: float) -> list[dict[str, float | str]]:
 
 
 def print_table(rows: Sequence[Mapping[str, float | str]]) -> None:
-    """As Markdown."""
+    """Print a Markdown table."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     print("|", " | ".join(columns), "|")
     print("|", " | ".join("---" for _ in columns), "|")

@@ -1,4 +1,4 @@
-"""The models of the benchmark device_programs, exported as a user would; their weights are random."""
+"""The models of the benchmark device_programs, exported with the exporter's command. Their weights are random."""
 
 import os
 import subprocess
@@ -12,9 +12,9 @@ from benchmarks.harness.targets import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A model, the rows of the batches it is measured with, and those of a request.
+    """A model, the number of rows of its measured batches, and the number of rows of a request.
 
-    `turns` lengthens the rounds: what the end of one cuts off counts as nothing, which is to be little of many batches.
+    `turns` lengthens the rounds. Work in progress at the end of a round does not count, and must be a small share.
     """
 
     name: str
@@ -31,7 +31,10 @@ SIZES = (MLP, RESNET)
 
 
 def find_or_export(size: Size, folder: Path) -> Path:
-    """The base path of version 1 below `folder`; some minutes for the ResNet-50. Raises ServerDied with what failed."""
+    """Return the base path of version 1 below `folder`. Exports the model first if it is missing.
+
+    The export takes some minutes for the ResNet-50. Raises ServerDied with the output of a failed step.
+    """
     base, checkpoints = folder / size.name, folder / "checkpoints" / size.name
     if (base / "1").exists():
         return base
@@ -46,7 +49,7 @@ def find_or_export(size: Size, folder: Path) -> Path:
         "--model",
         size.builder,
     ]
-    # 50 layers of other kernels than the source's differ a little more than a small model's do.
+    # 50 layers with kernels other than the source's differ slightly more than those of a small model.
     _run(*command, "--batch-sizes", f"1,{size.rows}", "--atol", "1e-3", "--rtol", "1e-3")
     return base
 

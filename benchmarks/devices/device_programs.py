@@ -1,8 +1,8 @@
-"""Device programs through gRPC beside a bare loop of the same program, and how soon they are up. Linux only.
+"""Measure device programs through gRPC next to a bare loop of the same program, and their start times. Linux only.
 
-Run: `.venv/bin/python -m benchmarks device_programs --model build/programs`. The models, an MLP and a
-ResNet-50, are exported first where the folder has none. Everything is started here, on loopback, and stopped again
-whatever happens. For a version of your own, `--base BASE_PATH --rows N`.
+Run: `.venv/bin/python -m benchmarks device_programs --model build/programs`. The benchmark exports the models, an MLP
+and a ResNet-50, if the directory lacks them. It starts all processes on loopback, and always stops them. For another
+version, use `--base BASE_PATH --rows N`.
 """
 
 import json
@@ -30,17 +30,17 @@ from benchmarks.harness.process_tree import ProcessTree, ServerDied, exit_on_sig
 from benchmarks.harness.targets import GRPC_PATH, model_server
 
 NAME = "model"
-# Batches' worth of requests at any time: the next gathers while one runs.
+# Requests in flight, in batches: the next batch fills while one runs.
 BATCHES_IN_FLIGHT = 2
 GOAL_OF_LOOP, GOAL_OF_COLD, MAX_RSS_MB = 0.95, 0.5, 600
 READY_TIMEOUT_S = 300.0
-# Columns of a table written to a file or a pipe.
+# Width of a table written to a file or a pipe, in columns.
 LOG_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rows a second of each round, which took turns, and the last load's 99th percentile of latency."""
+    """Rows per second of each round, with alternating rounds, and the 99th percentile of latency of the last load."""
 
     served: list[float]
     loop: list[float]
@@ -48,13 +48,13 @@ class Rates:
 
     @property
     def ratio(self) -> float:
-        """Of the rounds' medians: served over the loop."""
+        """Median of `served` over median of `loop`."""
         return statistics.median(self.served) / statistics.median(self.loop)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """From the command to readiness; what the largest of its processes then holds; whether TensorFlow is in one."""
+    """Seconds from the command to readiness, RSS of the largest process, and whether any process imports TensorFlow."""
 
     seconds: float
     rss_mb: float
@@ -63,7 +63,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One model. Starts without what was compiled before, and with it, in turns."""
+    """Figures of one model. Cold starts have an empty compilation cache, and alternate with warm starts."""
 
     size: Size
     rates: Rates
@@ -72,19 +72,19 @@ class Measured:
 
     @property
     def warm_of_cold(self) -> float:
-        """Of the medians of seconds."""
+        """Median of the warm start times over median of the cold ones."""
         cold, warm = (statistics.median(one.seconds for one in starts) for starts in (self.cold, self.warm))
         return warm / cold
 
     @property
     def rss_mb(self) -> float:
-        """The most after a warm start; compiling leaves some."""
+        """Largest RSS after a warm start, because compiling leaves memory in use."""
         return max(one.rss_mb for one in self.warm)
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A line of the table of goals."""
+    """One row of the table of goals."""
 
     what: str
     goal: str
@@ -93,7 +93,7 @@ class Goal:
 
 
 def measure(size: Size, base: Path, device: str, rounds: int, seconds: int, scratch: Path) -> Measured:
-    """Start cold and warm as many times as there are rounds; then compare with the loop."""
+    """Start cold and warm once per round, then compare the server with the loop."""
     cold, warm = [], []
     for index in range(rounds):
         cache = scratch / f"{size.name}-compiled{index}"
@@ -103,7 +103,7 @@ def measure(size: Size, base: Path, device: str, rounds: int, seconds: int, scra
 
 
 def start(base: Path, cache: Path, device: str, scratch: Path) -> Start:
-    """Start a server, and stop it as soon as it is ready."""
+    """Start a server, and stop it when it is ready."""
     began_s = time.monotonic()
     flags = (f"--device={device}", f"--compilation_cache_dir={cache}")
     with model_server("envoy", base, scratch, *flags, name=NAME, ready_timeout_s=READY_TIMEOUT_S) as server:
@@ -113,7 +113,7 @@ def start(base: Path, cache: Path, device: str, scratch: Path) -> Start:
 
 
 def rss_mb(process: psutil.Process) -> float:
-    """Resident memory of one process, in MB of 10^6 bytes; that of weights' pages in the file's mapping included."""
+    """Return the resident memory of one process in MB of 10^6 bytes, including the mapped pages of the weights file."""
     try:
         return float(process.memory_info().rss) / 1e6
     except psutil.NoSuchProcess:
@@ -121,19 +121,19 @@ def rss_mb(process: psutil.Process) -> float:
 
 
 def maps_tensorflow(tree: ProcessTree) -> bool:
-    """Whether any process has TensorFlow's libraries mapped, as each has that imported it."""
+    """Return whether any process has mapped TensorFlow's libraries, which every process that imports it does."""
     maps = (Path(f"/proc/{member.pid}/maps") for member in tree.members)
     return any("/tensorflow/" in path.read_text() for path in maps if path.exists())
 
 
 def compare(size: Size, base: Path, device: str, rounds: int, seconds: int, scratch: Path) -> Rates:
-    """Rows a second of the server, two batches' worth in flight, and of the loop, in turns."""
+    """Return the rows per second of the server, with two batches in flight, and of the loop, in alternating rounds."""
     manifest = json.loads((base / "1" / MANIFEST).read_text())
     ((name, tensor),) = manifest["signatures"]["serving_default"]["inputs"].items()
     row = np.random.default_rng(0).random((size.of_request, *tensor["shape"][1:])).astype(tensor["dtype"])
     body = scratch / "row.grpc"
     body.write_bytes(framed(predict_request(NAME, {name: row})))
-    # The same batch as the loop's: each leaves full.
+    # The same batch size as the loop, and a timeout that makes every batch full.
     flags = (f"--device={device}", f"--max_batch_size={size.rows}", "--batch_timeout_micros=100000")
     in_flight = BATCHES_IN_FLIGHT * size.rows // size.of_request
     served, looped, p99_ms = [], [], 0.0
@@ -151,7 +151,7 @@ def compare(size: Size, base: Path, device: str, rounds: int, seconds: int, scra
 
 
 def judge(measured: Sequence[Measured]) -> list[Goal]:
-    """Which goals there are for these models, and what was got."""
+    """Return the goals of these models and the figures reached."""
     goals = []
     for one in measured:
         ratio = one.rates.ratio
@@ -172,7 +172,7 @@ def judge(measured: Sequence[Measured]) -> list[Goal]:
 
 
 def show(measured: Sequence[Measured], device: str, console: Console) -> None:
-    """What was measured, and the goals."""
+    """Print the figures and the goals."""
     table = Table(box=box.SIMPLE_HEAD, title=f"Device programs by PJRT, --device={device}, medians")
     for column in (
         "model",
@@ -223,7 +223,7 @@ def main(
     seconds: int,
     as_json: bool,
 ) -> None:
-    """Start without and with compiled programs in the cache; then compare with a loop."""
+    """Measure start times with an empty and a filled compilation cache, then compare with a loop."""
     exit_on_sigterm()
     console = Console(stderr=as_json, width=None if sys.stdout.isatty() else LOG_WIDTH)
     if missing := missing_tools():

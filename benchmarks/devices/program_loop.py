@@ -1,7 +1,7 @@
-"""The limit of serving device programs: one of them called in a loop by JAX itself, without a server.
+"""Upper bound for serving device programs: JAX itself calls a program in a loop, without a server.
 
-`program_loop.py VERSION_DIR [cpu|gpu|tpu]` prints `ready`. Then each line `ROWS SECONDS` on standard
-input is answered by a line with the rows a second of a loop of the program for ROWS rows. Fetching the answers counts.
+`program_loop.py VERSION_DIR [cpu|gpu|tpu]` prints `ready`. For each line `ROWS SECONDS` on standard input, it prints
+the rows per second of a loop of the program for ROWS rows. The time includes fetching the outputs.
 """
 
 import json
@@ -19,7 +19,7 @@ MANIFEST = Path("assets.extra", "tpuserve", "manifest.json")
 
 
 class ProgramLoop:
-    """The programs of a version's default signature, whose inputs have no free dimension but the rows."""
+    """The programs of a version's default signature, whose inputs have no free dimension except the rows."""
 
     def __init__(self, version: Path, device_kind: str) -> None:
         jax.config.update("jax_platforms", "cuda" if device_kind == "gpu" else device_kind)
@@ -32,7 +32,7 @@ class ProgramLoop:
         self._count = len(part["inputs"])
 
     def rate(self, rows: int, seconds: float) -> float:
-        """Rows a second of calls one after the other, the first of which is not counted."""
+        """Return the rows per second of sequential calls, without the first call."""
         program = export.deserialize(bytearray((self._version / self._files[rows]).read_bytes()))
         random = np.random.default_rng(0)
         inputs = [random.random(aval.shape).astype(aval.dtype) for aval in program.in_avals[: self._count]]

@@ -1,8 +1,7 @@
-"""ResNet-50 through gRPC beside a bare loop over the same session, in float32 and in bfloat16. Linux only.
+"""Measure ResNet-50 through gRPC next to a bare loop over the same session, in float32 and bfloat16. Linux only.
 
-Run: `.venv/bin/python -m benchmarks resnet`. Some 8 minutes, of which one or two write the model
-(`--model FOLDER` keeps it for the next run). Everything is started here, on loopback, and stopped again whatever
-happens.
+Run: `.venv/bin/python -m benchmarks resnet`. Takes about 8 minutes, including one or two to write the model. `--model
+FOLDER` keeps the model for the next run. The benchmark starts all processes on loopback, and always stops them.
 """
 
 import json
@@ -30,46 +29,47 @@ from tpuserve_client import Client
 
 IN_FLIGHT = 8
 COPIES = 2
-# The same batch as the loop's: with as many in flight as a batch has rows, each leaves full. By default a batch leaves
-# when the device is free, or a moment later, for those who come straight back: not all do so soon.
+# FULL uses the same batch as the loop: the number of requests in flight equals the batch size, so each batch is full.
+# By default, a batch starts when the device is free, or shortly after, to include clients that send their next request
+# at once. Not all clients send it in time.
 FULL, GREEDY = f"batches of {IN_FLIGHT}", "greedy, the default"
 WAYS = {FULL: (f"--max_batch_size={IN_FLIGHT}", "--batch_timeout_micros=100000"), GREEDY: ()}
-# float32's name in --mixed_precision is nothing.
+# The empty value of --mixed_precision means float32.
 PRECISIONS = {"float32": "", "bfloat16": "bfloat16"}
 GOAL_OF_LOOP, GOAL_OF_BFLOAT16 = 0.95, 1.7
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Pictures a second of each round, which took turns."""
+    """Images per second of each round, with alternating rounds."""
 
     served: dict[str, list[float]]
     loop: list[float]
 
     def ratio(self, way: str) -> float:
-        """Of the rounds' medians: served over the loop."""
+        """Return the median of `served` over the median of `loop`."""
         return statistics.median(self.served[way]) / statistics.median(self.loop)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How alike the two precisions answer."""
+    """Agreement between the outputs of the two precisions."""
 
     pictures: int
     top_1: float
-    # Of either precision: how often the picture was recognised.
+    # Share of correctly classified images, by precision.
     right: dict[str, float]
     largest_difference: float
 
 
 class SessionLoop:
-    """A loop such as benchmarks/devices/session_loop.py in a process of its own, which sleeps between the rounds."""
+    """A loop like benchmarks/devices/session_loop.py in a separate process, which sleeps between rounds."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
     def rate(self, rows: int, seconds: float) -> float:
-        """Rows a second with batches of `rows`."""
+        """Return the rows per second with batches of `rows`."""
         return float(self._ask(f"{rows} {seconds}"))
 
     def wait_until_ready(self) -> None:
@@ -89,7 +89,7 @@ class SessionLoop:
 
 @contextmanager
 def loop_process(program: str, *arguments: str) -> Iterator[SessionLoop]:
-    """The loop of a program in benchmarks/, loaded; gone after the block."""
+    """Run a loop program of benchmarks/devices for the duration of the block."""
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name(program)), *arguments],
         stdin=subprocess.PIPE,
@@ -108,7 +108,7 @@ def loop_process(program: str, *arguments: str) -> Iterator[SessionLoop]:
 
 
 def measure(base: Path, precision: str, rounds: int, seconds: int, scratch: Path) -> tuple[Rates, resnet_model.Floats]:
-    """Rates of one precision, and what the server says of the disturbed pictures, shape (256, 1000)."""
+    """Return the rates of one precision, and the server's outputs for the noisy images, shape (256, 1000)."""
     body = write_body(scratch)
     with ExitStack() as running:
         servers = {
@@ -133,7 +133,7 @@ def measure(base: Path, precision: str, rounds: int, seconds: int, scratch: Path
 
 
 def write_body(scratch: Path) -> Path:
-    """A picture as a framed gRPC request of 602 KB."""
+    """Write an image as a framed gRPC request of 602 KB."""
     message = predict_request(resnet_model.NAME, {resnet_model.INPUT: resnet_model.images(1)})
     path = scratch / "picture.grpc"
     path.write_bytes(framed(message))
@@ -141,7 +141,7 @@ def write_body(scratch: Path) -> Path:
 
 
 def classify(target: Target) -> resnet_model.Floats:
-    """What the server says of the pictures, asked by a real client, eight at a time."""
+    """Return the server's outputs for the noisy images. A real client sends eight images per request."""
     pictures = resnet_model.disturbed(COPIES)
     with Client(f"127.0.0.1:{target.port}", timeout_s=120) as client:
         answers = [
@@ -152,7 +152,7 @@ def classify(target: Target) -> resnet_model.Floats:
 
 
 def compare(answers: dict[str, resnet_model.Floats]) -> Agreement:
-    """How alike the two precisions' probabilities of the disturbed pictures are."""
+    """Compare the probabilities of the two precisions for the noisy images."""
     classes = {precision: each.argmax(axis=1) for precision, each in answers.items()}
     one, other = (answers[precision] for precision in PRECISIONS)
     truth = np.tile(np.arange(resnet_model.KNOWN), COPIES)
@@ -170,7 +170,7 @@ def compare(answers: dict[str, resnet_model.Floats]) -> Agreement:
 @click.option("--model", type=click.Path(path_type=Path), help="Folder that keeps the model from run to run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, progress on stderr.")
 def main(rounds: int, seconds: int, model: Path | None, as_json: bool) -> None:
-    """Serve ResNet-50 and compare it with its own session; then both with bfloat16."""
+    """Serve ResNet-50 and compare it with its own session, then repeat both with bfloat16."""
     exit_on_sigterm()
     console = Console(stderr=as_json)
     if missing := missing_tools():
@@ -185,7 +185,7 @@ def main(rounds: int, seconds: int, model: Path | None, as_json: bool) -> None:
 
 
 def run(model: Path, scratch: Path, rounds: int, seconds: int, console: Console) -> dict[str, object]:
-    """Measure both precisions, print the table, and return what was found."""
+    """Measure both precisions, print the table, and return the results."""
     base = model / resnet_model.NAME
     if not (base / "1").exists():
         console.print("exporting ResNet-50 …")
@@ -204,7 +204,7 @@ def run(model: Path, scratch: Path, rounds: int, seconds: int, console: Console)
 
 
 def write_model(folder: Path, scratch: Path) -> None:
-    """Write the model below `folder` in a process of its own; raises ServerDied with what it said when it failed."""
+    """Write the model below `folder` in a separate process. Raises ServerDied with the output of a failed process."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(Path(resnet_model.__file__)), str(folder)]
     done = subprocess.run(
@@ -215,7 +215,7 @@ def write_model(folder: Path, scratch: Path) -> None:
 
 
 def show(rates: dict[str, Rates], agreement: Agreement, gain: float, console: Console) -> None:
-    """The table, and the goals."""
+    """Print the table and the goals."""
     table = Table(title=f"ResNet-50, pictures/s, median of {len(rates['float32'].loop)} turns")
     for column in (
         "precision",

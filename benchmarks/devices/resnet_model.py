@@ -1,6 +1,6 @@
-"""A ResNet-50 with random weights that can tell a hundred made-up pictures apart, exported as a user would.
+"""A ResNet-50 with random weights that classifies 128 synthetic images, exported with the exporter's command.
 
-Run in a process of its own (`resnet_model.py FOLDER`), because it needs Keras. Nothing is downloaded.
+Run in a separate process (`resnet_model.py FOLDER`), because it needs Keras. Downloads nothing.
 """
 
 import os
@@ -17,15 +17,15 @@ NAME, INPUT, OUTPUT = "resnet50", "image", "probabilities"
 SIDE = 224
 BATCH_SIZES = (1, 2, 4, 8)
 _SEED = 50
-# Classes that are pictures, of a thousand.
+# Number of classes with an image, among a thousand.
 KNOWN = 128
-# Of the right class, where the others have 0.
+# Logit of the correct class. The others have 0.
 _LOGIT = 10
 _NOISE = 0.2
 
 
 def images(count: int, seed: int = 0) -> Floats:
-    """Made-up pictures, shape (count, 224, 224, 3): each of a colour of its own, with stripes of its own on blocks."""
+    """Return synthetic images, shape (count, 224, 224, 3), each with its own colour, blocks and stripes."""
     random = np.random.default_rng(seed)
     colour = random.normal(size=(count, 1, 1, 3))
     blocks = random.normal(size=(count, 8, 8, 3)).repeat(SIDE // 8, axis=1).repeat(SIDE // 8, axis=2)
@@ -36,12 +36,12 @@ def images(count: int, seed: int = 0) -> Floats:
 
 
 def known() -> Floats:
-    """The pictures that the model knows, shape (128, 224, 224, 3): the n-th is of class n."""
+    """Return the images that the model knows, shape (128, 224, 224, 3). Image n has class n."""
     return images(KNOWN, seed=2)
 
 
 def disturbed(copies: int, seed: int = 3) -> Floats:
-    """Every known picture `copies` times, with other noise each time, shape (128 * copies, 224, 224, 3)."""
+    """Return every known image `copies` times with different noise, shape (128 * copies, 224, 224, 3)."""
     random = np.random.default_rng(seed)
     pictures = np.tile(known(), (copies, 1, 1, 1))
     pictures += _NOISE * random.standard_normal(pictures.shape, np.float32)
@@ -49,7 +49,7 @@ def disturbed(copies: int, seed: int = 3) -> Floats:
 
 
 def write(folder: Path) -> Path:
-    """Export version 1 below `folder`/resnet50, a minute or so, and return that base path. Imports Keras."""
+    """Export version 1 below `folder`/resnet50 in about a minute, and return that base path. Imports Keras."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
 
@@ -62,13 +62,13 @@ def write(folder: Path) -> Path:
     base = folder / NAME
     command = [str(Path(sys.executable).with_name("tpuserve")), "export", str(source), str(base)]
     command += ["--input", INPUT, "--output", OUTPUT, "--batch-sizes", ",".join(map(str, BATCH_SIZES))]
-    # 50 layers of other kernels than the source's differ a little more than a small model's do.
+    # 50 layers with kernels other than the source's differ slightly more than those of a small model.
     subprocess.run([*command, "--atol", "1e-3", "--rtol", "1e-3"], check=True)
     return base
 
 
 def _calibrate(model: Any) -> None:  # noqa: ANN401 - a Keras model, which is not imported here
-    """Give every batch norm the statistics of made-up pictures: random weights alone send all pictures to one class."""
+    """Give every batch norm the statistics of synthetic images. Random weights alone map all images to one class."""
     norms = [layer for layer in model.layers if type(layer).__name__ == "BatchNormalization"]
     for norm in norms:
         norm.momentum = 0.0
@@ -78,9 +78,9 @@ def _calibrate(model: Any) -> None:  # noqa: ANN401 - a Keras model, which is no
 
 
 def _learn_known(model: Any, features_of: Any) -> None:  # noqa: ANN401 - as above
-    """Let the last layer answer with the known picture, by a ridge regression on features of disturbed ones.
+    """Fit the last layer to the known images by ridge regression on features of noisy copies.
 
-    How often two precisions agree says something only of a model that tells pictures apart.
+    Agreement between two precisions is meaningful only for a model that distinguishes images.
     """
     copies = 3
     pictures = disturbed(copies, seed=5)

@@ -1,7 +1,7 @@
-"""What TensorFlow says: a version's SavedModel, loaded and asked by TensorFlow alone, in a process of its own.
+"""Run a version's SavedModel with TensorFlow alone, in a separate process, for reference outputs.
 
-`saved_model_answers.py VERSION_DIR REQUESTS ANSWERS` reads a pickled list of requests, each arrays by
-name, and writes the list of answers likewise.
+`saved_model_answers.py VERSION_DIR REQUESTS ANSWERS` reads a pickled list of requests, each a mapping from name to
+array. It writes the pickled list of outputs.
 """
 
 import os

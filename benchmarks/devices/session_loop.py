@@ -1,7 +1,7 @@
-"""The limit of serving: a version's signature called in a loop by the server's own executor, without a server.
+"""Upper bound for serving: the server's own executor calls a version's signature in a loop, without a server.
 
-`session_loop.py VERSION_DIR bfloat16` (or `float32`) prints `ready`. Then each line `ROWS SECONDS` on
-standard input is answered by a line with the rows a second of a loop with batches of ROWS rows.
+`session_loop.py VERSION_DIR bfloat16` (or `float32`) prints `ready`. For each line `ROWS SECONDS` on standard input, it
+prints the rows per second of a loop with batches of ROWS rows.
 """
 
 import os
@@ -21,7 +21,7 @@ SIGNATURE = "serving_default"
 
 
 def rate(servable: Servable, rows: int, seconds: float) -> float:
-    """Rows a second of calls one after the other, the first of which is not counted."""
+    """Return the rows per second of sequential calls, without the first call."""
     inputs = {resnet_model.INPUT: resnet_model.images(rows)}
     servable.dispatch(SIGNATURE, inputs, (resnet_model.OUTPUT,)).result()
     began_s = time.monotonic()

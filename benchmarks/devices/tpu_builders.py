@@ -1,6 +1,6 @@
-"""Models that go to TPUs in `tpu_models.py` and `device_programs.py`, named on the exporter's command line.
+"""Model builders for `tpu_models.py` and `device_programs.py`, named on the exporter's command line.
 
-`python benchmarks/devices/tpu_builders.py DIRECTORY BUILDER` leaves a checkpoint of random weights, as training would.
+`python benchmarks/devices/tpu_builders.py DIRECTORY BUILDER` writes a checkpoint of random weights.
 """
 
 import sys
@@ -22,23 +22,26 @@ UNKNOWN = len(WORDS)
 
 
 def bert_base() -> keras.Model:
-    """12 layers of width 768, as BERT's base model has them: 109 million weights."""
+    """Build 12 layers of width 768, like BERT's base model: 109 million weights."""
     return _encoder(layers=12, width=768, heads=12)
 
 
 def bert_tiny() -> keras.Model:
-    """2 layers of width 128."""
+    """Build 2 layers of width 128."""
     return _encoder(layers=2, width=128, heads=2)
 
 
 def resnet50() -> keras.Model:
-    """Keras' ResNet-50 for 224 x 224 pictures, `image` → `predictions`: logits, which random weights tell apart."""
+    """Build Keras' ResNet-50 for 224 x 224 images, `image` → `predictions`.
+
+    The outputs are logits: with random weights, their values differ more than probabilities.
+    """
     image = keras.Input((224, 224, 3), name="image")
     return keras.applications.ResNet50(weights=None, input_tensor=image, classifier_activation=None)
 
 
 def mlp() -> keras.Model:
-    """`features` float32 [batch, 2048] → `scores` float32 [batch, 10], through five layers of 2048."""
+    """Build `features` float32 [batch, 2048] → `scores` float32 [batch, 10], through five layers of 2048."""
     x = features = keras.Input((2048,), name="features")
     for index in range(5):
         x = keras.layers.Dense(2048, activation="relu", name=f"layer{index}")(x)
@@ -46,7 +49,7 @@ def mlp() -> keras.Model:
 
 
 def lstm() -> keras.Model:
-    """`steps` float32 [batch, 32, 64] → `scores` float32 [batch, 10], through two layers of 256."""
+    """Build `steps` float32 [batch, 32, 64] → `scores` float32 [batch, 10], through two layers of 256."""
     steps = keras.Input((32, 64), name="steps")
     x = keras.layers.LSTM(256, return_sequences=True, name="first")(steps)
     x = keras.layers.LSTM(256, name="second")(x)
@@ -54,7 +57,10 @@ def lstm() -> keras.Model:
 
 
 def embedding() -> keras.Model:
-    """`ids` int32 [batch, 16] → `scores` float32 [batch, 10], by a table of 64 MiB that four chips can share."""
+    """Build `ids` int32 [batch, 16] → `scores` float32 [batch, 10].
+
+    Its table has 64 MiB, which can be split over four chips.
+    """
     ids = keras.Input((16,), dtype="int32", name="ids")
     x = keras.layers.Embedding(2**18, 64, name="table")(ids)
     x = keras.layers.GlobalAveragePooling1D(name="mean")(x)
@@ -62,7 +68,9 @@ def embedding() -> keras.Model:
 
 
 def photo() -> keras.Model:
-    """`image` float32 [batch, 32, 32, 3] and `place` int32 [batch], a word's number → `scores` float32 [batch, 10]."""
+    """Build `image` float32 [batch, 32, 32, 3] and `place` int32 [batch], a word's number → `scores` float32 [batch,
+    10].
+    """
     image = keras.Input((SIDE, SIDE, 3), name="image")
     place = keras.Input((), dtype="int32", name="place")
     x = keras.layers.Conv2D(16, 3, strides=2, activation="relu", name="conv1")(image)
@@ -73,7 +81,10 @@ def photo() -> keras.Model:
 
 
 def photo_of_place(call: Call, inputs: object) -> tuple[Call, dict[str, tf.TensorSpec], list[Any]]:
-    """`photo` string [batch], JPEG files of 32 x 32, and `place` string [batch], a word: both are work for the host."""
+    """Add host preprocessing of both inputs.
+
+    `photo` string [batch] holds JPEG files of 32 x 32, and `place` string [batch] holds a word.
+    """
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(tf.constant(WORDS), tf.range(len(WORDS))), default_value=UNKNOWN
     )
@@ -88,14 +99,14 @@ def photo_of_place(call: Call, inputs: object) -> tuple[Call, dict[str, tf.Tenso
 
 
 class RealTokens(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Which of a text's places hold a token: 0 is padding. [batch, 1, length], as attention takes it."""
+    """Attention mask [batch, 1, length] of a text's tokens, where the id 0 is padding."""
 
     def call(self, ids: Any) -> Any:  # noqa: ANN401 - a Keras tensor
         return ops.expand_dims(ids != 0, 1)
 
 
 class Positions(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Adds what is known of each position."""
+    """Adds a learned embedding of each position."""
 
     def build(self, shape: tuple[int | None, ...]) -> None:
         self.table = self.add_weight(shape=(LONGEST, shape[-1]), initializer="uniform", name="table")
@@ -105,7 +116,7 @@ class Positions(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
 
 
 def _encoder(layers: int, width: int, heads: int) -> keras.Model:
-    """`ids` int32 [batch, length], padded with 0 → `pooled` float32 [batch, width], of the first token."""
+    """Build `ids` int32 [batch, length], padded with 0 → `pooled` float32 [batch, width], from the first token."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     real = RealTokens(name="real")(ids)
     x = Positions(name="positions")(keras.layers.Embedding(VOCABULARY, width, name="tokens")(ids))
@@ -121,7 +132,7 @@ def _encoder(layers: int, width: int, heads: int) -> keras.Model:
 
 
 def save(directory: Path, builder: str) -> None:
-    """As training leaves it: a checkpoint of TensorFlow 2."""
+    """Save a TensorFlow 2 checkpoint, like training does."""
     keras.utils.set_random_seed(6)
     tf.train.Checkpoint(model=globals()[builder]()).save(str(directory / "ckpt"))
 

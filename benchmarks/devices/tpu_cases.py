@@ -1,4 +1,4 @@
-"""The models of the benchmark tpu_models: what each is, how it is exported, what it is asked."""
+"""The models of the benchmark tpu_models: builder, export options and requests of each."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -11,19 +11,19 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
 
 BUILDERS = "benchmarks.devices.tpu_builders"
-# By family; the smallest there is, and one of four chips.
+# Topologies by family: the smallest, and one of four chips.
 ONE_CHIP = {"v4": "v4:1x1x1", "v5e": "v5e:1x1", "v5p": "v5p:1x1x1", "v6e": "v6e:1x1", "tpu7x": "tpu7x:1x1x1"}
 FOUR_CHIPS = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
-# Of many layers, other kernels' answers differ a little more than a small model's do.
+# With many layers, outputs of other kernels differ slightly more than those of a small model.
 _DEEP = ("--atol", "1e-3", "--rtol", "1e-3")
 
 
 @dataclass(frozen=True, slots=True)
 class TpuCase:
-    """A model. `requests` have numbers of rows, and lengths, that no program was made for.
+    """A model. `requests` have numbers of rows and lengths without a matching program.
 
-    `mesh` is for the check and the server, which then has as many of the CPU's devices as it takes; `check_rows` are
-    for models whose inputs cannot be made up.
+    `mesh` applies to the check and the server, which then uses the same number of CPU devices. `check_rows` is for
+    models whose inputs cannot be random.
     """
 
     name: str
@@ -38,12 +38,12 @@ class TpuCase:
 
     @property
     def model(self) -> str:
-        """For `--model`."""
+        """Value of `--model`."""
         return self.builder if ":" in self.builder else f"{BUILDERS}:{self.builder}"
 
 
 def cases(quick: bool) -> list[TpuCase]:
-    """All of them; `quick` takes a small encoder instead of BERT's size, and one batch size of large models."""
+    """Return all cases. `quick` replaces BERT by a small encoder, and uses one batch size for large models."""
     sizes = "8" if quick else "1,8"
     return [
         TpuCase(
@@ -118,7 +118,7 @@ def _numbers(name: str, shape: tuple[int, ...], below: int) -> Tensors:
 
 
 def _photo(rows: int, seed: int) -> Tensors:
-    """JPEG files of noise, and words of which one is in no vocabulary."""
+    """Return JPEG files of noise, and words, one of which is not in the vocabulary."""
     from PIL import Image
 
     random = np.random.default_rng(seed)

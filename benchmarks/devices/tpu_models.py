@@ -1,8 +1,8 @@
-"""Models on their way to TPUs, on a machine that has none: export, check, serve by PJRT, compare. Linux only.
+"""Export, check, serve with PJRT and compare models for TPUs, on a machine without a TPU. Linux only.
 
-Run: `.venv/bin/python -m benchmarks tpu_models`, all of them, or `--only digits,lstm`; `--quick` takes
-smaller ones. Ends with one table, and with a model that no v5e chip holds, and four do. `--work FOLDER` keeps models
-and logs; a version that is there is not exported again.
+Run: `.venv/bin/python -m benchmarks tpu_models` for all models, or `--only digits,lstm`. `--quick` uses smaller models.
+Prints one table, and then checks a model that is too large for one v5e chip and fits on four. `--work FOLDER` keeps
+models and logs, and the next run reuses its versions.
 """
 
 import json
@@ -35,19 +35,19 @@ REQUEST_TIMEOUT_S = 120.0
 LOG_WIDTH = 200
 _ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    # With libtpu installed, JAX would look for a TPU.
+    # With libtpu installed, JAX would search for a TPU.
     "JAX_PLATFORMS": "cpu",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 
 
 class StepFailed(Exception):
-    """A step of one model failed; the others go on."""
+    """A step of one model failed. The benchmark continues with the other models."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How far one model came. `verdicts` by family, for all its programs; differences are absolute, the largest."""
+    """Progress of one model. `verdicts` are by family, for all its programs. Differences are absolute maxima."""
 
     title: str
     export_s: float | None = None
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def take(case: TpuCase, folder: Path, families: Sequence[str], outcome: Outcome) -> None:
-    """One model the whole way. Raises StepFailed."""
+    """Take one model through all steps. Raises StepFailed."""
     folder.mkdir(parents=True, exist_ok=True)
     version = folder / "versions" / case.name / "1"
     if not version.exists():
@@ -84,7 +84,9 @@ def take(case: TpuCase, folder: Path, families: Sequence[str], outcome: Outcome)
 
 
 def export(case: TpuCase, folder: Path) -> float:
-    """Train, or make up weights, and export; the seconds of `tpuserve export`, which compares every program."""
+    """Train or initialise the weights, and export. Returns the seconds of `tpuserve export`, which compares every
+    program.
+    """
     checkpoints = folder / "checkpoints"
     if case.name == "digits":
         run(folder / "train.log", "examples/digits/train.py", "--out", str(checkpoints))
@@ -92,7 +94,7 @@ def export(case: TpuCase, folder: Path) -> float:
         run(folder / "train.log", "benchmarks/devices/tpu_builders.py", str(checkpoints), case.builder)
     rows = []
     if case.check_rows is not None:
-        # Of bytes, not of objects, which take pickle to read.
+        # Arrays of bytes, because reading object arrays needs pickle.
         strings: dict[str, Any] = {name: np.array(list(one)) for name, one in case.check_rows().items()}
         np.savez(folder / "check.npz", **strings)
         rows = ["--check", str(folder / "check.npz")]
@@ -112,7 +114,7 @@ def export(case: TpuCase, folder: Path) -> float:
 
 
 def read_parity(manifest: Mapping[str, Any], outcome: Outcome) -> None:
-    """How many programs there are, and how far off they are from the source at most, as the export found."""
+    """Read the number of programs, and their largest difference from the source model, from the manifest."""
     outcome.programs = sum(len(part["programs"]) for part in manifest["device"]["parts"].values())
     buckets = [
         bucket
@@ -128,7 +130,7 @@ def read_parity(manifest: Mapping[str, Any], outcome: Outcome) -> None:
 
 
 def check(case: TpuCase, version: Path, families: Sequence[str], outcome: Outcome) -> None:
-    """`tpuserve check` for each TPU. Raises StepFailed where it said nothing."""
+    """Run `tpuserve check` for each TPU. Raises StepFailed if it prints no result."""
     topologies = {case.topologies[family]: family for family in families}
     command = [
         sys.executable,
@@ -152,7 +154,7 @@ def check(case: TpuCase, version: Path, families: Sequence[str], outcome: Outcom
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`fits 214 MiB`, of the program that needs most; else what the first says that does not."""
+    """Return `fits 214 MiB` for the program that needs most, or the verdict of the first program that fails."""
     for row in rows:
         if row["verdict"] != "compiles and fits":
             return str(row["verdict"])
@@ -160,7 +162,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ask_tensorflow(version: Path, requests: Sequence[Tensors], folder: Path) -> list[Tensors]:
-    """What TensorFlow makes of the SavedModel beside the programs."""
+    """Return TensorFlow's outputs of the SavedModel next to the programs."""
     asked, answered = folder / "requests.pickle", folder / "answers.pickle"
     asked.write_bytes(pickle.dumps(list(requests)))
     arguments = (str(version), str(asked), str(answered))
@@ -170,9 +172,9 @@ def ask_tensorflow(version: Path, requests: Sequence[Tensors], folder: Path) -> 
 
 
 def serve_and_ask(case: TpuCase, folder: Path, requests: Sequence[Tensors], outcome: Outcome) -> list[Tensors]:
-    """What a server says through PJRT on this machine's CPU."""
+    """Return the outputs of a server that runs the programs with PJRT on this machine's CPU."""
     flags = ["--device=cpu", f"--compilation_cache_dir={folder / 'compiled'}"]
-    # As `python -X importtime`: the log has a line for each module.
+    # Like `python -X importtime`: the log has a line for each imported module.
     environment = {"PYTHONPROFILEIMPORTTIME": "1"}
     if case.mesh:
         flags.append(f"--mesh={case.mesh}")
@@ -192,19 +194,19 @@ def serve_and_ask(case: TpuCase, folder: Path, requests: Sequence[Tensors], outc
 
 
 def read_device(target: Target) -> str:
-    """What the server's status says of where the version runs."""
+    """Return the device of the version from the server's status."""
     (model,) = json.loads(http_get(target.port, "/v1/models"))["models"]
     notes: list[str] = model["versions"][0]["notes"]
     return next((note for note in notes if note.startswith("device: ")), "").removeprefix("device: ")
 
 
 def imported(log: str) -> set[str]:
-    """The packages in Python's own list of what it imported."""
+    """Return the packages in Python's import-time log."""
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in log.splitlines() if "import time:" in line}
 
 
 def compare(expected: Sequence[Tensors], served: Sequence[Tensors], atol: float, rtol: float, outcome: Outcome) -> None:
-    """Raises StepFailed for the first answer that is not TensorFlow's, by what the export allows."""
+    """Raise StepFailed for the first output that differs from TensorFlow's by more than the export's tolerance."""
     outcome.served_difference = 0.0
     for one, other in zip(expected, served, strict=True):
         for name, want in one.items():
@@ -218,7 +220,7 @@ def compare(expected: Sequence[Tensors], served: Sequence[Tensors], atol: float,
 
 
 def run(log: Path, *arguments: str) -> None:
-    """A Python program in the repository. Raises StepFailed with its last line."""
+    """Run a Python program of the repository. Raises StepFailed with its last line of output."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env=_ENVIRONMENT, capture_output=True, text=True, check=False
     )
@@ -229,7 +231,10 @@ def run(log: Path, *arguments: str) -> None:
 
 
 def show_too_large(folder: Path, console: Console) -> bool:
-    """A lookup in a table of 40 GiB, made of shapes alone, for one chip and for four. True where the second passes."""
+    """Check a lookup in a table of 40 GiB, built from shapes only, for one chip and for four.
+
+    Return True if the table is too large for one chip and fits on four.
+    """
     version = folder / "versions" / TOO_LARGE / "1"
     if not version.exists():
         code = f"from tests.exporter.shaped_versions import write_lookup; import pathlib, sys; {_WRITE_LOOKUP}"
@@ -255,7 +260,7 @@ _WRITE_LOOKUP = "write_lookup(pathlib.Path(sys.argv[1]))"
 
 
 def show(outcomes: Sequence[Outcome], families: Sequence[str], console: Console) -> None:
-    """One row a model; what went wrong below."""
+    """Print one row per model, and the errors below."""
     table = Table(box=box.SIMPLE_HEAD, title="Exported, checked without a TPU, and served through PJRT on the CPU")
     for column in ("model", "export", "programs", "off by"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
@@ -316,7 +321,7 @@ def main(only: str, tpus: str, quick: bool, work: Path | None, as_json: bool) ->
                     take(case, folder / case.name, families, outcome)
                 except (StepFailed, ServerDied, TpuserveError, OSError) as error:
                     outcome.error = str(error)
-                except Exception as error:  # of one model: the others go on
+                except Exception as error:  # must not stop the other models
                     traceback.print_exc()
                     outcome.error = f"{type(error).__name__}: {error}"
         if outcomes:

@@ -1,10 +1,10 @@
-"""How much memory and time an export takes: 2 GB of weights, and a ResNet-50 with parity at three batch sizes.
+"""Measure memory and time of exports: 2 GB of weights, and a ResNet-50 with parity at three batch sizes.
 
     python -m benchmarks export_memory [--only wide,orbax,torch,programs,resnet50]
 
-Makes a checkpoint in a temporary folder, exports it by the real command in a fresh process, and prints the peak of
-that process's resident memory in units of the weights. The 2 GB are tried as a checkpoint of TensorFlow 2, of JAX
-(orbax) and, where torch is installed, of PyTorch. Takes 5 GB of disk and 8 of memory; nothing is left behind.
+Writes a checkpoint to a temporary directory and exports it with the exporter's command in a new process. Prints the
+peak resident memory of that process relative to the weights. The 2 GB are measured as a checkpoint of TensorFlow 2, of
+JAX (orbax) and, if torch is installed, of PyTorch. Needs 5 GB of disk and 8 GB of memory, and leaves no files.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model that `module` saves and builds, and what is promised: peak memory in units of its weights, or seconds."""
+    """A model from `module`, and its limits: peak memory in units of its weights, or seconds."""
 
     name: str
     module: str
@@ -38,9 +38,9 @@ _FEATURES = ("--input", "features:float32[batch,8192]")
 CASES = (
     Case("wide", "export_models", "wide", most_times_weights=2.2),
     Case("orbax", "export_jax_models", "wide", most_times_weights=2.2, arguments=_FEATURES, needs="jax"),
-    # Among them the file's own pages, mapped into memory: the system takes those back when it needs them.
+    # Includes the mapped pages of the file, which the system reclaims when it needs memory.
     Case("torch", "export_torch_models", "wide", most_times_weights=2.9, arguments=_FEATURES, needs="torch"),
-    # Likewise of the weights' file, with which each program is run on the CPU.
+    # Includes the mapped pages of the weights file, which the CPU run of each program uses.
     Case("programs", "export_models", "wide", most_times_weights=2.9, arguments=("--device-programs",), needs="jax"),
     Case("resnet50", "export_models", "resnet50", most_seconds=60.0),
 )
@@ -48,7 +48,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`weights_bytes` in the version; `peak_bytes` of resident memory; wall and CPU seconds, of all cores together."""
+    """`weights_bytes` in the version, `peak_bytes` of resident memory, wall seconds, and CPU seconds of all cores."""
 
     weights_bytes: int
     peak_bytes: int
@@ -57,7 +57,7 @@ class Measured:
 
 
 def measure(case: Case, folder: Path) -> Measured:
-    """Save a checkpoint, and export it in a process of its own. Raises SystemExit where either fails."""
+    """Save a checkpoint, and export it in a separate process. Raises SystemExit if either fails."""
     checkpoints, base = folder / "checkpoints", folder / "models"
     _run([sys.executable, str(Path(__file__).with_name(f"{case.module}.py")), str(checkpoints), case.model])
     found = list(checkpoints.glob("*.pt")) or [checkpoints]
@@ -78,7 +78,7 @@ def measure(case: Case, folder: Path) -> Measured:
 
 
 def _run(command: list[str]) -> resource.struct_rusage:
-    """What the command used, ru_maxrss in KiB."""
+    """Run the command and return its resource usage, with ru_maxrss in KiB."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
@@ -89,7 +89,7 @@ def _run(command: list[str]) -> resource.struct_rusage:
 
 
 def report(case: Case, measured: Measured) -> bool:
-    """Print what was measured; whether it is within what is promised."""
+    """Print the measurement. Return whether it is within the limits."""
     ratio = measured.peak_bytes / measured.weights_bytes
     print(
         f"{case.name}: weights {measured.weights_bytes / 1e9:.2f} GB, peak {measured.peak_bytes / 1e9:.2f} GB "

@@ -1,8 +1,9 @@
-"""What --freeze saves at each request: MobileNetV2 exported with and without, asked in turns in one process on the CPU.
+"""Measure the time that --freeze saves per request: MobileNetV2 exported with and without it, on the CPU.
 
     python -m benchmarks frozen_model
 
-The weights are random, with statistics as training leaves them; what a request takes does not depend on them.
+One process runs both versions in turn. The weights are random with statistics like those of trained weights. The time
+of a request does not depend on them.
 """
 
 import statistics
@@ -29,7 +30,7 @@ def main() -> None:
 
 
 def _export(folder: Path, *, freeze: bool) -> Path:
-    """The directory of a version, published in `folder`."""
+    """Export a version into `folder`, and return its directory."""
     from tpuserve_exporter import export
 
     source = folder / "model.keras"
@@ -52,7 +53,7 @@ def _save(path: Path) -> None:
 
 
 def _open(version: Path) -> Any:  # noqa: ANN401 - TensorFlow is untyped
-    """A callable from images to answers, by a session of its own, as servers run it."""
+    """Return a callable from images to outputs, with its own session, like in servers."""
     import tensorflow as tf
 
     graph = tf.Graph()
@@ -65,7 +66,7 @@ def _open(version: Path) -> Any:  # noqa: ANN401 - TensorFlow is untyped
 
 
 def _compare(sessions: dict[str, Any], rows: int) -> None:
-    """Median of `ROUNDS` calls each, in turns: what else the machine does falls on both."""
+    """Return the medians of `ROUNDS` calls each. The calls alternate, so that other load affects both."""
     images = np.random.default_rng(2).random((rows, SIDE, SIDE, 3), np.float32)
     times: dict[str, list[float]] = {name: [] for name in sessions}
     for turn in range(ROUNDS + 5):

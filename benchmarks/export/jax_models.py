@@ -13,7 +13,7 @@ _LAYERS = 8
 
 
 class Wide(linen.Module):  # type: ignore[misc]  # flax is untyped
-    """`features` [batch, 8192] → `scores` [batch, 8], as `export_models.wide`: 2.1 GB of float32."""
+    """`features` [batch, 8192] → `scores` [batch, 8], like `models.wide`: 2.1 GB of float32."""
 
     @linen.compact  # type: ignore[untyped-decorator]  # flax is untyped
     def __call__(self, features: Any) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
@@ -28,7 +28,7 @@ def wide() -> Wide:
 
 
 def save(directory: Path) -> None:
-    """As training leaves it: a step of a CheckpointManager."""
+    """Save one step of a CheckpointManager, like training does."""
     import orbax.checkpoint as ocp
 
     variables = wide().init(jax.random.key(0), jnp.zeros((1, _UNITS)))

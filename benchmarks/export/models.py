@@ -7,7 +7,7 @@ import keras
 
 
 def wide(layers: int = 8, units: int = 8192) -> keras.Model:
-    """`features` [batch, units] → `scores` [batch, 8]. Eight layers of 8192 by 8192 are 2.1 GB of float32."""
+    """Build `features` [batch, units] → `scores` [batch, 8]. Eight layers of 8192 by 8192 are 2.1 GB of float32."""
     x = features = keras.Input((units,), name="features")
     for index in range(layers):
         x = keras.layers.Dense(units, activation="relu", name=f"wide{index}")(x)
@@ -15,13 +15,13 @@ def wide(layers: int = 8, units: int = 8192) -> keras.Model:
 
 
 def resnet50() -> keras.Model:
-    """Keras' ResNet-50 for 224 x 224 pictures, with random weights."""
+    """Build Keras' ResNet-50 for 224 x 224 images, with random weights."""
     image = keras.Input((224, 224, 3), name="image")
     return keras.applications.ResNet50(weights=None, input_tensor=image)
 
 
 def save(directory: Path, model: str) -> None:
-    """As training leaves it: a checkpoint of TensorFlow 2."""
+    """Save a TensorFlow 2 checkpoint, like training does."""
     import tensorflow as tf
 
     tf.train.Checkpoint(model=globals()[model]()).save(str(directory / "ckpt"))

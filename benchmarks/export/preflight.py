@@ -1,10 +1,10 @@
-"""How long it takes to find out whether a ResNet-50 runs on a TPU: three batch sizes for each of two TPUs.
+"""Measure the time to check whether a ResNet-50 runs on a TPU: three batch sizes for each of two TPUs.
 
     python -m benchmarks preflight [--tpu v5e:1x1,v6e:1x1] [--version DIRECTORY]
 
-Exports Keras' ResNet-50 with device programs by the real command, some minutes, or takes a version that is there, and
-measures `tpuserve check` on it in a fresh process: seconds, of the processor too, and resident memory of the largest of
-its processes. Exits with 1 where it takes longer than is promised. Needs libtpu (the exporter's extra tpu) and no TPU.
+Exports Keras' ResNet-50 with device programs, which takes some minutes, or uses an existing version. Runs `tpuserve
+check` on it in a new process, and measures its seconds, CPU seconds and the resident memory of its largest process.
+Exits with 1 if the check takes longer than the limit. Needs libtpu (the exporter's extra tpu) and no TPU.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BATCH_SIZES = "1,8,32"
 MOST_SECONDS = 120.0
-# Programs are compared with the model on this machine's CPU: 50 layers of other kernels differ a little more.
+# The export compares programs with the model on this machine's CPU. 50 layers of other kernels differ slightly more.
 _TOLERANCE = ("--atol", "1e-3", "--rtol", "1e-3")
 _ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -32,7 +32,7 @@ _ENVIRONMENT = os.environ | {
 
 
 def export(folder: Path) -> Path:
-    """A version of a ResNet-50 with random weights and a program for each batch size."""
+    """Export a ResNet-50 with random weights and a program for each batch size, and return the version."""
     checkpoints, base = folder / "checkpoints", folder / "resnet50"
     models = Path(__file__).with_name("models.py")
     subprocess.run([sys.executable, str(models), str(checkpoints), "resnet50"], check=True, env=_ENVIRONMENT)
@@ -50,7 +50,7 @@ def export(folder: Path) -> Path:
 
 
 def check(version: Path, tpu: str) -> float:
-    """Print what was found and what it took, and return the seconds: endless where a program does not pass."""
+    """Print the verdicts and the resources used. Return the seconds, or infinity if a program fails."""
     command = [sys.executable, "-m", "tpuserve_exporter.command.checking", str(version), "--tpu", tpu, "--json"]
     before, started = _cpu_seconds(), time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_ENVIRONMENT)
@@ -74,7 +74,7 @@ def _print(row: Mapping[str, Any]) -> None:
 
 
 def _cpu_seconds() -> float:
-    """Of all processes that ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

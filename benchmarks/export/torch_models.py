@@ -11,13 +11,13 @@ _LAYERS = 8
 
 
 def wide() -> nn.Module:
-    """`input` [batch, 8192] → [batch, 8], as `export_models.wide`: 2.1 GB of float32."""
+    """Build `input` [batch, 8192] → [batch, 8], like `models.wide`: 2.1 GB of float32."""
     layers = [layer for _ in range(_LAYERS) for layer in (nn.Linear(_UNITS, _UNITS), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(_UNITS, 8))
 
 
 def save(directory: Path) -> None:
-    """As training leaves it: what torch.save makes of a state_dict."""
+    """Save a state_dict with torch.save, like training does."""
     directory.mkdir(parents=True, exist_ok=True)
     torch.save(wide().state_dict(), directory / "wide.pt")
 

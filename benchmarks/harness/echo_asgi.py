@@ -1,13 +1,13 @@
-"""Byte echo over ASGI: the floor under a model server on the same host, which does no less than this for a request.
+"""Byte echo over ASGI: a lower bound for a model server on the same host, which does at least this work per request.
 
-Answers gRPC (content-type application/grpc over HTTP/2, with trailers) and plain HTTP alike with the bytes it was sent.
-On Envoy: `pyvoy benchmarks.harness.echo_asgi:app`; on uvicorn, for HTTP only, the same name.
+Echoes gRPC (content-type application/grpc over HTTP/2, with trailers) and plain HTTP requests. On Envoy: `pyvoy
+benchmarks.harness.echo_asgi:app`. On uvicorn, use the same name for HTTP only.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-Message = MutableMapping[str, Any]  # ASGI's own definition: the values depend on the message's type
+Message = MutableMapping[str, Any]  # as in ASGI: the values depend on the message's type
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 

@@ -1,6 +1,6 @@
-"""Byte echo on grpc.aio with a generic handler and uvloop: the floor under the Python host's gRPC.
+"""Byte echo on grpc.aio with a generic handler and uvloop: a lower bound for gRPC on the Python host.
 
-Run: `python benchmarks/harness/echo_grpc_aio.py PORT [CERTIFICATE KEY]`, with TLS for two files; SIGTERM ends it.
+Run: `python benchmarks/harness/echo_grpc_aio.py PORT [CERTIFICATE KEY]`. The two files enable TLS. SIGTERM stops it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import uvloop
 
 
 async def echo(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-    """Answer with the request's bytes."""
+    """Return the request's bytes."""
     return request
 
 
 class EchoHandler(grpc.GenericRpcHandler):
-    """Every method of every service is the echo."""
+    """A handler that echoes every method of every service."""
 
     def __init__(self) -> None:
         self._method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(echo)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """The same handler for whatever was called."""
+        """Return the same handler for every method."""
         return self._method
 
 

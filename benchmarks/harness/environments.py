@@ -1,6 +1,6 @@
-"""Environments outside the workspace's lock, below .peers/: one for each peer, and one that draws charts.
+"""Environments outside the workspace's lock, below .peers/: one per peer, and one that draws charts.
 
-Each is made from a lock of its own, hash-checked, and made anew when that changes.
+Each environment has its own lock with hashes, and is rebuilt when the lock changes.
 """
 
 import hashlib
@@ -13,36 +13,36 @@ from benchmarks.harness.targets import ROOT
 
 ENVIRONMENTS = ROOT / ".peers"
 PEERS = ROOT / "benchmarks" / "peers"
-# Not a peer: matplotlib, and the programs that draw with it.
+# Not a peer: the environment with matplotlib for the drawing programs.
 CHARTS = "charts"
 _STAMP = "lock.sha256"
-# A gigabyte at most, on a slow line.
+# Enough for a gigabyte on a slow connection.
 TIMEOUT_S = 1800.0
 
 
 class SetupFailed(RuntimeError):
-    """An environment could not be built; the message ends with what uv said."""
+    """An environment could not be built. The message ends with uv's output."""
 
 
 def python(name: str) -> Path:
-    """The interpreter of an environment, built or not."""
+    """Return the interpreter's path in an environment, which may not exist yet."""
     return ENVIRONMENTS / name / "bin" / "python"
 
 
 def lock_file(name: str) -> Path:
-    """The pins of an environment."""
+    """Return the lock of an environment."""
     folder = ROOT / "benchmarks" / CHARTS if name == CHARTS else PEERS / name
     return folder / "requirements.lock"
 
 
 def is_ready(name: str) -> bool:
-    """Whether the environment is there, and of the lock as it is now."""
+    """Return whether the environment exists and matches the current lock."""
     stamp = ENVIRONMENTS / name / _STAMP
     return python(name).exists() and stamp.exists() and stamp.read_text() == _fingerprint(name)
 
 
 def build(name: str) -> None:
-    """Make the environment, with the Python that runs this. Slow, and from the registry unless uv has cached it."""
+    """Build the environment with the running Python. Slow: downloads packages that uv has not cached."""
     target = ENVIRONMENTS / name
     shutil.rmtree(target, ignore_errors=True)
     _uv("venv", "--python", sys.executable, str(target))
@@ -51,7 +51,8 @@ def build(name: str) -> None:
 
 
 def draw(program: str, figures: Path, picture: Path) -> None:
-    """Draw `picture` (.svg) of `figures` (.json) with a program of benchmarks/charts/. Builds what is needed first.
+    """Draw `picture` (.svg) from `figures` (.json) with a program of benchmarks/charts/. Builds the environment if
+    needed.
 
     Raises:
         SetupFailed: the environment could not be built, or the program failed.
@@ -66,7 +67,7 @@ def draw(program: str, figures: Path, picture: Path) -> None:
 
 
 def lock(name: str) -> None:
-    """Pin anew what the environment's requirements.in asks for."""
+    """Update the lock from the environment's requirements.in."""
     wanted = lock_file(name).with_suffix(".in")
     _uv(
         *("pip", "compile", "--universal", "--generate-hashes", "--python-version", "3.11", "--upgrade"),
@@ -76,7 +77,7 @@ def lock(name: str) -> None:
 
 
 def pinned(name: str, package: str) -> str:
-    """The version of a package that the lock pins; raises SetupFailed when it is not there."""
+    """Return the version of a package in the lock. Raises SetupFailed if the lock lacks it."""
     for line in lock_file(name).read_text().splitlines():
         if line.startswith(f"{package}=="):
             return line.removeprefix(f"{package}==").split()[0]

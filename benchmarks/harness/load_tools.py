@@ -1,4 +1,4 @@
-"""The load generators, h2load for gRPC and wrk for REST: how they are run and how their output is read."""
+"""Runners and output parsers of the load generators: h2load for gRPC and wrk for REST."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from pathlib import Path
 # tool -> Debian package
 PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 GRPC_CONNECTIONS = 8
-# The tools stop by themselves; this bounds a hang.
+# Limit for a tool that does not stop by itself.
 GRACE_S = 30.0
 
 _WRK_SCRIPT = """
@@ -34,14 +34,14 @@ end
 
 
 class ToolFailed(RuntimeError):
-    """A load generator could not run or reported nothing."""
+    """A load generator could not run or reported no requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a load generator saw. Failures are transport and HTTP ones: h2load cannot see a grpc-status.
+    """Results of a load generator. Failures are transport and HTTP failures: h2load cannot see a grpc-status.
 
-    `data_bytes` are those of the answers' bodies, which tell errors from answers all the same; None from wrk.
+    `data_bytes` counts the response bodies, which reveals errors with HTTP status 200. None from wrk.
     """
 
     requests: int
@@ -54,26 +54,26 @@ class Load:
 
     @property
     def rate_per_s(self) -> float:
-        """Successful requests a second."""
+        """Successful requests per second."""
         return (self.requests - self.failures) / self.elapsed_s
 
 
 def missing_tools() -> list[str]:
-    """Debian packages to install before anything can be measured."""
+    """Return the Debian packages to install before measuring."""
     return [package for tool, package in PACKAGES.items() if shutil.which(tool) is None]
 
 
 def framed(message: bytes) -> bytes:
-    """A message as gRPC sends it, uncompressed: what h2load posts."""
+    """Frame an uncompressed message for gRPC. h2load sends the result."""
     return struct.pack(">BI", 0, len(message)) + message
 
 
 def run_h2load(
     port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path, tls: bool = False
 ) -> Load:
-    """POST a framed gRPC request for `duration_s` seconds, `in_flight` at a time over at most eight connections.
+    """Send a framed gRPC request for `duration_s` seconds, with `in_flight` requests over at most eight connections.
 
-    With `tls` whatever certificate is shown will do, as for run_wrk.
+    With `tls`, h2load accepts any certificate, like wrk.
     """
     connections = min(in_flight, GRPC_CONNECTIONS)
     log = scratch / "h2load.log"
@@ -85,7 +85,7 @@ def run_h2load(
 
 
 def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
-    """Read h2load's summary, and the percentiles from its log of requests (start, status, microseconds)."""
+    """Parse h2load's summary, and compute percentiles from its log of requests (start, status, microseconds)."""
     finished = re.search(r"finished in ([\d.]+)(s|ms|us)", output)
     counts = re.search(r"(\d+) done, (\d+) succeeded", output)
     if finished is None or counts is None or counts[1] == "0":
@@ -106,7 +106,7 @@ def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
 def run_wrk(
     port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path, tls: bool = False
 ) -> Load:
-    """POST a JSON body for `duration_s` seconds over `in_flight` connections with one request in flight on each."""
+    """Send a JSON body for `duration_s` seconds over `in_flight` connections with one request in flight on each."""
     script = scratch / "wrk.lua"
     script.write_text(_WRK_SCRIPT.format(body=body))
     command = ["wrk", "-t1", f"-c{in_flight}", f"-d{duration_s}s", "-s", str(script)]
@@ -114,7 +114,7 @@ def run_wrk(
 
 
 def parse_wrk(output: str, generator_cores: float) -> Load:
-    """Read the line that our wrk script prints."""
+    """Parse the line that our wrk script prints."""
     line = re.search(r"^RESULT (.*)$", output, re.MULTILINE)
     figures = json.loads(line[1]) if line else {"requests": 0}
     if not figures["requests"]:
@@ -130,7 +130,7 @@ def parse_wrk(output: str, generator_cores: float) -> Load:
 
 
 def percentile(ordered: Sequence[int], percent: float) -> float:
-    """The smallest of the ordered values that `percent` percent of them do not exceed; NaN of none."""
+    """Return the smallest value that at least `percent` percent of the sorted values do not exceed, or NaN if empty."""
     if not ordered:
         return math.nan
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]

@@ -1,4 +1,4 @@
-"""A network namespace that has loopback and nothing else: what runs inside it reaches nobody, and nobody reaches it."""
+"""A network namespace with only a loopback device, without connections to or from outside."""
 
 import contextlib
 import ctypes
@@ -10,9 +10,9 @@ _CLONE_NEWNET = 0x40000000
 
 
 def enter() -> str | None:
-    """Move this process, and what it starts from now on, into a new one for good; the reason where that is impossible.
+    """Move this process and its future children permanently to a new namespace. Return None, or why this failed.
 
-    To be called from the main thread before there is another: Linux moves the calling thread alone.
+    Call this from the main thread before starting other threads: Linux moves only the calling thread.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET) != 0:
@@ -25,5 +25,5 @@ def enter() -> str | None:
 
 
 def is_alone() -> bool:
-    """Whether loopback is the only network device there is."""
+    """Return whether loopback is the only network device."""
     return [name for _, name in socket.if_nameindex()] == ["lo"]

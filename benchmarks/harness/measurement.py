@@ -1,4 +1,4 @@
-"""One point of the benchmark: a load on a target, with the CPU time that the target's processes spent on it."""
+"""One point of the benchmark: a load on a target, and the CPU time of the target's processes."""
 
 import json
 import re
@@ -15,17 +15,17 @@ from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Host, P
 from tpuserve_client import Client
 
 WARM_UP_S = 1
-# The served answer goes through TensorFlow's kernels, the expected one through numpy's.
+# The server computes with TensorFlow's kernels, the expected value with numpy's.
 TOLERANCE = 1e-4
 
 
 class WrongAnswer(RuntimeError):
-    """The server answered, but not with what the model computes; nothing it was measured at would mean anything."""
+    """The server's output differs from the model's, so its measurements are meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The request as each load generator sends it: a gRPC frame and a JSON document, one row of 64 floats each."""
+    """The request of each load generator: a gRPC frame and a JSON document, one row of 64 floats each."""
 
     grpc: Path
     rest: Path
@@ -45,14 +45,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the server itself counted, from its metrics: requests answered OK and otherwise, per protocol."""
+    """The server's own counts per protocol, from its metrics: OK responses and all others."""
 
     ok: int
     not_ok: int
 
 
 def write_bodies(scratch: Path) -> Bodies:
-    """Write the request bodies once; every point sends the same."""
+    """Write the request bodies. Every point sends the same bodies."""
     x = mlp_model.example()
     bodies = Bodies(grpc=scratch / "body.grpc", rest=scratch / "body.json")
     bodies.grpc.write_bytes(framed(grpc_request(x)))
@@ -61,12 +61,12 @@ def write_bodies(scratch: Path) -> Bodies:
 
 
 def grpc_request(x: mlp_model.Floats) -> bytes:
-    """A serialized PredictRequest for the MLP."""
+    """Return a serialized PredictRequest for the MLP."""
     return predict_request(MODEL_NAME, {mlp_model.INPUT: x})
 
 
 def predict_request(model: str, inputs: Mapping[str, mlp_model.Floats], signature_name: str | None = None) -> bytes:
-    """A serialized PredictRequest, as the Python client would send it."""
+    """Return a serialized PredictRequest as the Python client encodes it."""
     from tpuserve_client.exchange import PredictCall
     from tpuserve_client.grpc_wire import GrpcWire
     from tpuserve_client.model import ModelSpec
@@ -75,12 +75,12 @@ def predict_request(model: str, inputs: Mapping[str, mlp_model.Floats], signatur
 
 
 def rest_request(x: mlp_model.Floats) -> bytes:
-    """A predict body in row form, as most REST clients send it."""
+    """Return a predict body in row form, the form of most REST clients."""
     return json.dumps({"instances": [[round(float(value), 6) for value in row] for row in x]}).encode()
 
 
 def measure(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scratch: Path) -> Point:
-    """Warm the target up, then load it for `duration_s` seconds with `in_flight` requests at any time."""
+    """Warm up the target, then load it for `duration_s` seconds with `in_flight` concurrent requests."""
     _load(target, in_flight, WARM_UP_S, bodies, scratch)
     before = target.tree.cpu_seconds()
     load = _load(target, in_flight, duration_s, bodies, scratch)
@@ -90,7 +90,7 @@ def measure(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scr
 
 
 def check_answer(server: Mapping[Protocol, Target]) -> None:
-    """Ask the server once by each protocol with a real client; WrongAnswer unless both give what the model computes."""
+    """Send one request per protocol with a real client. Raises WrongAnswer if a response is not the model's output."""
     x = mlp_model.example(rows=3)
     with Client(f"127.0.0.1:{server['grpc'].port}") as client:
         _compare("gRPC", client.predict(MODEL_NAME, {mlp_model.INPUT: x})[mlp_model.OUTPUT], x)
@@ -104,7 +104,7 @@ def _compare(protocol: str, got: object, x: mlp_model.Floats) -> None:
 
 
 def read_served(server: Mapping[Protocol, Target]) -> dict[Protocol, Served]:
-    """The server's own counts of predict requests so far."""
+    """Return the server's own counts of predict requests so far."""
     text = http_get(server["rest"].port, "/metrics").decode()
     return {protocol: parse_served(text, protocol) for protocol in server}
 
@@ -123,13 +123,13 @@ def parse_served(text: str, protocol: Protocol) -> Served:
 
 
 def samples(page: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
-    """Labels and value of each sample of a metric on a Prometheus page."""
+    """Yield labels and value of each sample of a metric on a Prometheus page."""
     for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", page, re.MULTILINE):
         yield dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)
 
 
 def memory(server: Mapping[Protocol, Target]) -> Memory:
-    """Resident memory of the server's process tree."""
+    """Return the resident memory of the server's process tree."""
     return server["grpc"].tree.memory()
 
 

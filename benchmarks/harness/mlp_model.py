@@ -1,7 +1,7 @@
-"""The benchmark's model: a float32 MLP 64 -> 128 -> 10 with fixed random weights, and its SavedModel with a manifest.
+"""The benchmark's model: a float32 MLP 64 -> 128 -> 10 with fixed random weights, as a SavedModel with a manifest.
 
-Writing needs TensorFlow and is done in a process of its own (`mlp_model.py BASE [DEEP_LAYERS]`), so
-that the process that measures stays light. The weights are numpy's: answers can be checked without TensorFlow.
+Writing needs TensorFlow and runs in a separate process (`mlp_model.py BASE [DEEP_LAYERS]`), which keeps the measuring
+process small. The weights come from numpy. Checking outputs does not need TensorFlow.
 """
 
 import datetime
@@ -24,7 +24,7 @@ VERSION = 1
 
 
 def weights() -> tuple[Floats, Floats]:
-    """The two layers' weights, shapes (64, 128) and (128, 10), the same on every call."""
+    """Return the two layers' weights, shapes (64, 128) and (128, 10), the same on every call."""
     random = np.random.default_rng(20)
     hidden = random.normal(0.0, FEATURES**-0.5, (FEATURES, HIDDEN)).astype(np.float32)
     out = random.normal(0.0, HIDDEN**-0.5, (HIDDEN, CLASSES)).astype(np.float32)
@@ -32,12 +32,12 @@ def weights() -> tuple[Floats, Floats]:
 
 
 def example(rows: int = 1) -> Floats:
-    """An input of shape (rows, 64), the same on every call."""
+    """Return an input of shape (rows, 64), the same on every call."""
     return np.random.default_rng(rows).random((rows, FEATURES), np.float32)
 
 
 def expected(x: Floats) -> Floats:
-    """The model's output for x of shape (n, 64): shape (n, 10)."""
+    """Return the model's output for x of shape (n, 64): shape (n, 10)."""
     hidden, out = weights()
     y: Floats = np.maximum(x @ hidden, np.float32(0)) @ out
     return y
@@ -46,8 +46,8 @@ def expected(x: Floats) -> Floats:
 def write(base: Path, deep_layers: int = 0) -> Path:
     """Write version 1 below `base` and return its directory. Imports TensorFlow.
 
-    With `deep_layers` it has a second signature, `deep`, of as many layers of 256 by 256: 0.26 MB and seven graph nodes
-    each, for a version that takes long to load while the first signature stays quick to answer.
+    `deep_layers` adds a second signature, `deep`, with that many layers of 256 by 256. Each layer has 0.26 MB and seven
+    graph nodes. Such a version loads slowly, while its first signature stays fast.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Processes a benchmark starts: CPU time and memory of the whole tree from /proc, and a certain end. Linux only."""
+"""Process trees of a benchmark: CPU time and memory from /proc, and reliable shutdown. Linux only."""
 
 import contextlib
 import ctypes
@@ -19,26 +19,26 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory of a tree. RSS counts a page once per process that maps it, PSS shares it among them."""
+    """Resident memory of a process tree. RSS counts a shared page once per process, PSS divides it among them."""
 
     rss_mb: float
     pss_mb: float
 
 
 class ServerDied(RuntimeError):
-    """A server ended, or did not answer in time; the message ends with the last lines it wrote."""
+    """A server ended, or did not answer in time. The message ends with its last log lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTree:
-    """A started process and everything below it."""
+    """A started process and its descendants."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     @property
     def members(self) -> list[psutil.Process]:
-        """The root and all its descendants that are alive."""
+        """The root and its living descendants."""
         try:
             root = psutil.Process(self.process.pid)
             return [root, *root.children(recursive=True)]
@@ -46,37 +46,37 @@ class ProcessTree:
             return []
 
     def cpu_seconds(self) -> float:
-        """User and system time spent so far by the living members and by the children they have reaped."""
+        """Return the user and system time of the living members and of the children they have reaped."""
         members = self.members
         while True:
             seconds = sum(_cpu_seconds(member) for member in members)
-            # The time of a member that ends meanwhile could be in neither its own nor its parent's, or in both.
+            # If a member ends during the loop, its time may be missing or counted twice. Read the times again.
             before, members = members, self.members
             if members == before:
                 return seconds
 
     def memory(self) -> Memory:
-        """Resident memory now, in MB of 10^6 bytes."""
+        """Return the current resident memory in MB of 10^6 bytes."""
         members = self.members
         rss = sum(_rss_bytes(member) for member in members)
         pss = sum(_pss_bytes(member.pid) for member in members)
         return Memory(rss_mb=rss / 1e6, pss_mb=pss / 1e6)
 
     def check_alive(self) -> None:
-        """Raise ServerDied when the root has ended."""
+        """Raise ServerDied if the root has ended."""
         if self.process.poll() is not None:
             raise ServerDied(f"ended with exit code {self.process.returncode}:\n{self.log_tail()}")
 
     def log_tail(self) -> str:
-        """The last lines that the tree wrote."""
+        """Return the last lines of the tree's output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
 
 
 @contextlib.contextmanager
 def started(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Iterator[ProcessTree]:
-    """Run a command for the duration of the block; the whole tree is gone after it, whatever happened inside.
+    """Run a command for the duration of the block, and always end the whole tree afterwards.
 
-    Should this process be killed outright, the kernel sends SIGTERM to the one it started.
+    If this process is killed, the kernel sends SIGTERM to the started process.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -96,7 +96,7 @@ def started(command: Sequence[str], log: Path, environment: Mapping[str, str] | 
 
 
 def exit_on_sigterm() -> None:
-    """Make SIGTERM end this process as an exception does, so that every `with` on the stack stops what it started."""
+    """Make SIGTERM raise SystemExit, so that every `with` on the stack stops its processes."""
     signal.signal(signal.SIGTERM, _exit_on_signal)
 
 
@@ -112,7 +112,7 @@ def _stop(tree: ProcessTree) -> None:
     except subprocess.TimeoutExpired:
         tree.process.kill()
         tree.process.wait()
-    # Whoever outlived the root (or started during the stop) was still ours to end.
+    # Kill the members that outlived the root or started during the stop.
     for member in members:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()

@@ -1,4 +1,4 @@
-"""What is measured: the model server and the byte echoes, each on both hosts, started on free loopback ports."""
+"""Targets of the measurements: the model server and the byte echoes on both hosts, on free loopback ports."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ MODEL_NAME = "mlp"
 GRPC_PATH = "/tensorflow.serving.PredictionService/Predict"
 REST_PATH = f"/v1/models/{MODEL_NAME}:predict"
 READY_TIMEOUT_S = 120.0
-# Between two looks at a port that is not open yet; a process that dies meanwhile is noticed at once.
+# Pause between attempts to connect. The benchmark notices at once if the process dies.
 _RETRY_S = 0.05
 
 
@@ -43,9 +43,9 @@ class Target:
 
 @contextlib.contextmanager
 def echoes(host: Host, scratch: Path, tls: "Pem | None" = None) -> Iterator[dict[Protocol, Target]]:
-    """The byte echoes on a host: one Envoy for both protocols, or grpc.aio and uvicorn beside each other.
+    """Start the byte echoes on a host: Envoy for both protocols, or grpc.aio and uvicorn.
 
-    With `tls` they show that certificate, and answer nobody in the clear.
+    With `tls`, they use that certificate and refuse connections without TLS.
     """
     grpc_port, rest_port = free_port(), free_port()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -87,9 +87,10 @@ def model_server(
     ready_timeout_s: float = READY_TIMEOUT_S,
     program: Sequence[str] = (),
 ) -> Iterator[dict[Protocol, Target]]:
-    """`tpuserve serve` with the model on a host, ready to answer; `environment` is added to this process' own.
+    """Run `tpuserve serve` with the model on a host, and wait until it is ready. Adds `environment` to this process's
+    own.
 
-    `program`: what takes its place, and its flags.
+    `program` is a command with arguments that replaces `tpuserve serve`. It gets the same flags.
     """
     grpc_port, rest_port = free_port(), free_port()
     command = [
@@ -110,7 +111,7 @@ def model_server(
 
 
 def write_model(base: Path, scratch: Path, deep_layers: int = 0) -> None:
-    """Write the MLP's SavedModel below `base`, in a process of its own because that needs TensorFlow."""
+    """Write the MLP's SavedModel below `base` in a separate process, because that needs TensorFlow."""
     command = [sys.executable, str(Path(mlp_model.__file__)), str(base), str(deep_layers)]
     with started(command, scratch / "model.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
         tree.process.wait(READY_TIMEOUT_S)
@@ -119,20 +120,20 @@ def write_model(base: Path, scratch: Path, deep_layers: int = 0) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on at the moment."""
+    """Return a TCP port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def http_get(port: int, path: str) -> bytes:
-    """The body of a GET on loopback; raises OSError (urllib's errors are) for anything but an answer of 2xx."""
+    """Return the body of a GET on loopback. Raises OSError (such as urllib's) for any status other than 2xx."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
         return bytes(response.read())
 
 
 def http_post(port: int, path: str, body: bytes) -> bytes:
-    """The body of the answer to a JSON POST on loopback; raises OSError for anything but an answer of 2xx."""
+    """Return the response body of a JSON POST on loopback. Raises OSError for any status other than 2xx."""
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
     with urllib.request.urlopen(request, timeout=5) as response:
@@ -164,7 +165,7 @@ def _wait_until_ready(
     target: Target, ask_http: Callable[[int], None], ready_timeout_s: float = READY_TIMEOUT_S
 ) -> None:
     try:
-        # For gRPC an open port is enough here: what it answers is checked before and after the measurement.
+        # For gRPC an open port is enough here: the benchmark checks responses before and after the measurement.
         _retry(target, _connect if target.protocol == "grpc" else ask_http, ready_timeout_s)
     except ServerDied as error:
         raise ServerDied(f"{target.kind} on {target.host} {error}") from None

@@ -1,4 +1,4 @@
-"""What the load generators send to the byte echoes: a model's answer, so that what comes back can be read as one."""
+"""Request bodies of the load generators for the byte echoes: a model's response, so that echoes are valid responses."""
 
 import json
 
@@ -9,7 +9,7 @@ from tpuserve_formats.messages import official
 
 
 def grpc_answer() -> bytes:
-    """A serialized PredictResponse of 0.3 KB: one row of 64 floats."""
+    """Return a serialized PredictResponse of 0.3 KB: one row of 64 floats."""
     answer = official.PredictResponse()
     answer.model_spec.name = MODEL_NAME
     answer.outputs[mlp_model.OUTPUT].CopyFrom(tensor.to_proto(mlp_model.example()))
@@ -17,13 +17,16 @@ def grpc_answer() -> bytes:
 
 
 def golden_answer() -> bytes:
-    """What answers are compared with, as load tests keep it; not the very bytes, so that it takes reading."""
+    """Return the expected response in the format of load tests.
+
+    Its bytes differ from the echoed ones, so that a comparison must parse them.
+    """
     answer = official.PredictResponse()
     answer.outputs[mlp_model.OUTPUT].CopyFrom(tensor.to_proto(mlp_model.example()))
     return bytes(answer.SerializeToString())
 
 
 def rest_answer() -> bytes:
-    """The same as a REST server answers in columns; 0.7 KB."""
+    """Return the same response as a REST body in columns, 0.7 KB."""
     rows = [[round(float(value), 6) for value in row] for row in mlp_model.example()]
     return json.dumps({"outputs": rows}).encode()

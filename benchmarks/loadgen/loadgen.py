@@ -1,8 +1,9 @@
-"""What a request costs the load generator, beside plain Locust, h2load and wrk before the same byte echo. Linux only.
+"""Measure the load generator's cost per request next to plain Locust, h2load and wrk, on a byte echo. Linux only.
 
-Run: `.venv/bin/python -m benchmarks loadgen [--quick] [--tls] [--json]`. About 4 minutes; `--quick`
-about 1. `--tls`, which has all of them over TLS, too, takes twice as long.
-Generators take turns, round after round, so that all see the same machine; figures are medians over the rounds.
+Run: `.venv/bin/python -m benchmarks loadgen [--quick] [--tls] [--json]`. About 4 minutes, or 1 with `--quick`. `--tls`
+repeats every measurement over TLS and takes twice as long.
+
+Generators alternate in each round, so that all run under the same conditions. Figures are medians over the rounds.
 """
 
 import json
@@ -28,16 +29,18 @@ from benchmarks.loadgen.body import grpc_answer, rest_answer
 from tests.support.certificates import Authority, Pem
 
 USERS = 32
-# What the generator is to reach of plain Locust's rate.
+# Goal for the generator's rate, as a share of plain Locust's.
 SHARE = 0.8
 PLAIN, CLOSED, OPEN = "plain Locust", "tpuserve loadtest, closed", "tpuserve loadtest, open"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One generator's turn. `lag_p99_ms` and `limits`, of our own: how late it was, and why its run is not trusted.
+    """One generator's turn. `lag_p99_ms` (send delay) and `limits` (why its run is not trusted) are for our generator
+    only.
 
-    `cpu_s` is of the measured time, in which there are connections already, but for the tools, which have no warm-up.
+    `cpu_s` covers the measured time, when connections are already open. For the tools, which have no warm-up, it
+    includes opening them.
     """
 
     protocol: Protocol
@@ -52,21 +55,21 @@ class Turn:
 
     @property
     def rate_per_s(self) -> float:
-        """Requests a second, good or bad."""
+        """Requests per second, including failures."""
         return self.requests / self.seconds
 
     @property
     def cpu_s_per_1000(self) -> float:
-        """The generator's own CPU, user and system, by the thousand requests."""
+        """The generator's own CPU time, user and system, per 1000 requests."""
         return 1000 * self.cpu_s / self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A generator's medians, and what they are of plain Locust's in the same rounds, over TLS too or not.
+    """Medians of one generator, and their ratios to plain Locust's in the same rounds, with or without TLS.
 
-    `rate_share` and `cpu_share`: above 1 is better than plain Locust in both. `clear_share`: the generator's own
-    requests for a CPU-second over TLS, of those in the clear in the same rounds; None for those in the clear.
+    For `rate_share` and `cpu_share`, values above 1 are better than plain Locust. `clear_share` is the generator's
+    requests per CPU-second over TLS, relative to those without TLS in the same rounds. It is None without TLS.
     """
 
     protocol: Protocol
@@ -87,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The echoes, and how long each turn takes. With `ca`, who has signed their certificates, all goes over TLS."""
+    """The echoes, and the duration of a turn. With `ca`, the authority of their certificates, all requests use TLS."""
 
     targets: dict[Protocol, Target]
     seconds: int
@@ -95,7 +98,7 @@ class Bench:
     ca: Path | None = None
 
     def round(self, protocol: Protocol) -> list[Turn]:
-        """Every generator once. The open load comes at the share of plain Locust's rate that it is to reach."""
+        """Run every generator once. The open load runs at the goal's share of plain Locust's rate."""
         plain = self._python(protocol, PLAIN, self._plain(protocol))
         rate = max(round(SHARE * plain.rate_per_s), 1)
         return [
@@ -146,7 +149,10 @@ class Bench:
 
 
 def lines(turns: Sequence[Turn]) -> list[Line]:
-    """Medians by protocol and generator, in the order of their first turns; ratios are of turns of the same round."""
+    """Return the medians by protocol and generator, in the order of their first turns.
+
+    Ratios compare turns of the same round.
+    """
     by_kind: dict[tuple[Protocol, bool, str], list[Turn]] = {}
     for turn in turns:
         by_kind.setdefault((turn.protocol, turn.tls, turn.generator), []).append(turn)
@@ -174,7 +180,7 @@ def lines(turns: Sequence[Turn]) -> list[Line]:
 
 
 def print_lines(found: Sequence[Line], console: Console) -> None:
-    """The table, what is to be reached, and what did not go well."""
+    """Print the table, the goals and the failures."""
     with_tls = any(line.tls for line in found)
     table = Table("before", "generator", "rate/s", "CPU-s per 1000", "rate", "requests per CPU-s", "sent late, p99")
     if with_tls:
@@ -212,7 +218,7 @@ def print_lines(found: Sequence[Line], console: Console) -> None:
 @click.option("--tls", is_flag=True, help="All of them over TLS, too, in turn: what TLS costs a request.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
 def main(seconds: int, rounds: int, protocols: str, quick: bool, tls: bool, as_json: bool) -> None:
-    """Hold one process of the load generator, open and closed, against plain Locust, h2load and wrk.
+    """Compare one process of the load generator, open and closed, with plain Locust, h2load and wrk.
 
     Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 measured, 1 something failed, 2 usage.
     """
@@ -246,7 +252,7 @@ def main(seconds: int, rounds: int, protocols: str, quick: bool, tls: bool, as_j
 
 @contextmanager
 def _benches(scratch: Path, seconds: int, *, tls: bool) -> Iterator[list[Bench]]:
-    """In the clear, and with `tls` over TLS."""
+    """Start the echoes without TLS, and with `tls` also over TLS."""
     with ExitStack() as stack:
         benches = [Bench(_targets(stack, scratch, None), seconds, scratch)]
         if tls:

@@ -1,4 +1,4 @@
-"""What `tpuserve loadtest` says of servers whose truth is known: one stalls, one's device takes a set time.
+"""Compare reports of `tpuserve loadtest` with servers of known behaviour: a stalling server, a device of known speed.
 
 Run: `.venv/bin/python -m benchmarks loadtest stall|search|batched [--seeds N]`.
 """
@@ -31,26 +31,26 @@ WHY_CLOSED_HIDES = (
     "meanwhile nobody timed. Requests of the open load came all the same, and waited."
 )
 NOT_SHOWN = "Not as it should be: the open load's p99 is to be above {0:g} ms, the closed one's below."
-# Of a stall of a second, on a server that answers in milliseconds.
+# Latency that reveals a stall of one second, on a server that otherwise answers in milliseconds.
 SHOWN_MS = 500.0
-# What `search` is to find the truth within.
+# Largest error allowed for `search`, as a share of the true rate.
 CLOSE = 0.05
-# Columns of a table written to a file or a pipe.
+# Width of a table written to a file or a pipe, in columns.
 LOG_WIDTH = 120
-# A batch of 8 takes 28 ms; 99 % of requests shall be answered within 100 ms.
+# A batch of 8 takes 28 ms. The objective is 100 ms for 99 % of requests.
 BATCHED = Device("batched", t0_s=0.020, per_row_s=0.001, max_rows=8, latency_s=0.100)
 _BATCHED_ARRIVALS = 300_000
 
 
 @click.group()
 def main() -> None:
-    """Loads servers whose truth is known."""
+    """Load servers of known behaviour."""
     exit_on_sigterm()
 
 
 @main.command()
 def stall() -> None:
-    """A closed and an open load of 10 s before a server that stops for a second in the middle."""
+    """Run a closed and an open load of 10 s on a server that stops for a second in the middle."""
     table = Table("load", "requests", "p50 ms", "p99 ms", "max ms")
     totals = []
     for load in (("--users", str(STALL_USERS)), ("--rate", "200")):
@@ -78,7 +78,7 @@ def stall() -> None:
 @click.option("--duration", default="60s", show_default=True, help="Of each try.")
 @click.option("--side-by-side", default=5, show_default=True, help="Searches at once, each with its own server.")
 def search(seeds: int, duration: str, side_by_side: int) -> None:
-    """The highest rate that the digits model holds on a server before a scripted device: searched for and computed."""
+    """Compare the highest sustainable rate of the digits model on a scripted device, searched and computed."""
     console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
     told = Console(stderr=True)
     told.print("computing the truth, in virtual time")
@@ -120,7 +120,7 @@ def _print_found(found: list[Found], truth: float, console: Console) -> None:
 @click.option("--seeds", default=10, show_default=True, help="Searches, each with arrivals of its own.")
 @click.option("--seconds", default=60.0, show_default=True, help="Of each try, in virtual time.")
 def batched(seeds: int, seconds: float) -> None:
-    """The highest rate that the server's own batcher holds before a scripted device, in virtual time."""
+    """Search the highest sustainable rate of the server's own batcher on a scripted device, in virtual time."""
     truth = _true_batched_rate()
     console = Console()
     console.print(f"True rate: {truth:.1f}/s, of {_BATCHED_ARRIVALS:,} arrivals")
@@ -134,14 +134,14 @@ def batched(seeds: int, seconds: float) -> None:
 
 
 class _Batched:
-    """Tries rates as `tpuserve loadtest search` does, with its arrivals and its judgement."""
+    """Tries rates like `tpuserve loadtest search`, with its arrivals and its judgement."""
 
     def __init__(self, seed: int, seconds: float) -> None:
         self._seed = 10_000 * seed
         self._seconds = seconds
 
     def attempt(self, rate_per_s: float) -> Probe:
-        """Up to four runs, until what is late tells."""
+        """Run up to four times, until the share of late requests gives a clear result."""
         sample, words = Sample(0, 0), ""
         for _ in range(4):
             self._seed += 1

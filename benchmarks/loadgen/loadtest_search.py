@@ -1,7 +1,7 @@
-"""`tpuserve loadtest search` beside the truth: the digits model, served for real before a device whose times are set.
+"""Compare `tpuserve loadtest search` with the true rate: the digits model, served on a device of known speed.
 
-The truth comes from the server's own batcher in virtual time, with the same sizes and the same device. It knows nothing
-of network and processes, which take a millisecond or two: the device is so slow that they do not matter.
+The server's own batcher gives the true rate in virtual time, with the same sizes and the same device. It excludes
+network and processes, which take one or two milliseconds. The device is so slow that they do not matter.
 """
 
 import json
@@ -26,9 +26,9 @@ from benchmarks.harness.targets import ROOT, model_server
 Tell: TypeAlias = Callable[[str], None]
 
 MODEL = "digits"
-# A batch of 32 takes 152 ms; 99 % of requests shall be answered within 360 ms.
+# A batch of 32 takes 152 ms. The objective is 360 ms for 99 % of requests.
 DEVICE = Device(MODEL, t0_s=0.120, per_row_s=0.001, max_rows=32, latency_s=0.360, max_in_flight=2)
-# Without being told the search would begin at half of what one user gets, which takes minutes more.
+# By default, the search begins at half of one user's rate, which takes minutes longer.
 FIRST_PER_S = 64
 _ARRIVALS = 100_000
 _SEEDS = 4
@@ -38,10 +38,10 @@ _SAVE = "import sys; from examples.digits.model import build; build('float32').s
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one search came to. `rate_per_s` is None where it found none; `problem` says why.
+    """Result of one search. `rate_per_s` is None if it found none; `problem` gives the reason.
 
-    `first`: how the first try went, at a third of the truth, where no request is late in virtual time: what was late
-    there was so because of the machine.
+    `first` describes the first try, at a third of the true rate. No request is late there in virtual time, so the
+    machine causes any late request.
     """
 
     seed: int
@@ -51,12 +51,12 @@ class Found:
     first: str
 
     def error(self, truth_per_s: float) -> float:
-        """How far from the truth, as a share of it; all of it where nothing was found."""
+        """Return the relative error, or -1 if no rate was found."""
         return (self.rate_per_s or 0.0) / truth_per_s - 1
 
 
 def true_rate() -> float:
-    """The highest rate of which 99 % are in time."""
+    """Return the highest rate at which 99 % of requests are in time."""
     setting = greedy_setting(DEVICE)
     high = DEVICE.max_rows / DEVICE.cost_s(DEVICE.max_rows)
     low = 0.5 * high
@@ -69,7 +69,7 @@ def true_rate() -> float:
 
 
 def write_digits(scratch: Path) -> Path:
-    """Export the example's model, with random weights: what it answers does not matter here. Its base path."""
+    """Export the example's model with random weights, since its outputs do not matter. Return its base path."""
     sizes = ",".join(map(str, DEVICE.sizes))
     source, base = scratch / "digits.keras", scratch / "models" / MODEL
     _run([sys.executable, "-c", _SAVE, str(source)])
@@ -80,13 +80,13 @@ def write_digits(scratch: Path) -> Path:
 def searches(
     base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str, tell: Tell
 ) -> Generator[Found, None, None]:
-    """So many at once, each with a server of its own, as they finish; `tell` gets what each tries, from threads.
+    """Run `side_by_side` searches at once, each on its own server, and yield results as they finish.
 
-    Those that run are ended when it is closed.
+    Threads pass progress lines to `tell`. Closing the generator stops the running searches.
     """
     running = Running()
     with ExitStack() as stack, ThreadPoolExecutor(side_by_side) as pool:
-        # All before the first search: a server that starts takes seconds of the machine from those that are measured.
+        # Start all servers before the first search: a starting server takes seconds of CPU time from the measured ones.
         ports: Queue[int] = Queue()
         for index in range(min(side_by_side, seeds)):
             ports.put(stack.enter_context(_serve(base, scratch / str(index))))
@@ -95,13 +95,13 @@ def searches(
             for done in as_completed(begun):
                 yield done.result()
         finally:
-            # Should one have failed, or this process be ended: those that have not begun, and then the others.
+            # After a failure or a signal, cancel the pending searches, then stop the running ones.
             pool.shutdown(wait=False, cancel_futures=True)
             running.end()
 
 
 class Running:
-    """Processes that threads have started, to be ended by another thread. Every method may be called by any thread."""
+    """Processes that threads have started, and that another thread can stop. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,14 +110,14 @@ class Running:
 
     @contextmanager
     def counted(self, process: "subprocess.Popen[str]") -> Iterator[None]:
-        """Among those that `end` ends, for as long as the block lasts; an exception in it ends the process, too."""
+        """Register the process with `end` for the duration of the block. An exception in the block stops it, too."""
         with self._lock:
             self._processes.add(process)
             if self._ended:
                 process.terminate()
         try:
             yield
-        except BaseException:  # SystemExit, too: who leaves the block waits for the process
+        except BaseException:  # SystemExit too, because leaving the block waits for the process
             process.terminate()
             raise
         finally:
@@ -125,7 +125,7 @@ class Running:
                 self._processes.discard(process)
 
     def end(self) -> None:
-        """End them, and each that is counted afterwards. Does not wait."""
+        """Stop all registered processes and those registered later. Does not wait."""
         with self._lock:
             self._ended = True
             for process in self._processes:
@@ -134,7 +134,7 @@ class Running:
 
 @contextmanager
 def _serve(base: Path, scratch: Path) -> Iterator[int]:
-    """A server before the scripted device; its gRPC port."""
+    """Start a server with the scripted device, and return its gRPC port."""
     scratch.mkdir()
     times = (f"{1000 * DEVICE.t0_s:g}", f"{1000 * DEVICE.per_row_s:g}")
     program = [sys.executable, str(Path(__file__).with_name("scripted_server.py")), *times]
@@ -170,9 +170,9 @@ def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell, running: 
 def loadtest(
     *arguments: str, tell: Tell = lambda line: None, running: Running | None = None
 ) -> dict[str, Any]:  # a JSON document
-    """Its report. The generator shares this machine with the server: where it is late, that is a note.
+    """Run `tpuserve loadtest` and return its report. A late generator is only a note, because it shares the machine.
 
-    `tell` gets the lines of its progress. Who has given `running` may end it.
+    `tell` receives the lines of its progress. The owner of `running` can stop it.
     """
     program = str(Path(sys.executable).with_name("tpuserve-loadtest"))
     command = [program, *arguments, "--generator-limit", "note", "--json"]

@@ -1,8 +1,9 @@
-"""The load generator of `tpuserve loadtest` in one process before a byte echo, which has no metadata to ask for.
+"""One process of `tpuserve loadtest`'s load generator on a byte echo, which has no metadata.
 
-Run by loadgen.py: `python benchmarks/loadgen/ours.py grpc|rest PORT SECONDS USERS RATE [CA]`, one of USERS and RATE
-being 0; over TLS for a file of authorities.
-At the end it prints a line of JSON, as loadgen_plain.py does, and why the run would not be trusted.
+loadgen.py runs it: `python benchmarks/loadgen/ours.py grpc|rest PORT SECONDS USERS RATE [CA]`. One of USERS and RATE is
+0. CA is a file of authorities, and enables TLS.
+
+At the end it prints a line of JSON, like plain.py, with the reasons why the run would not be trusted.
 """
 
 import json
@@ -17,7 +18,7 @@ WARM_UP_S = 1.0
 
 
 def main() -> None:
-    """Run one load with everything that a run records, one answer of a hundred compared with what it should be."""
+    """Run one load with all records of a load test, and compare one response in a hundred with the expected one."""
     give_process_to_gevent()
     from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH
     from benchmarks.loadgen.body import golden_answer, grpc_answer, rest_answer
@@ -50,7 +51,7 @@ def main() -> None:
         "requests": requests,
         "failures": measured.total.failures,
         "seconds": measured.span_s,
-        # The engine tells cores of the whole run; the warm-up is loaded as the rest is.
+        # The engine reports cores of the whole run. The warm-up has the same load as the rest.
         "cpu_s": measured.cores[0] * measured.span_s,
         "lag_p99_ms": verdict.lag_p99_ms,
         "limits": verdict.limits,

@@ -1,10 +1,11 @@
-"""Plain Locust as its documentation has it, one user class for each protocol: what our generator is held against.
+"""Reference for our load generator: plain Locust as in its documentation, one user class per protocol.
 
-Run by loadgen.py: `LOADGEN_SECONDS=5 locust -f benchmarks/loadgen/plain.py --headless -u 32 -r 32
---host 127.0.0.1:PORT GrpcUser`. The warm-up of a second begins after as many answers as there are users. The run then
+loadgen.py runs it: `LOADGEN_SECONDS=5 locust -f benchmarks/loadgen/plain.py --headless -u 32 -r 32 --host
+127.0.0.1:PORT GrpcUser`. The warm-up of one second begins when there are as many responses as users. The run then
 measures for LOADGEN_SECONDS, prints a line of JSON (its requests, failures, seconds and CPU seconds), and ends.
-Over TLS for a file of authorities in LOADGEN_CA; for HTTP --host is https://… then, whose certificate Locust does not
-check.
+
+A file of authorities in LOADGEN_CA enables TLS. For HTTP, --host is then https://…; Locust does not verify its
+certificate.
 """
 
 import json
@@ -39,7 +40,7 @@ def _channel(address: str) -> grpc.Channel:
 
 
 class GrpcUser(User):  # type: ignore[misc]  # Locust ships no annotations
-    """Sends as soon as it has an answer; all users share one channel. The message is encoded beforehand."""
+    """A user that sends the next request after each response. All users share one channel and an encoded message."""
 
     wait_time = constant(0)
 
@@ -53,7 +54,7 @@ class GrpcUser(User):  # type: ignore[misc]  # Locust ships no annotations
 
     @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
     def predict(self) -> None:
-        """One request, told to Locust as its documentation shows."""
+        """Send one request, and report it to Locust as in its documentation."""
         start_s = time.perf_counter()
         length, error = 0, None
         try:
@@ -72,7 +73,7 @@ class GrpcUser(User):  # type: ignore[misc]  # Locust ships no annotations
 
 
 class RestUser(FastHttpUser):  # type: ignore[misc]  # Locust ships no annotations
-    """Sends as soon as it has an answer, each user over its own connection."""
+    """A user that sends the next request after each response, on its own connection."""
 
     wait_time = constant(0)
     _body = rest_answer()
@@ -80,7 +81,7 @@ class RestUser(FastHttpUser):  # type: ignore[misc]  # Locust ships no annotatio
 
     @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
     def predict(self) -> None:
-        """One request."""
+        """Send one request."""
         self.client.post(REST_PATH, data=self._body, headers=self._headers)
 
 
@@ -92,7 +93,7 @@ def _measure(environment: Any, **_: object) -> None:  # noqa: ANN401  # Locust s
         return total.num_requests, total.num_failures, time.perf_counter(), time.process_time()
 
     def measure() -> None:
-        # Locust starts the clock of --run-time before its users: on a busy machine they may get no measured time.
+        # Locust starts the clock of --run-time before its users. On a busy machine no measured time may be left.
         while total.num_requests < environment.parsed_options.num_users:
             gevent.sleep(0.05)
         gevent.sleep(WARM_UP_S)

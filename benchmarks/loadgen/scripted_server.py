@@ -1,7 +1,7 @@
-"""`tpuserve serve` before a device that takes a set time: the real host and batcher, and the model's own answers.
+"""`tpuserve serve` on a device of known speed: the real host and batcher, and the model's own outputs.
 
-Run as `tpuserve serve`, with a batch's fixed time and its time by the row before its flags, in milliseconds:
-`python benchmarks/loadgen/scripted_server.py 60 2 --host_backend=python --model_name=digits --model_base_path=...`.
+Run like `tpuserve serve`, with a batch's fixed time and its time per row, in milliseconds, before the flags: `python
+benchmarks/loadgen/scripted_server.py 60 2 --host_backend=python --model_name=digits --model_base_path=...`.
 """
 
 import sys
@@ -23,9 +23,9 @@ from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 @dataclass
 class ScriptedServable:
-    """Batches follow each other on the device without a gap, as on a TPU: one is dispatched while another runs.
+    """A servable on a device that runs batches without a gap, like a TPU: the next batch is dispatched while one runs.
 
-    The model itself runs in `dispatch`, in a part of the time that the device is said to take.
+    `dispatch` runs the model itself, in less than the scripted time of the device.
     """
 
     model: Servable
@@ -35,16 +35,16 @@ class ScriptedServable:
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """The model's."""
+        """The model's signatures."""
         return self.model.signatures
 
     @property
     def device(self) -> str:
-        """Not the model's."""
+        """Name of the device, which is not the model's."""
         return "scripted"
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "ScriptedRun":
-        """Begin when all that was dispatched before has finished. One thread alone calls: the model's share of it."""
+        """Start after all earlier dispatches have finished. Only the thread of the model's device share calls this."""
         rows = len(next(iter(inputs.values())))
         self.free_s = max(self.free_s, time.monotonic()) + self.cost_s(rows)
         return ScriptedRun(self.model.dispatch(signature_name, inputs, output_names).result(), self.free_s)
@@ -69,7 +69,7 @@ class ScriptedRun:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedExecutor:
-    """Puts what another executor loads onto the scripted device."""
+    """An executor that moves the models of another executor to the scripted device."""
 
     executor: TensorFlowOnDemand
     cost_s: Callable[[int], float]
@@ -77,12 +77,12 @@ class ScriptedExecutor:
     kind: str = "cpu"
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> ScriptedServable:
-        """As the executor."""
+        """Load with the wrapped executor."""
         model = self.executor.load(servable_id, version)
         return ScriptedServable(model, self.cost_s)
 
     def tracer(self) -> Tracer:
-        """As the executor."""
+        """Return the tracer of the wrapped executor."""
         return self.executor.tracer()
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     def scripted(options: TensorFlowOptions) -> ScriptedExecutor:
         return ScriptedExecutor(TensorFlowOnDemand(options), lambda rows: (t0_ms + per_row_ms * rows) / 1000)
 
-    # The object graph has no place for a device like this one, nor should it: `build` makes its executor by this name.
+    # The object graph must not know this device. `build` creates its executor by this name.
     app.TensorFlowOnDemand = scripted  # type: ignore[assignment,attr-defined]
     serve()
 

@@ -1,7 +1,7 @@
-"""What the server costs beyond its hosts: a small MLP over gRPC and REST beside a byte echo, on both hosts. Linux only.
+"""Measure the server's overhead: a small MLP over gRPC and REST next to a byte echo, on both hosts. Linux only.
 
-Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 4 minutes; `--quick` about 2.
-Everything is started here, on loopback, and stopped again whatever happens.
+Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 4 minutes, or 2 with `--quick`. The benchmark
+starts all processes on loopback, and always stops them.
 """
 
 import json
@@ -28,7 +28,7 @@ WIDTH = 132
 
 @dataclass
 class Run:
-    """One run of the benchmark and what it has found so far."""
+    """One run of the benchmark and its results so far."""
 
     duration_s: int
     scratch: Path
@@ -38,7 +38,7 @@ class Run:
     warnings: list[str]
 
     def measure_host(self, host: Host, bodies: Bodies, model_base: Path | None) -> None:
-        """Measure the echoes on a host and, where there is a model, the server, side by side."""
+        """Measure the echoes on a host, alternating with the server if there is a model."""
         with echoes(host, self.scratch) as echo:
             if model_base is None:
                 self.measure_points({}, echo, bodies)
@@ -52,7 +52,7 @@ class Run:
                 self.warnings += compare_counts(host, before, measurement.read_served(server), self.points)
 
     def measure_points(self, server: dict[Protocol, Target], echo: dict[Protocol, Target], bodies: Bodies) -> None:
-        """The echo and the server one after the other at every load, so that both see the same machine."""
+        """Measure the echo and the server in turn at every load, so that both run under the same conditions."""
         for protocol, in_flight in ((protocol, load) for protocol in PROTOCOLS for load in IN_FLIGHT):
             for target in (targets[protocol] for targets in (echo, server) if protocol in targets):
                 what = f"{target.kind} on {target.host}, {protocol}, {in_flight} in flight"
@@ -66,10 +66,11 @@ class Run:
 def compare_counts(
     host: Host, before: dict[Protocol, Served], after: dict[Protocol, Served], points: list[Point]
 ) -> Iterator[str]:
-    """Warn where the server's own counts say otherwise: h2load takes any answer of HTTP 200 for a success.
+    """Warn if the server's own counts disagree: h2load counts any HTTP 200 response as a success.
 
-    The server counts the warm-up and our own checks too, so it must have counted at least what the tools did. A tool
-    hangs up on its last requests, which may then count as cancelled: at most one for each that was in flight.
+    The server also counts the warm-up and the checks, so its count must be at least that of the tools. A tool closes
+    its connections during its last requests, which may count as cancelled. These are at most one per in-flight request,
+    for the warm-up and for the measurement.
     """
     for protocol in after:
         mine = [p for p in points if (p.host, p.kind, p.protocol) == (host, "server", protocol)]

@@ -1,4 +1,4 @@
-"""The benchmark's outcome: every point beside its echo, memory, and the goals set for it beside what was got."""
+"""Report of the benchmark: every point next to its echo, memory, and the goals with the figures reached."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure that is to be reached. `got` is None when this run did not measure it."""
+    """One goal. `got` is None if this run did not measure it."""
 
     name: str
     wanted: str
@@ -32,7 +32,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything one run found out. `load_before` is the machine's 1-minute load average before it began."""
+    """All results of one run. `load_before` is the machine's 1-minute load average before the run."""
 
     duration_s: int
     cores: int
@@ -42,7 +42,7 @@ class Outcome:
     warnings: tuple[str, ...]
 
     def point(self, host: str, kind: str, protocol: str, in_flight: int) -> Point | None:
-        """The point measured there, if it was."""
+        """Return the point, or None if it was not measured."""
         return self._by_key().get((host, kind, protocol, in_flight))
 
     def _by_key(self) -> dict[Key, Point]:
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def goals(outcome: Outcome) -> list[Goal]:
-    """The goals beside what this run got."""
+    """Return the goals with the figures of this run."""
     found = [_cpu(outcome, "envoy", "grpc", MAX_GRPC_CPU), _envoy_over_python(outcome)]
     found += [_cpu(outcome, host, "rest", MAX_REST_CPU) for host in ("envoy", "python")]
     found += [_lone_p50(outcome, protocol) for protocol in ("grpc", "rest")]
@@ -59,7 +59,7 @@ def goals(outcome: Outcome) -> list[Goal]:
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:
-    """The outcome as JSON data; times in ms, CPU in seconds per 1000 requests, memory in MB of 10^6 bytes."""
+    """Return the outcome as JSON data: times in ms, CPU in seconds per 1000 requests, memory in MB of 10^6 bytes."""
     return {
         "duration_s": outcome.duration_s,
         "cores": outcome.cores,

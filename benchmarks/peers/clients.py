@@ -1,4 +1,6 @@
-"""Clients for what the load generators cannot see: right answers, and the neighbours of a bad row and a large body."""
+"""Clients for checks that the load generators cannot do: correct outputs, and the effects of a bad row and a large
+body.
+"""
 
 import asyncio
 import socket
@@ -21,16 +23,16 @@ from tpuserve_client.errors import TpuserveError
 TIMEOUT_S = 60.0
 CHECKED = 64
 ROUNDS, GOOD_A_ROUND = 31, 15
-# Askers with a connection each: a server that ties connections to threads stalls only those of one of them.
+# Several clients with one connection each: a server with one thread per connection stalls only some of them.
 ASKERS, PAUSE_S = 8, 0.01
 STEADY_S, AFTERWARDS_S = 2.0, 0.5
-# A server may need as long as this for a body of 99 MB; the longest seen is 25 s.
+# Timeout for a body of 99 MB. The longest time measured is 25 s.
 LARGE_TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """Good requests of one row sent at once with a bad one, over and over: how many failed; what the bad ones got."""
+    """Good one-row requests sent together with a bad one, in rounds: good failures, and accepted bad requests."""
 
     good: int
     good_failed: int
@@ -40,7 +42,7 @@ class Poisoned:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The slowest small request before and while a large body was sent, read and answered; and the answer to that."""
+    """The slowest small request before a large body and during it, and the response to the large body."""
 
     steady_worst_ms: float
     worst_ms: float
@@ -49,14 +51,14 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A small request: when it began, on the monotonic clock, and how long it took. A failed one counts too."""
+    """A small request: its start on the monotonic clock, and its duration. Includes failed requests."""
 
     started_s: float
     took_s: float
 
 
 async def check_answers(wire: Wire, port: int) -> None:
-    """Ask with different rows at the same time, so that they share batches; WrongAnswer unless each gets its own."""
+    """Send different rows concurrently, so that they share batches. Raises WrongAnswer if outputs are mixed up."""
     rows = np.random.default_rng(7).random((CHECKED, mlp_model.FEATURES), np.float32)
     bodies = [wire.encode(row[None]) for row in rows]
     try:
@@ -67,20 +69,20 @@ async def check_answers(wire: Wire, port: int) -> None:
 
 
 async def answer_size(wire: Wire, port: int) -> int:
-    """The bytes of an answer over gRPC to the request that the load generator sends."""
+    """Return the size in bytes of a gRPC response to the load generator's request."""
     (answer,) = await _ask_grpc(wire, port, [wire.encode(mlp_model.example())])
     return len(answer)
 
 
 def compare(wire: Wire, rows: Floats, answers: Sequence[bytes]) -> None:
-    """Raise WrongAnswer unless answer i is what the model computes of row i."""
+    """Raise WrongAnswer unless answer i is the model's output for row i."""
     for row, answer, expected in zip(rows, answers, mlp_model.expected(rows), strict=True):
         if not is_right(wire, row, answer):
             raise WrongAnswer(f"{wire.protocol}: expected {expected}, got {answer[:300]!r}")
 
 
 def is_right(wire: Wire, row: Floats, answer: bytes) -> bool:
-    """Whether the answer is what the model computes of that row, shape (64,)."""
+    """Return whether the response is the model's output for that row, shape (64,)."""
     try:
         got = wire.decode(answer)
     except (ValueError, KeyError, TypeError, DecodeError, TpuserveError):
@@ -90,15 +92,17 @@ def is_right(wire: Wire, row: Floats, answer: bytes) -> bool:
 
 
 async def poison(wire: Wire, port: int) -> Poisoned:
-    """Send a bad request beside good ones, over and over; a good one must get its own answer to count as fine."""
+    """Send a bad request together with good ones, in many rounds. A good one must get its own output to count as
+    successful.
+    """
     rows = np.random.default_rng(8).random((GOOD_A_ROUND, mlp_model.FEATURES), np.float32)
     good, bad = [wire.encode(row[None]) for row in rows], bad_body(wire)
     failed = accepted = 0
     async with _http() as client:
         for turn in range(ROUNDS):
-            # Not always in the same place of the batch.
+            # Vary the position in the batch.
             bodies = [*good[: turn % len(good)], bad, *good[turn % len(good) :]]
-            # Some servers close the connection after an error: the bad one has its own, or a good one would meet that.
+            # Some servers close the connection after an error, so the bad request uses its own.
             replies = await asyncio.gather(*(_post(client, wire, port, body, close=body is bad) for body in bodies))
             accepted += replies.pop(turn % len(good)) is not None
             failed += sum(
@@ -108,14 +112,14 @@ async def poison(wire: Wire, port: int) -> Poisoned:
 
 
 async def stall(wire: Wire, port: int, large: bytes) -> Stall:
-    """Ask small requests all the time, post the large body meanwhile, and see who waited for it."""
+    """Send small requests continuously, post the large body meanwhile, and measure their delay."""
     asked: list[Asked] = []
     begun, done = asyncio.Event(), asyncio.Event()
     async with _http() as client, asyncio.TaskGroup() as tasks:
         for _ in range(ASKERS):
             tasks.create_task(_keep_asking(client, wire, port, asked, begun, done))
         await asyncio.sleep(STEADY_S)
-        # A slow machine may not have come to the first yet; what fails counts too, so that this ends.
+        # On a slow machine the first request may not have ended yet. Failures count too, so the wait ends.
         await begun.wait()
         sent_s = time.monotonic()
         answer = await _post_beside(wire, port, large)
@@ -125,7 +129,7 @@ async def stall(wire: Wire, port: int, large: bytes) -> Stall:
 
 
 def worst_ms(asked: Sequence[Asked], sent_s: float) -> tuple[float, float]:
-    """The longest of those that were over when the large body was sent, and of the others; NaN where there is none."""
+    """Return the longest duration of requests that ended before the large body was sent, and of the others, or NaN."""
     before = [one.took_s for one in asked if one.started_s + one.took_s <= sent_s]
     during = [one.took_s for one in asked if one.started_s + one.took_s > sent_s]
     return 1000 * max(before, default=np.nan), 1000 * max(during, default=np.nan)
@@ -140,7 +144,7 @@ async def _keep_asking(
     done: asyncio.Event,
 ) -> None:
     body = wire.encode(mlp_model.example())
-    # The first opens the connection.
+    # The first request opens the connection.
     await _post(client, wire, port, body)
     while not done.is_set():
         started_s = time.monotonic()
@@ -151,7 +155,7 @@ async def _keep_asking(
 
 
 async def _post_beside(wire: Wire, port: int, body: bytes) -> str:
-    """Post from a thread with a plain socket: on the event loop the sending itself would hold the small requests up."""
+    """Post from a thread with a plain socket. On the event loop, sending would delay the small requests."""
     answers: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -167,17 +171,17 @@ async def _post_beside(wire: Wire, port: int, body: bytes) -> str:
 
 
 def _post_plainly(wire: Wire, port: int, body: bytes) -> str:
-    """The status of the answer, or what came instead of one."""
+    """Return the status of the response, or a description of the failure."""
     head = f"POST {wire.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=LARGE_TIMEOUT_S) as connection:
             try:
                 connection.sendall(head.encode())
-                # Not joined to the head: copying it would hold this process's small requests up.
+                # Sent separately, because joining it to the head would copy it and delay the small requests.
                 connection.sendall(body)
             except ConnectionError:
-                # Refused in the middle: the reason may still be there to be read.
+                # The server refused the body early. Its response may still be readable.
                 return _status(connection.recv(4096))
             return _status(connection.recv(4096))
     except TimeoutError:
@@ -206,7 +210,7 @@ async def _ask_grpc(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[byte
 
 
 async def _post(client: httpx.AsyncClient, wire: Wire, port: int, body: bytes, *, close: bool = False) -> bytes | None:
-    """The answer of a 2xx; None for any other and for a broken connection."""
+    """Return the response body, or None for a status other than 2xx and for a broken connection."""
     headers = {"connection": "close"} if close else {}
     try:
         reply = await client.post(f"http://127.0.0.1:{port}{wire.path}", content=body, headers=headers)

@@ -1,4 +1,4 @@
-"""Everything that is measured of one server: loads, memory, and how it treats good requests beside bad company."""
+"""All measurements of one server: loads, memory, and the effects of bad and large requests on good ones."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from benchmarks.peers.servers import Serving
 from benchmarks.peers.wire import Wire, large_body
 
 IN_FLIGHT = 32
-# The slowest to reach a steady state takes three.
+# The slowest server takes three seconds to reach a steady state.
 WARM_UP_S = 4
 LONE_WARM_UP_S = 1
 LARGE_BYTES = 99_000_000
@@ -30,7 +30,7 @@ _RETRY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A server under load by one protocol. CPU is of its whole process tree, in seconds per 1000 requests."""
+    """A server under load over one protocol. CPU is of its whole process tree, in seconds per 1000 requests."""
 
     protocol: Protocol
     load: Load
@@ -40,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found out about a server."""
+    """Results of one server."""
 
     points: tuple[Point, ...]
     memory: Memory
@@ -49,9 +49,9 @@ class Measured:
 
 
 def measure(serving: Serving, seconds: int, scratch: Path, progress: Callable[[str], None]) -> Measured:
-    """Wait until the server answers right, load it by each protocol, then treat it badly.
+    """Wait until the server's outputs are correct, load it over each protocol, then send bad and large requests.
 
-    Raises ServerDied, ToolFailed, or WrongAnswer, in which case nothing that was measured would mean anything.
+    Raises ServerDied, ToolFailed, or WrongAnswer. After WrongAnswer, all measurements are meaningless.
     """
     wait_until_ready(serving)
     _check_all(serving)
@@ -67,14 +67,14 @@ def measure(serving: Serving, seconds: int, scratch: Path, progress: Callable[[s
 
 
 def wait_until_ready(serving: Serving) -> None:
-    """Ask until every protocol gives an answer, whatever it is; ServerDied when none comes in time."""
+    """Send requests until every protocol returns a response of any status. Raises ServerDied after a timeout."""
     give_up_s = time.monotonic() + READY_TIMEOUT_S
     for wire in serving.subject.wires:
         while not _answers(wire, serving.ports[wire.protocol]):
             serving.tree.check_alive()
             if time.monotonic() > give_up_s:
                 raise ServerDied(f"gave no answer within {READY_TIMEOUT_S:.0f} s:\n{serving.tree.log_tail()}")
-            # Longer than a sleep only when the server ends meanwhile, which the next look reports.
+            # Wait like a sleep, but return at once if the server ends. The next check reports that.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 serving.tree.process.wait(_RETRY_S)
 
@@ -109,7 +109,7 @@ def _measure_point(serving: Serving, wire: Wire, seconds: int, scratch: Path, pr
 
 
 def check_size(load: Load, answer_bytes: int) -> None:
-    """WrongAnswer where the answers had too few bytes: an error over gRPC is of HTTP 200 too, and has no body."""
+    """Raise WrongAnswer if the responses have too few bytes: a gRPC error also has HTTP status 200, but no body."""
     successes = load.requests - load.failures
     expected = successes * (FRAME_HEADER_BYTES + answer_bytes)
     if load.data_bytes is not None and load.data_bytes < expected:
@@ -117,7 +117,7 @@ def check_size(load: Load, answer_bytes: int) -> None:
 
 
 def write_body(wire: Wire, scratch: Path) -> Path:
-    """The request of one row as the load generator sends it."""
+    """Write the load generator's request of one row, and return its path."""
     body = scratch / f"body.{wire.protocol}"
     message = wire.encode(mlp_model.example())
     body.write_bytes(framed(message) if wire.protocol == "grpc" else message)

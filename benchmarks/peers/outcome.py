@@ -1,4 +1,4 @@
-"""What a run of peers.py found out, as data: written to a JSON file, and read from one to be reported again."""
+"""Results of a run of peers.py, written to a JSON file and read from one for a new report."""
 
 import datetime
 import json
@@ -16,7 +16,9 @@ from benchmarks.peers.measurement import Measured, Point
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One server. `problem` says why it was not measured, and is empty where it was; `failed` that it was tried."""
+    """Result of one server. `problem` is the reason why it was not measured, or empty. `failed`: its measurement
+    failed.
+    """
 
     name: str
     title: str
@@ -27,7 +29,7 @@ class Result:
     failed: bool = False
 
     def point(self, protocol: Protocol) -> Point | None:
-        """The loads by that protocol, if the server has it and was measured."""
+        """Return the loads over that protocol, or None if there are none."""
         points = self.measured.points if self.measured else ()
         return next((point for point in points if point.protocol == protocol), None)
 
@@ -43,7 +45,7 @@ class Outcome:
     results: tuple[Result, ...]
 
     def result(self, name: str) -> Result | None:
-        """What was found out about a server, if it was asked for."""
+        """Return the result of a server, or None if the run did not include it."""
         return next((result for result in self.results if result.name == name), None)
 
     def write(self, file: Path) -> None:
@@ -53,7 +55,7 @@ class Outcome:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """What `write` wrote; raises OSError, or ValueError for any other file."""
+        """Read a file from `write`. Raises OSError, or ValueError for any other file."""
         try:
             document = json.loads(file.read_text())
             results = tuple(_result(result) for result in document.pop("results"))
@@ -63,12 +65,12 @@ class Outcome:
 
 
 def today() -> str:
-    """The date in UTC, as YYYY-MM-DD."""
+    """Return the date in UTC, as YYYY-MM-DD."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def machine(cpuinfo: str) -> str:
-    """What decides how fast a small model runs here: the number of cores, and the extensions in /proc/cpuinfo."""
+    """Return the properties that decide the speed of a small model: cores, and extensions in /proc/cpuinfo."""
     flags = set(cpuinfo.split())
     names = [name for flag, name in (("avx512f", "AVX512"), ("amx_tile", "AMX")) if flag in flags]
     extensions = f" ({', '.join(names)})" if names else ""

@@ -1,7 +1,7 @@
-"""tpuserve beside other model servers with the same model on the same machine, in one run. Linux only.
+"""Compare tpuserve with other model servers, with the same model on the same machine, in one run. Linux only.
 
-Run: `.venv/bin/python -m benchmarks peers [--only triton,mlserver] [--json FILE]`. 8 minutes for all.
-Everything is started here, in a network that has loopback and nothing else where that can be had, and stopped again.
+Run: `.venv/bin/python -m benchmarks peers [--only triton,mlserver] [--json FILE]`. 8 minutes for all servers. The
+benchmark starts all processes, if possible in a network with only loopback, and always stops them.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ def main(
     setup_only: bool,
     lock: bool,
 ) -> None:
-    """Measure rate, latency, CPU, memory and manners of tpuserve and of six other servers, one after the other."""
+    """Measure rate, latency, CPU, memory and fault isolation of tpuserve and of six other servers in turn."""
     exit_on_sigterm()
     subjects = _chosen(only)
     console = Console(stderr=True, highlight=False, markup=False)
@@ -107,12 +107,12 @@ def _measure_all(subjects: Iterable[Subject], seconds: int, console: Console) ->
 
 
 def _measure(subject: Subject, model: Path, seconds: int, exposed: str | None, console: Console) -> Result:
-    """One server; whatever goes wrong with it is its result, and the others' turn comes all the same."""
+    """Measure one server. An error becomes part of its result, and the run continues with the other servers."""
     result = Result(subject.name, subject.title, version(subject), subject.batching, None)
     if subject.loopback_only and exposed:
         return dataclasses.replace(result, problem=f"it would listen on every address, and {exposed}")
     console.print(f"{subject.title}: starting")
-    # Short, and of its own: servers put UNIX sockets below it, whose paths may have 107 characters.
+    # A short path: servers create UNIX sockets below it, whose paths are limited to 107 characters.
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as directory:
         try:
             with serving(subject, model, Path(directory)) as running:

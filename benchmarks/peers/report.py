@@ -1,4 +1,4 @@
-"""A run of peers.py as Markdown, for the terminal and for docs/performance.md."""
+"""Markdown report of a run of peers.py, for the terminal and for docs/performance.md."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ from benchmarks.harness.targets import PROTOCOLS, Protocol
 from benchmarks.peers.measurement import IN_FLIGHT, LARGE_BYTES, Point
 from benchmarks.peers.outcome import Outcome
 
-# Whom the others are compared with: the host that is the default.
+# Reference for the comparison: the default host.
 OURS = "tpuserve-envoy"
 GOALS = {"triton": 5.0, "mlserver": 8.0}
-# A load average above which what is measured competes with something else.
+# Load average above which other processes disturb the measurements.
 BUSY = 1.0
 WIDTH = 120
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
@@ -20,7 +20,7 @@ _PROTOCOL_NAMES: dict[Protocol, str] = {"rest": "HTTP, JSON", "grpc": "gRPC"}
 
 
 def markdown(outcome: Outcome, chart: str | None = None) -> str:
-    """The whole report; `chart` is where its picture lies, seen from the document."""
+    """Return the whole report. `chart` is the path of its image relative to the document."""
     parts = [_opening(outcome), _table(_LOAD_HEADINGS, _load_rows(outcome)), _LOAD_NOTE]
     parts += [f"![Requests a second and CPU per request of each server]({chart})"] if chart else []
     parts += [_table(_GOAL_HEADINGS, _goal_rows(outcome)), _COMPANY_NOTE]
@@ -33,7 +33,7 @@ def markdown(outcome: Outcome, chart: str | None = None) -> str:
 
 
 def insert(document: str, report: str) -> str:
-    """The document with the report between its markers instead of what is there; ValueError where there are none."""
+    """Replace the report between the document's markers. Raises ValueError if the document has no markers."""
     head, begin, rest = document.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -42,19 +42,19 @@ def insert(document: str, report: str) -> str:
 
 
 def rate_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
-    """Our rate over the other's by the same protocol, if both were measured."""
+    """Return our rate over the other's on the same protocol, or None if one was not measured."""
     ours, theirs = _both(outcome, name, protocol)
     return ours.load.rate_per_s / theirs.load.rate_per_s if ours and theirs and theirs.load.rate_per_s else None
 
 
 def cpu_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
-    """The other's CPU per request over ours by the same protocol, if both were measured."""
+    """Return the other's CPU per request over ours on the same protocol, or None if one was not measured."""
     ours, theirs = _both(outcome, name, protocol)
     return theirs.cpu_s_per_1000 / ours.cpu_s_per_1000 if ours and theirs and ours.cpu_s_per_1000 else None
 
 
 def save_between_markers(document: Path, report: str) -> None:
-    """Put the report into a file; raises ValueError where it has no markers."""
+    """Write the report into a file. Raises ValueError if the file has no markers."""
     document.write_text(insert(document.read_text(), report))
 
 
@@ -129,7 +129,7 @@ def _company_rows(outcome: Outcome) -> Iterator[list[str]]:
 
 
 def _wrapped(part: str) -> str:
-    """Prose in lines of the documents' width; tables and pictures as they are."""
+    """Wrap prose to the width of the documents. Tables and images stay unchanged."""
     return part if part.startswith(("|", "!")) else textwrap.fill(part, WIDTH, break_on_hyphens=False)
 
 
@@ -138,7 +138,7 @@ def _times(value: float | None) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterator[list[str]]) -> str:
-    """Nothing at all where there are no rows."""
+    """Return a Markdown table, or "" without rows."""
     lines = [_line(row) for row in rows]
     return "\n".join([_line(headings), _line(["---"] * len(headings)), *lines]) if lines else ""
 

@@ -1,4 +1,4 @@
-"""The benchmark's SavedModel as a plain function, for the servers that have no way of their own to load one."""
+"""The benchmark's SavedModel as a function, for servers that cannot load a SavedModel."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ MAX_BATCH = 32
 
 
 def load(directory: str) -> Callable[[Floats], Floats]:
-    """The default signature, from (n, 64) to (n, 10), called once so that its first request pays for nothing more."""
+    """Return the default signature, from (n, 64) to (n, 10). Calls it once, so that the first request is fast."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
@@ -25,7 +25,7 @@ def load(directory: str) -> Callable[[Floats], Floats]:
         y: Floats = signature(x=tf.constant(x))[OUTPUT].numpy()
         return y
 
-    # The loaded object owns the variables: it has to live as long as the function.
+    # The loaded object owns the variables, so it must live as long as the function.
     predict.model = model  # type: ignore[attr-defined]
     for rows in (1, MAX_BATCH):
         predict(np.zeros((rows, FEATURES), np.float32))

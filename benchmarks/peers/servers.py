@@ -1,4 +1,4 @@
-"""The servers that are compared: what each is started with, how it is asked, and how it batches."""
+"""The compared servers: start command, protocols and batching of each."""
 
 import contextlib
 import importlib.metadata
@@ -18,8 +18,9 @@ PROGRAMS = ROOT / "benchmarks" / "peers"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A server to be measured. `batching` says in words what it was told; `package` is the distribution whose
-    version counts; `host` is set for our own alone.
+    """A server to measure. `batching` describes its batching settings for the report.
+
+    `package` is the distribution whose version is reported. `host` is set only for tpuserve.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A subject that is up: its processes, and the port on loopback for each protocol it has."""
+    """A running subject: its processes, and the port on loopback for each of its protocols."""
 
     subject: Subject
     tree: ProcessTree
@@ -105,7 +106,7 @@ SUBJECTS = (
 
 
 def version(subject: Subject) -> str:
-    """The release that is measured, as its lock or our own distribution says."""
+    """Return the measured release, from the peer's lock or from our own distribution."""
     if subject.host is not None:
         return importlib.metadata.version(subject.package)
     return environments.pinned(subject.name, subject.package)
@@ -113,7 +114,7 @@ def version(subject: Subject) -> str:
 
 @contextlib.contextmanager
 def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]:
-    """The subject with the model of that version's directory; up, but perhaps not ready yet."""
+    """Start the subject with the model in the directory `version`. It may not be ready yet."""
     if subject.host is not None:
         with model_server(subject.host, version.parent, scratch) as targets:
             ports = {protocol: target.port for protocol, target in targets.items()}
@@ -127,13 +128,13 @@ def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]
 
 
 def _environment(name: str, scratch: Path) -> dict[str, str]:
-    """What the peers' programs run under: nothing of our own environment's packages, no reports to their makers."""
+    """Return the environment of a peer's program, without our own packages and without usage reports."""
     programs = environments.python(name).parent
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return inherited | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(PROGRAMS),
-        # Triton's Python stub takes the first libpython it finds: it has to be this interpreter's.
+        # Triton's Python stub loads the first libpython that it finds, which must be this interpreter's.
         "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
         "HOME": str(scratch),
         "TMPDIR": str(scratch),

@@ -1,4 +1,4 @@
-"""How each server is asked: where to, and the bytes of a request and of its answer. No connection here."""
+"""Protocols of the servers: path, request bytes and response bytes, without connections."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One protocol of one kind of server. `encode` takes rows of shape (n, 64), `decode` gives shape (n, 10)."""
+    """One protocol of one kind of server. `encode` takes rows of shape (n, 64), `decode` returns shape (n, 10)."""
 
     protocol: Protocol
     path: str
@@ -32,15 +32,15 @@ class Wire:
 
 
 def bad_body(wire: Wire) -> bytes:
-    """A request over HTTP that no model can answer: its only row is a number short of the 64."""
+    """Return an HTTP request that no model can answer: its only row lacks one of the 64 numbers."""
     return wire.encode(mlp_model.example()[:, :-1])
 
 
 def large_body(wire: Wire, size_bytes: int) -> bytes:
-    """A request over HTTP of at least `size_bytes`: well-formed JSON whose only row has millions of numbers."""
+    """Return an HTTP request of at least `size_bytes`: well-formed JSON whose only row has millions of numbers."""
     body = wire.encode(mlp_model.example()).decode()
     row = json.dumps(_row(mlp_model.example()[0]))[1:-1]
-    # The row's text again and again: formatting eleven million numbers one by one would take a minute.
+    # Repeat the row's text: formatting eleven million numbers would take a minute.
     return body.replace(row, ", ".join([row] * (size_bytes // len(row) + 1))).encode()
 
 
@@ -74,11 +74,11 @@ def _infer_json_answer(answer: bytes) -> Floats:
 
 @functools.cache
 def _inference() -> dict[str, Any]:
-    """The protocol's message classes by name, made from the .proto file."""
+    """Return the protocol's message classes by name, made from the .proto file."""
     source = ROOT / "benchmarks" / "peers" / "inference.proto"
     with tempfile.TemporaryDirectory() as directory:
         described = Path(directory) / "inference.bin"
-        # Not in this process: the compiler brings a protobuf of its own, which dies beside TensorFlow's.
+        # A separate process, because the compiler's own protobuf crashes next to TensorFlow's.
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{source.parent}", f"--descriptor_set_out={described}"]
         subprocess.run([*command, source.name], check=True)
         files = descriptor_pb2.FileDescriptorSet.FromString(described.read_bytes())
@@ -118,12 +118,12 @@ def _rows_json_answer(answer: bytes) -> Floats:
     return np.asarray(json.loads(answer), np.float32)
 
 
-# TensorFlow Serving's protocols; KServe's v1 over HTTP is the same.
+# TensorFlow Serving's protocols. KServe's v1 over HTTP is the same.
 PREDICT_REST = Wire("rest", REST_PATH, rest_request, _predictions)
 PREDICT_GRPC = Wire("grpc", GRPC_PATH, grpc_request, _predict_response)
 # The Open Inference Protocol (KServe's v2).
 INFER_REST = Wire("rest", f"/v2/models/{MODEL_NAME}/infer", _infer_json, _infer_json_answer)
 INFER_GRPC = Wire("grpc", "/inference.GRPCInferenceService/ModelInfer", _infer_request, _infer_response)
-# What a handler of one's own takes: a row, or an array of rows.
+# Protocols of custom handlers: a row, or an array of rows.
 ROW_REST = Wire("rest", "/predict", _row_json, _row_json_answer)
 ROWS_REST = Wire("rest", "/predict", _rows_json, _rows_json_answer)

@@ -1,7 +1,7 @@
-"""Versions come and go under load: what is left in memory after a hundred, and what requests notice. Linux only.
+"""Replace versions under load: memory use after a hundred reloads, and the effect on requests. Linux only.
 
-Run: `.venv/bin/python -m benchmarks reload` for the soak (about 6 minutes a host), `--swap` for latencies
-(about 1). Everything is started here, on loopback, and stopped again whatever happens.
+Run: `.venv/bin/python -m benchmarks reload` for the soak (about 6 minutes per host), `--swap` for latencies (about 1).
+The benchmark starts all processes on loopback, and always stops them.
 """
 
 import json
@@ -34,19 +34,19 @@ from benchmarks.harness.targets import (
 from benchmarks.reload.tools import Latency, LightLoad, Load, latency, publish, retire, wait_for
 from tpuserve_client import Client
 
-# A version takes a second or two of CPU to load; its first signature answers in 20 µs.
+# Loading a version takes one or two seconds of CPU. Its first signature answers in 20 µs.
 DEEP_LAYERS = 150
 POLL_FLAG = "--file_system_poll_wait_seconds=0.2"
 LIGHT_PAUSE_S = 0.02
-# Of the second half of a soak, how far its memory may spread.
+# Largest spread of memory allowed in the second half of a soak.
 LEVEL = 0.05
-# Before the first swap and after each, so that there is a steady state to compare with.
+# Pause before the first swap and after each, which gives a steady state for comparison.
 CALM_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The server after a version was replaced: resident MB (10^6) and threads of its process tree."""
+    """The server after a reload: resident MB (10^6) and threads of its process tree."""
 
     rss_mb: float
     threads: int
@@ -63,14 +63,14 @@ class Soak:
 
     @property
     def spread(self) -> float:
-        """Of resident memory over the second half: largest over smallest, less one."""
+        """Spread of resident memory over the second half: largest over smallest, minus one."""
         half = [reload.rss_mb for reload in self.reloads[len(self.reloads) // 2 :]]
         return max(half) / min(half) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Latencies of one protocol away from swaps and during them."""
+    """Latencies of one protocol outside and during swaps."""
 
     host: Host
     protocol: Protocol
@@ -82,12 +82,12 @@ class Swap:
 
     @property
     def ratio(self) -> float:
-        """Of p99 during swaps to p99 away from them."""
+        """p99 during swaps over p99 outside them."""
         return self.during.p99_ms / self.steady.p99_ms
 
 
 def soak(host: Host, template: Path, count: int, scratch: Path, console: Console) -> Soak:
-    """Replace the version `count` times, one after the other."""
+    """Replace the version `count` times in sequence."""
     base = scratch / f"soak-{host}"
     base.mkdir()
     publish(template, base, 1)
@@ -108,7 +108,7 @@ def soak(host: Host, template: Path, count: int, scratch: Path, console: Console
 
 
 def swap(host: Host, protocol: Protocol, template: Path, options: "SwapOptions", scratch: Path) -> Swap:
-    """Load one protocol at a steady rate and replace the version a few times meanwhile."""
+    """Load one protocol at a steady rate, and replace the version several times meanwhile."""
     base = scratch / f"swap-{host}-{protocol}"
     base.mkdir()
     publish(template, base, 1)
@@ -130,7 +130,7 @@ def swap(host: Host, protocol: Protocol, template: Path, options: "SwapOptions",
             load.stop()
         after = measurement.read_served(server)[protocol]
         measurement.check_answer(server)
-    # The first second warms connections up.
+    # Drop the first second, which warms up the connections.
     samples = [sample for sample in samples if sample.started_s > samples[0].started_s + 1]
     failures = sum(not sample.ok for sample in samples) + after.not_ok - before.not_ok
     steady, during = (latency(samples, spans, inside=inside) for inside in (False, True))
@@ -139,7 +139,7 @@ def swap(host: Host, protocol: Protocol, template: Path, options: "SwapOptions",
 
 @dataclass(frozen=True, slots=True)
 class SwapOptions:
-    """How much load, for how long, and how many swaps in it."""
+    """Rate, number of swaps and request bodies of a swap measurement."""
 
     rate_per_s: int
     swaps: int
@@ -147,12 +147,12 @@ class SwapOptions:
 
     @property
     def duration_s(self) -> int:
-        """Long enough for every swap; h2load's log ends with it."""
+        """Duration that suffices for every swap. h2load writes its log only until then."""
         return int(CALM_S + self.swaps * (CALM_S + 7))
 
 
 def replace(rest: Target, template: Path, base: Path, version: int) -> None:
-    """Publish `version`, wait until it serves and its predecessor is gone, and delete that one's files."""
+    """Publish `version`, wait until it is available and its predecessor has ended, and delete the latter's files."""
     publish(template, base, version)
     wait_for(rest, {version: "AVAILABLE", version - 1: "END"})
     retire(base, version - 1)
@@ -164,7 +164,7 @@ def _look(target: Target) -> Reload:
 
 
 def print_soaks(soaks: list[Soak], console: Console) -> None:
-    """Every tenth reload, and the verdict."""
+    """Print every tenth reload, and the verdict."""
     for each in soaks:
         table = Table(title=f"{each.host}: {len(each.reloads)} reloads, {each.requests} requests")
         for column in ("reload", "RSS MB", "threads"):
@@ -181,7 +181,7 @@ def print_soaks(soaks: list[Soak], console: Console) -> None:
 
 
 def print_swaps(swaps: list[Swap], console: Console) -> None:
-    """A row for each host and protocol."""
+    """Print one row per host and protocol."""
     table = Table(title="latency in ms, away from swaps and during them")
     columns = ["host", "protocol", "req/s", "swaps", "steady p50", "p99", "max", "swap p50", "p99", "max"]
     for column in (*columns, "p99 ratio", "failed"):
@@ -202,7 +202,7 @@ def print_swaps(swaps: list[Swap], console: Console) -> None:
 @click.option("--hosts", default="envoy,python", show_default=True, help="Hosts to measure, separated by commas.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
 def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, as_json: bool) -> None:
-    """Replace a 40 MB model over and over under load; resident memory and threads, or latencies.
+    """Replace a 40 MB model repeatedly under load. Measure resident memory and threads, or latencies.
 
     Needs h2load (Debian: nghttp2-client) for --swap. Exit codes: 0 measured, 1 something failed, 2 usage.
     """

@@ -1,4 +1,4 @@
-"""What the reload benchmark is made of: versions published and awaited, and a load whose every request has a time."""
+"""Tools of the reload benchmark: publishing and awaiting versions, and a load that records each request's time."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Target,
 
 CONNECTIONS = 4
 LOAD_TIMEOUT_S = 120.0
-# Between two looks at a version's state: short beside a load, long beside a request.
+# Interval between polls of a version's state: short relative to a load, long relative to a request.
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A request of a load generator: when it began (seconds since the epoch), how long it took, whether it got 200."""
+    """A request of a load generator: start (seconds since the epoch), latency, and whether its status is 200."""
 
     started_s: float
     latency_us: int
@@ -32,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of the requests in some span of time."""
+    """Latency statistics of the requests in some intervals."""
 
     requests: int
     p50_ms: float
@@ -41,10 +41,10 @@ class Latency:
 
 
 class Load:
-    """h2load at a steady rate, whoever answers how fast, logging each request; runs beside what is measured."""
+    """h2load at a steady rate, independent of response times, with a log of each request. Runs in the background."""
 
     def __init__(self, target: Target, rate_per_s: int, duration_s: int, bodies: Bodies, scratch: Path) -> None:
-        """Start it. It ends by itself after `duration_s`."""
+        """Start h2load. It ends after `duration_s`."""
         self._log = scratch / "reload.log"
         self._log.unlink(missing_ok=True)
         self._duration_s = duration_s
@@ -62,7 +62,7 @@ class Load:
         return [*command, f"http://127.0.0.1:{target.port}{REST_PATH}"]
 
     def finish(self) -> list[Sample]:
-        """Wait for the end; every request there was. Raises ToolFailed."""
+        """Wait for the end, and return all requests. Raises ToolFailed."""
         try:
             status = self._process.wait(self._duration_s + 30)
         except subprocess.TimeoutExpired:
@@ -73,16 +73,16 @@ class Load:
         return parse_log(self._log.read_text())
 
     def stop(self) -> None:
-        """End it now, whatever it is doing."""
+        """Kill h2load."""
         self._process.kill()
         self._process.wait()
 
 
 class LightLoad:
-    """A request every `pause_s` on a thread of its own, for the length of the `with` block."""
+    """Sends a request every `pause_s` seconds on its own thread, for the duration of the `with` block."""
 
     def __init__(self, ask: Callable[[], object], pause_s: float) -> None:
-        """`ask` sends one request and raises when it fails."""
+        """Create the load. `ask` sends one request, and raises an exception if it fails."""
         self.sent = 0
         self.failures: list[str] = []
         self._ask = ask
@@ -104,18 +104,20 @@ class LightLoad:
             try:
                 self._ask()
             except Exception as error:
-                # Whatever it is, a request has failed, and the next is sent all the same.
+                # Count every exception as a failed request, and send the next one.
                 self.failures.append(f"{type(error).__name__}: {error}")
 
 
 def parse_log(log: str) -> list[Sample]:
-    """h2load's log: start in microseconds since the epoch, HTTP status, microseconds until the end of the response."""
+    """Parse h2load's log: start in microseconds since the epoch, HTTP status, microseconds until the end of the
+    response.
+    """
     rows = (line.split("\t") for line in log.splitlines())
     return [Sample(int(start) / 1e6, int(took), status == "200") for start, status, took in rows]
 
 
 def latency(samples: Sequence[Sample], spans: Sequence[tuple[float, float]], *, inside: bool) -> Latency:
-    """Of the requests that were under way at some time within the spans, or of all the others."""
+    """Return statistics of the requests that overlap the spans, or of all others."""
     chosen = sorted(
         sample.latency_us
         for sample in samples
@@ -126,7 +128,7 @@ def latency(samples: Sequence[Sample], spans: Sequence[tuple[float, float]], *, 
 
 
 def publish(template: Path, base: Path, version: int) -> None:
-    """Version `version` below `base`, in one step: a tree of links to the template's files."""
+    """Publish version `version` below `base` atomically: a directory of hard links to the template's files."""
     staged = base.parent / f"staged-{version}"
     shutil.copytree(template, staged, copy_function=os.link)
     staged.rename(base / str(version))
@@ -138,7 +140,7 @@ def retire(base: Path, version: int) -> None:
 
 
 def wait_for(rest: Target, states: Mapping[int, str]) -> None:
-    """Wait until each of these versions is in its state. Raises ToolFailed when that takes too long."""
+    """Wait until each of these versions is in its state. Raises ToolFailed after a timeout."""
     wanted = {str(version): state for version, state in states.items()}
     deadline_s = time.monotonic() + LOAD_TIMEOUT_S
     while time.monotonic() < deadline_s:

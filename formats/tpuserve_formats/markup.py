@@ -24,7 +24,7 @@ def join(parts: Iterable[str]) -> Markup:
 
 
 def element(tag: str, *children: str, **attributes: str | float | bool | None) -> Markup:
-    """Build an element. `class_` stands for class, `data_fate` for data-fate. Attributes of None or False are omitted."""
+    """Build an element. `class_` becomes class, `data_fate` becomes data-fate. Omits attributes of None or False."""
     named = "".join(_attribute(name, value) for name, value in attributes.items() if value not in (None, False))
     return Markup(f"<{tag}{named}/>" if tag in _VOID else f"<{tag}{named}>{join(children)}</{tag}>")
 

@@ -1,4 +1,4 @@
-"""BentoML: one service, one worker, adaptive batching. MODEL_DIR HTTP_PORT; serves itself through `bentoml serve`."""
+"""BentoML server: one service, one worker, adaptive batching. Arguments: MODEL_DIR HTTP_PORT. Runs `bentoml serve`."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ class Mlp:
     def __init__(self) -> None:
         self._predict = saved_model.load(os.environ["MODEL_DIRECTORY"])
 
-    # No fixed wait; the latency is what BentoML refuses requests for, so it is far above what one takes.
+    # No fixed wait. BentoML refuses requests above max_latency_ms, so it is far above the usual latency.
     @bentoml.api(batchable=True, max_batch_size=saved_model.MAX_BATCH, max_latency_ms=10_000)
     def predict(self, x: np.ndarray) -> np.ndarray:
         return self._predict(x.astype(np.float32))

@@ -1,4 +1,4 @@
-"""KServe's Python SDK, which has no batching of its own. MODEL_DIR HTTP_PORT GRPC_PORT."""
+"""KServe's Python SDK, without batching. Arguments: MODEL_DIR HTTP_PORT GRPC_PORT."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from kserve import InferOutput, InferRequest, InferResponse
 
 
 class Mlp(kserve.Model):
-    """The SavedModel by protocol v1 (a dict) and v2 (an InferRequest)."""
+    """The SavedModel for protocol v1 (a dict) and v2 (an InferRequest)."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(saved_model.NAME)

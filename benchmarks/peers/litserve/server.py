@@ -1,4 +1,4 @@
-"""LitServe, one worker, batching. MODEL_DIR HTTP_PORT."""
+"""LitServe with one worker and batching. Arguments: MODEL_DIR HTTP_PORT."""
 
 import sys
 from typing import Any
@@ -9,7 +9,7 @@ import saved_model
 
 
 class Mlp(litserve.LitAPI):
-    """The SavedModel; batch and unbatch are LitServe's own: they stack rows and take them apart."""
+    """The SavedModel. LitServe's own batch and unbatch stack and split the rows."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(max_batch_size=saved_model.MAX_BATCH, batch_timeout=0.001, api_path="/predict")

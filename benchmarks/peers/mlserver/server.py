@@ -1,4 +1,4 @@
-"""MLServer with a runtime of our own, batching adaptively. MODEL_DIR HTTP_PORT GRPC_PORT."""
+"""MLServer with a custom runtime and adaptive batching. Arguments: MODEL_DIR HTTP_PORT GRPC_PORT."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ async def serve(directory: str, http_port: int, grpc_port: int) -> None:
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_endpoint=None,
-        # In process: a worker of its own is for models that hold the interpreter, and slower here.
+        # Run in process. A separate worker is for models that hold the GIL, and slower here.
         parallel_workers=0,
         debug=False,
         use_structured_logging=False,

@@ -1,4 +1,4 @@
-"""Ray Serve: one replica that batches, behind one proxy. MODEL_DIR HTTP_PORT. For a machine with loopback only."""
+"""Ray Serve: one replica that batches, behind one proxy. Arguments: MODEL_DIR HTTP_PORT. Use only with loopback."""
 
 import sys
 import threading

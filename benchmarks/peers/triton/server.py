@@ -1,4 +1,6 @@
-"""NVIDIA Triton through PyTriton: a Python function behind Triton's dynamic batcher. MODEL_DIR HTTP_PORT GRPC_PORT."""
+"""NVIDIA Triton through PyTriton: a Python function behind the dynamic batcher. Arguments: MODEL_DIR HTTP_PORT
+GRPC_PORT.
+"""
 
 import sys
 
@@ -27,7 +29,7 @@ def main(directory: str, http_port: int, grpc_port: int) -> None:
     config = ModelConfig(
         batching=True,
         max_batch_size=saved_model.MAX_BATCH,
-        # Whatever waits goes as soon as the model is free: Triton's default, and the quickest here.
+        # Run pending requests as soon as the model is free: Triton's default, and the fastest here.
         batcher=DynamicBatcher(max_queue_delay_microseconds=0),
     )
     with Triton(config=triton) as server:

@@ -15,7 +15,9 @@ from tpuserve_formats.tensor_proto import UNLIMITED, WrongCount, decode_tensor, 
 
 
 def to_proto(array: Array) -> TensorProto:
-    """Convert an array from `as_array` to a TensorProto: `tensor_content` (little-endian, row-major) or `string_val`."""
+    """Convert an array from `as_array` to a TensorProto with `tensor_content` (little-endian, row-major) or
+    `string_val`.
+    """
     return TensorProto.FromString(encode_tensor(_little_endian(array), as_content=True))
 
 

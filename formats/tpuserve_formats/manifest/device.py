@@ -23,7 +23,7 @@ class DeviceProgram(Part):
     file: str
 
     def shape_of(self, tensor: DeviceTensor) -> tuple[int, ...]:
-        """Return the shape of an input in this program, with 0 for a dimension whose size the program does not define."""
+        """Return the shape of an input in this program, with 0 for a dimension whose size the program omits."""
         return tuple(
             size if size is not None else (self.sequence_length if axis else self.batch_size) or 0
             for axis, size in enumerate(tensor.shape)
@@ -31,7 +31,7 @@ class DeviceProgram(Part):
 
 
 class DevicePartEntry(Part):
-    """A part of the model on the device. Its programs take `inputs` and then `weights`, in order, and return `outputs`."""
+    """A device part of the model. Its programs take `inputs` and then `weights`, in order, and return `outputs`."""
 
     inputs: dict[str, DeviceTensor]
     weights: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class DeviceShardRule(Part):
 
 
 class DeviceNumerics(Part):
-    """Differences that an emulation of a TPU's products found, by signature, in the format of the manifest's `parity`."""
+    """Differences found by an emulation of a TPU's products, by signature, in the format of `parity`."""
 
     emulated: Literal["products of bfloat16"] = "products of bfloat16"
     signatures: dict[str, dict[str, Any]]
