@@ -1,4 +1,4 @@
-"""Differences between served outputs and those of the source: for the examples, and for tests of other models."""
+"""Comparison of served outputs with those of the source model, for the examples and for tests of other models."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from examples.example import Array, Tensors
 
 
 class Differs(Exception):
-    """An answer is not the source's. `largest` is the largest difference, None where it cannot be computed."""
+    """An output differs from the source's. `largest` is the largest difference, or None if it cannot be computed."""
 
     def __init__(self, message: str, largest: float | None = None) -> None:
         super().__init__(message)
@@ -18,8 +18,8 @@ class Differs(Exception):
 def largest_difference(expected: Tensors, served: Tensors, atol: float, rtol: float, *, dtypes: bool = True) -> float:
     """Return the largest absolute difference over all outputs. Raises Differs for names, shapes, dtypes and values.
 
-    A value may be off by `atol + rtol * |expected|`. NaN and infinity equal themselves alone. Strings must be equal.
-    `dtypes` is False for answers that carry none, as JSON.
+    A value may differ by `atol + rtol * |expected|`. NaN and infinity equal only themselves. Strings must be equal.
+    `dtypes` is False for responses without dtypes, such as JSON.
     """
     if expected.keys() != served.keys():
         raise Differs(f"outputs {sorted(served)} instead of {sorted(expected)}")

@@ -1,7 +1,7 @@
-"""What an example is: something that trains in seconds, leaves what a TPU run leaves, and answers for itself.
+"""Base of the examples: each trains in seconds, writes the same files as a TPU run, and computes reference outputs.
 
-Each folder with an `example.py` has one, called `EXAMPLE`. That module imports no framework at its top: whoever lists
-the examples need not have them all. `make examples` trains, exports, serves and asks each.
+Each directory with an `example.py` has one, called `EXAMPLE`. An `example.py` imports no framework at its top, so that
+listing the examples needs no framework. `make examples` trains, exports, serves and queries each.
 """
 
 import importlib
@@ -21,12 +21,12 @@ FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`name` is the folder's, and the model's when it is served; `source` says for people what training leaves.
+    """An example. `name` is that of its directory and of the served model. `source` describes the trained files.
 
-    `train` fills a folder and returns the source in it, for `tpuserve export SOURCE OUT_BASE *export_options`.
-    `answer` says what the source itself, read anew by its own framework, makes of one of `requests`: the same outputs,
-    by name, that `signature` serves. Both run in one process, which imports nothing else; `environment` is set there
-    first. `packages` are imported beside TensorFlow and come with `tpuserve-exporter[extra]`.
+    `train` fills a directory and returns the source in it, for `tpuserve export SOURCE OUT_BASE *export_options`.
+    `answer` loads the source with its own framework and computes the outputs of `signature` for one of `requests`, by
+    name. Both run in a separate process, after setting `environment`. `packages` are imported in addition to
+    TensorFlow, and come with `tpuserve-exporter[extra]`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Example:
 
     @property
     def missing(self) -> str:
-        """Why it cannot run here; empty where it can."""
+        """Reason why the example cannot run here, or an empty string."""
         missing = [package for package in self.packages if importlib.util.find_spec(package) is None]
         if not missing:
             return ""
@@ -50,12 +50,12 @@ class Example:
 
 
 def find_names() -> list[str]:
-    """The folders that hold an example, by name."""
+    """Return the names of the directories that contain an example."""
     return sorted(path.parent.name for path in FOLDER.glob("*/example.py"))
 
 
 def load_example(name: str) -> Example:
-    """The example of a folder."""
+    """Return the example of a directory."""
     example = importlib.import_module(f"examples.{name}.example").EXAMPLE
     if not isinstance(example, Example) or example.name != name:
         raise TypeError(f"EXAMPLE in examples/{name}/example.py is no Example called {name!r}")

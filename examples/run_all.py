@@ -1,9 +1,10 @@
-"""Every example, the whole way: train, export, serve, ask by gRPC and REST, and compare with the source's own answers.
+"""Run every example: train, export, serve, query over gRPC and REST, and compare with the source's own outputs.
 
-    make examples                    # all of them
-    make examples ONLY=digits        # one, or several with commas between
+    make examples                    # all examples
+    make examples ONLY=digits        # one, or several separated by commas
 
-Ends with one table, and with status 1 if anything failed. What each step printed is in .demo/examples/NAME/*.log.
+Prints one table at the end, and exits with status 1 if anything failed. The output of each step is in
+.demo/examples/NAME/*.log.
 """
 
 import argparse
@@ -35,13 +36,13 @@ from tpuserve_client import Client, TpuserveError  # noqa: E402
 
 BIN = Path(sys.executable).parent
 REQUEST_TIMEOUT_S = 60.0
-# Columns of a table written to a file or a pipe.
+# Width of a table written to a file or a pipe, in columns.
 LOG_WIDTH = 120
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How far one example came. Differences are the largest absolute ones; None where it did not come so far."""
+    """Progress of one example. Differences are the largest absolute ones, or None if the step did not run."""
 
     name: str
     source: str
@@ -62,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An example whose version is published, and what the source answers."""
+    """An example with a published version, and the source's outputs."""
 
     example: Example
     trained: Trained
@@ -72,11 +73,11 @@ class Exported:
 
 
 class StepFailed(Exception):
-    """A step of one example failed; the others go on."""
+    """A step of one example failed. The other examples still run."""
 
 
 def main() -> int:
-    """Run what was asked for. Returns the exit status."""
+    """Run the chosen examples. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of examples, with commas between; all by default")
     parser.add_argument("--work", type=Path, default=ROOT / ".demo" / "examples", help="where sources and models go")
@@ -86,7 +87,7 @@ def main() -> int:
     wanted = [name.strip() for name in arguments.only.split(",") if name.strip()] or names
     if unknown := sorted(set(wanted) - set(names)):
         parser.error(f"no example is called {', '.join(unknown)}; there are {', '.join(names)}")
-    # As Ctrl-C, so that whoever stops this stops its server, too.
+    # Treat SIGTERM like Ctrl-C, so that stopping this program also stops its server.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
@@ -103,7 +104,7 @@ def main() -> int:
 
 
 def run_all(names: Sequence[str], work: Path, console: Console) -> list[Outcome]:
-    """Train and export one after the other, then serve all of them by one server and ask it."""
+    """Train and export each example in turn, then serve all of them with one server and query it."""
     outcomes, exported = [], []
     for index, name in enumerate(names, start=1):
         outcome = Outcome(name, "")
@@ -116,7 +117,7 @@ def run_all(names: Sequence[str], work: Path, console: Console) -> list[Outcome]
                 exported.append(train_and_export(example, work / name, outcome))
         except (StepFailed, TrainingFailed) as error:
             outcome.error = str(error)
-        except Exception as error:  # of an example's module: the others go on
+        except Exception as error:  # an example's module must not stop the others
             outcome.error = f"examples/{name}/example.py: {type(error).__name__}: {error}"
         say(console, f"      {describe(outcome)}")
     if exported:
@@ -125,7 +126,7 @@ def run_all(names: Sequence[str], work: Path, console: Console) -> list[Outcome]
 
 
 def train_and_export(example: Example, folder: Path, outcome: Outcome) -> Exported:
-    """Train into `folder`, made anew, and publish the next version. Raises StepFailed or TrainingFailed."""
+    """Delete `folder`, train into it, and publish the next version. Raises StepFailed or TrainingFailed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     trained = train_apart(example.name, folder, folder / "train.log")
@@ -140,7 +141,7 @@ def train_and_export(example: Example, folder: Path, outcome: Outcome) -> Export
 
 
 def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[str, Any]:
-    """`tpuserve export`, as a user types it; its JSON report. Raises StepFailed."""
+    """Run `tpuserve export` like a user, and return its JSON report. Raises StepFailed."""
     command = [str(BIN / "tpuserve"), "export", str(source), str(base_path), *example.export_options, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     log.write_text(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -154,7 +155,7 @@ def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[s
 
 
 def serve_and_ask(exported: Sequence[Exported], outcomes: dict[str, Outcome], work: Path, console: Console) -> None:
-    """Ask one server for all models. A wrong answer is noted in its model's outcome, a failed start in every one."""
+    """Query all models on one server. A wrong output fails its model's outcome, a failed start fails every outcome."""
     say(console, f"Serve and ask {len(exported)} model(s)")
     base_paths = {one.example.name: one.base_path for one in exported}
     try:
@@ -172,7 +173,7 @@ def serve_and_ask(exported: Sequence[Exported], outcomes: dict[str, Outcome], wo
 
 
 def ask(one: Exported, server: tpuserve_server.RunningServer, outcome: Outcome) -> None:
-    """Every request by both protocols. Raises StepFailed for the first answer that is not the source's."""
+    """Send every request over both protocols. Raises StepFailed for the first output that differs from the source's."""
     for protocol, address in (("grpc", server.grpc_address), ("rest", server.rest_address)):
         largest = 0.0
         with Client(address) as client:
@@ -190,7 +191,7 @@ def ask(one: Exported, server: tpuserve_server.RunningServer, outcome: Outcome) 
 
 
 def describe(outcome: Outcome) -> str:
-    """One line on how far it came."""
+    """Describe the progress in one line."""
     if outcome.skipped:
         return f"skipped: {outcome.skipped}"
     if outcome.error:
@@ -201,7 +202,7 @@ def describe(outcome: Outcome) -> str:
 
 
 def print_table(console: Console, outcomes: Sequence[Outcome], work: Path) -> None:
-    """One row an example; reasons below it."""
+    """Print one row per example, and the reasons below."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("example", "source", "exported", "parity", "served = source", "difference", "train", "export"):
         table.add_column(column, justify="right" if column in ("parity", "difference", "train", "export") else "left")
@@ -239,7 +240,7 @@ def _number(value: float | None) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     console.print(Text(text), soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Training one example, and asking its source, in a process of its own: frameworks do not share one gladly."""
+"""Training of one example and reference outputs of its source, in a separate process, because frameworks conflict."""
 
 import os
 import sys
@@ -15,12 +15,12 @@ from examples.example import Array, Example, Tensors, load_example
 
 
 class TrainingFailed(Exception):
-    """An example did not train, or its source did not answer."""
+    """An example failed to train, or its source failed to predict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What training left, and what the source answers to each request, in order."""
+    """The trained source, and its outputs for each request, in order."""
 
     source: Path
     requests: list[dict[str, Array]]
@@ -29,7 +29,7 @@ class Trained:
 
 
 def train_apart(name: str, folder: Path, log: Path) -> Trained:
-    """Train into `folder`, with what it prints in `log`. Blocks. Raises TrainingFailed."""
+    """Train into `folder`, and write the output to `log`. Blocks. Raises TrainingFailed."""
     spawn = get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_work, args=(theirs, name, folder, log), name=f"train-{name}")
@@ -40,7 +40,7 @@ def train_apart(name: str, folder: Path, log: Path) -> Trained:
     except EOFError:
         process.join()
         raise TrainingFailed(f"the training process ended with status {process.exitcode}") from None
-    finally:  # also when this process is asked to stop, and the other one was not
+    finally:  # also if only this process receives the stop signal
         process.terminate()
         process.join()
     if isinstance(outcome, Trained):
@@ -49,20 +49,20 @@ def train_apart(name: str, folder: Path, log: Path) -> Trained:
 
 
 def _work(connection: Connection, name: str, folder: Path, log: Path) -> None:
-    """Send a Trained, or what went wrong in one line: errors of frameworks do not travel."""
+    """Send a Trained, or the error in one line, because frameworks' exceptions may not unpickle."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
     try:
         connection.send(_train(load_example(name), folder))
-    except Exception as error:  # of any framework; the log has all of it
+    except Exception as error:  # any framework's exception; the log contains it
         traceback.print_exc()
         first_line = str(error).strip().partition("\n")[0]
         connection.send(f"{type(error).__name__}: {first_line}")
 
 
 def _train(example: Example, folder: Path) -> Trained:
-    # On the CPU, wherever this runs: with libtpu installed, JAX would look for a TPU.
+    # Always use the CPU. With libtpu installed, JAX would search for a TPU.
     os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **example.environment})
     started_s = time.monotonic()
     source = example.train(folder)
@@ -73,5 +73,5 @@ def _train(example: Example, folder: Path) -> Trained:
 
 
 def _in_numpy(tensors: Tensors) -> dict[str, Array]:
-    """A framework's own arrays would have whoever reads them import the framework."""
+    """Convert to numpy, because unpickling a framework's own arrays would import the framework."""
     return {name: np.asarray(value) for name, value in tensors.items()}

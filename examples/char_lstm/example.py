@@ -1,4 +1,4 @@
-"""A character LSTM that writes like the documentation: Flax NNX in Orbax, its state in and out of the signature."""
+"""A character LSTM that writes text like the documentation: Flax NNX in Orbax, with state as inputs and outputs."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """The beginning of a text, and the middle of three, in states as a step leaves them."""
+    """Return the beginning of a text, and the middle of three, with states like those after a step."""
     from examples.char_lstm.text import encode
 
     empty = np.zeros((1, WIDTH), np.float32)

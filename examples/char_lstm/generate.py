@@ -1,9 +1,9 @@
-"""Write text through a served character LSTM, a character a request, several texts in one batch.
+"""Generate text with a served character LSTM, one character per request, several texts in one batch.
 
     tpuserve serve --model_name=char_lstm --model_base_path=$PWD/models/char_lstm
     python examples/char_lstm/generate.py --prompt "The server "
 
-The state of the model comes with each answer and goes with the next request.
+Each response contains the model's state, which the client sends with the next request.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tpuserve_client import Client, TensorSpec, TpuserveError
 
 
 class Writer:
-    """Texts of one length, written side by side by a served model."""
+    """Writer of several texts of the same length with a served model."""
 
     def __init__(self, client: Client, model: str, texts: int, temperature: float, seed: int) -> None:
         self._client = client
@@ -31,13 +31,13 @@ class Writer:
         self._state = {name: np.zeros((texts, _width(inputs[name])), np.float32) for name in ("hidden", "cell")}
 
     def read(self, char: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Take a character for each text; returns logits float32 [texts, characters] of the next."""
+        """Send one character per text. Return the logits of the next character, float32 [texts, characters]."""
         answer = self._client.predict(self._model, {"char": char, **self._state})
         self._state = {name: answer[name] for name in self._state}
         return answer["logits"]
 
     def write(self, prompt: str, length: int) -> list[str]:
-        """The texts, which all begin with `prompt`."""
+        """Return the texts, which all begin with `prompt`."""
         texts = len(self._state["hidden"])
         for char in encode(prompt):
             logits = self.read(np.repeat(char, texts))
@@ -48,14 +48,14 @@ class Writer:
         return [prompt + decode(one) for one in np.transpose(written)]
 
     def _choose(self, logits: NDArray[np.float32]) -> NDArray[np.int32]:
-        """The likeliest, once a Gumbel noise of the temperature is added: a draw from the softmax."""
+        """Draw from the softmax at the temperature, by the argmax after adding Gumbel noise."""
         noise = self._random.gumbel(size=logits.shape)
         chosen: NDArray[np.int32] = np.argmax(logits + self._temperature * noise, axis=1).astype(np.int32)
         return chosen
 
 
 def _width(spec: TensorSpec) -> int:
-    """Of a state [batch, width]."""
+    """Return the width of a state [batch, width]."""
     if spec.shape is None or spec.shape[-1] is None:
         raise TpuserveError("the model's state has no known width")
     return spec.shape[-1]

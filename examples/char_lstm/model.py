@@ -1,4 +1,4 @@
-"""A character LSTM in Flax NNX that takes its state and gives it back: servers remember nothing between requests."""
+"""A character LSTM in Flax NNX with its state as inputs and outputs, because servers keep no state between requests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ EMBEDDING = 32
 class CharLstm(nnx.Module):  # type: ignore[misc]  # flax is untyped
     """One step: `char` int32 [batch], `hidden` and `cell` float32 [batch, width].
 
-    Returns `logits` float32 [batch, characters] of the character that follows, and both states after it.
+    Returns `logits` float32 [batch, characters] of the next character, and both states after the step.
     """
 
     def __init__(self, width: int, rngs: nnx.Rngs) -> None:
@@ -27,5 +27,5 @@ class CharLstm(nnx.Module):  # type: ignore[misc]  # flax is untyped
 
 
 def build(width: int = 128) -> Callable[[], CharLstm]:
-    """As `--model examples.char_lstm.model:build`: the exporter makes it without values."""
+    """Return a builder for `--model examples.char_lstm.model:build`. The exporter creates the model without values."""
     return lambda: CharLstm(width, nnx.Rngs(0))

@@ -1,4 +1,4 @@
-"""Train the character LSTM on the repository's documentation with Flax NNX, and leave Orbax checkpoints.
+"""Train the character LSTM on the repository's documentation with Flax NNX, and save Orbax checkpoints.
 
     python examples/char_lstm/train.py --out .demo/char_lstm
     tpuserve export .demo/char_lstm models/char_lstm --model examples.char_lstm.model:build \\
@@ -16,7 +16,7 @@ BATCH, LENGTH, WIDTH = 32, 64, 128
 
 
 def loss_of(model: Any, chars: Any) -> Any:  # noqa: ANN401 - a module and arrays of jax
-    """Mean cross entropy of the next character, over `chars` int32 [batch, length + 1], from an empty state."""
+    """Return the mean cross entropy of the next character from an empty state. `chars` is int32 [batch, length + 1]."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -34,7 +34,7 @@ def loss_of(model: Any, chars: Any) -> Any:  # noqa: ANN401 - a module and array
 
 
 def train(out: Path, steps: int, seed: int) -> float:
-    """Leave the checkpoint of the last step in `out`, and return its loss in nats per character."""
+    """Save the checkpoint of the last step in `out`, and return its loss in nats per character."""
     import numpy as np
     import optax
     import orbax.checkpoint as ocp

@@ -1,4 +1,4 @@
-"""Pictures of clothing, drawn: shirts, trousers, bags and shoes of many cuts, with noise. Nothing is downloaded."""
+"""Synthetic images of clothing with noise: shirts, trousers, bags and shoes of many cuts. Downloads nothing."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ class Clothing(NamedTuple):
 
 
 def make(count: int, seed: int) -> Clothing:
-    """`count` pictures, every kind as often; the same for the same seed."""
+    """Return `count` images, with every kind equally often. The same seed gives the same images."""
     random = np.random.default_rng(seed)
     labels = random.permutation(np.arange(count) % len(KINDS))
     images = np.stack([_draw(int(label), random) for label in labels])
@@ -37,7 +37,7 @@ def _draw(label: int, random: np.random.Generator) -> Floats:
 
 
 def _shirt(y: Floats, x: Floats, random: np.random.Generator) -> Mask:
-    """A body, and sleeves that hang out from its upper part."""
+    """Draw a body, and sleeves at its upper part."""
     width, sleeve = random.uniform(4, 6), random.uniform(8, 17)
     body = (np.abs(x) < width) & (y > 5) & (y < 24)
     sleeves = (np.abs(x) < width + 5) & (np.abs(x) > width - 1) & (y > 5 + 0.3 * np.abs(x)) & (y < sleeve)
@@ -46,14 +46,14 @@ def _shirt(y: Floats, x: Floats, random: np.random.Generator) -> Mask:
 
 
 def _trousers(y: Floats, x: Floats, random: np.random.Generator) -> Mask:
-    """Two legs, apart below the hips."""
+    """Draw two legs, separate below the hips."""
     width, hips = random.uniform(4, 6), random.uniform(8, 11)
     gap = np.where(y > hips, 0.12 * (y - hips) + 0.6, 0.0)
     return (np.abs(x) < width + 0.1 * y) & (np.abs(x) >= gap) & (y > 3) & (y < 26)
 
 
 def _bag(y: Floats, x: Floats, random: np.random.Generator) -> Mask:
-    """A box under a handle."""
+    """Draw a box below a handle."""
     width, top = random.uniform(7, 11), random.uniform(11, 14)
     box = (np.abs(x) < width) & (y > top) & (y < 24)
     distance = np.hypot(x / random.uniform(0.8, 1.1), y - top)
@@ -62,7 +62,7 @@ def _bag(y: Floats, x: Floats, random: np.random.Generator) -> Mask:
 
 
 def _shoe(y: Floats, x: Floats, random: np.random.Generator) -> Mask:
-    """A sole, a low toe on one side and an ankle on the other."""
+    """Draw a sole with a low toe on one side and an ankle on the other."""
     toe, ankle = random.uniform(15, 18), random.uniform(6, 11)
     upper = np.where(x < random.uniform(-1, 3), toe, ankle)
     return (np.abs(x) < 11) & (y > upper) & (y < 22)

@@ -1,4 +1,4 @@
-"""A CNN for pictures of clothing: a checkpoint from within a run that keeps a moving average, in mixed bfloat16."""
+"""A CNN for images of clothing: an intermediate checkpoint of a run with a moving average, in mixed bfloat16."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """A picture alone, and 13 of them: no size that a server has a bucket for."""
+    """Return one image, and 13 images, a number without a bucket."""
     from examples.clothing.data import make
 
     images = make(13, seed=7).images
@@ -21,7 +21,7 @@ def requests() -> list[dict[str, Array]]:
 
 
 def answer(source: Path, request: Tensors) -> Tensors:
-    """By the averages, put in the weights' place as Keras itself does it at a run's end."""
+    """Predict with the averages, which replace the weights as Keras does at the end of a run."""
     import tensorflow as tf
 
     from examples.clothing.train import compile_model

@@ -1,12 +1,12 @@
-"""The clothing classifier, built by training and, as `--model examples.clothing.model:build`, by `tpuserve export`."""
+"""The clothing classifier for training and, with `--model examples.clothing.model:build`, for `tpuserve export`."""
 
 import keras
 
 
 def build(dtype: str = "mixed_bfloat16") -> keras.Model:
-    """A CNN with batch norm: `image` float32 [batch, 28, 28, 1] from 0 to 1 → `probabilities` float32 [batch, 4].
+    """Build a CNN with batch norm: `image` float32 [batch, 28, 28, 1] from 0 to 1 → `probabilities` float32 [batch, 4].
 
-    `dtype` is the Keras policy of the hidden layers; the softmax stays in float32.
+    `dtype` is the Keras policy of the hidden layers. The softmax stays in float32.
     """
     x = image = keras.Input((28, 28, 1), name="image", dtype="float32")
     for index, filters in enumerate((16, 32)):

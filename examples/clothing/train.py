@@ -1,10 +1,10 @@
-"""Train the clothing classifier with a moving average of its weights, and leave a checkpoint from within the run.
+"""Train the clothing classifier with a moving average of its weights, and save checkpoints during the run.
 
     python examples/clothing/train.py --out .demo/clothing
     tpuserve export .demo/clothing .demo/models/clothing --model examples.clothing.model:build
 
-The checkpoint holds the weights as trained and, in the optimizer, their average (`use_ema`): that is what the export
-takes, unless `--weights raw` is given.
+The checkpoint contains the trained weights and, in the optimizer, their average (`use_ema`). The export uses the
+average, unless you pass `--weights raw`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ BATCH = 64
 
 
 def compile_model(seed: int) -> "keras.Model":
-    """The model and its optimizer, which keeps the average."""
+    """Return the model with its optimizer, which keeps the average."""
     import keras
 
     from examples.clothing.model import build
@@ -35,7 +35,7 @@ def compile_model(seed: int) -> "keras.Model":
 
 
 def train(out: Path, epochs: int, seed: int) -> float:
-    """Leave checkpoints in `out`; the accuracy of the weights as trained on pictures that were not."""
+    """Save checkpoints in `out`. Return the accuracy of the trained weights on held-out images."""
     import keras
     import tensorflow as tf
 
@@ -52,7 +52,7 @@ def train(out: Path, epochs: int, seed: int) -> float:
         path = manager.save(checkpoint_number=int(step))
         print(f"epoch {epoch + 1}/{epochs}  accuracy {logs['accuracy']:.4f}  {Path(path).name}", flush=True)
 
-    # Saved after each epoch, within the run: at its end Keras puts the average in the weights' place.
+    # Save after each epoch, because Keras replaces the weights by the average at the end of the run.
     callback = keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
     model.fit(training.images, training.labels, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[callback])
     accuracy = float(model.evaluate(held_out.images, held_out.labels, verbose=0)[1])

@@ -1,6 +1,6 @@
-"""scikit-learn's handwritten digits, split once and for all: training and the demo see the same held-out rows.
+"""scikit-learn's handwritten digits with a fixed split: training and the demo use the same held-out rows.
 
-No TensorFlow here, so that a client can show real digits without it.
+Needs no TensorFlow, so that clients can use it.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-# Grey levels in the data set go from 0 to this.
+# Largest grey level in the data set. The smallest is 0.
 _BRIGHTEST = 16.0
 _SPLIT_SEED = 20
 
@@ -24,7 +24,7 @@ class Digits:
 
 
 def load() -> tuple[Digits, Digits]:
-    """The 1347 rows to train on and the 450 held out, every digit in its share. Nothing is downloaded."""
+    """Return the 1347 rows for training and the 450 held-out rows, stratified by digit. Downloads nothing."""
     data = load_digits()
     images = (data.images[..., np.newaxis] / _BRIGHTEST).astype(np.float32)
     labels = data.target.astype(np.int64)

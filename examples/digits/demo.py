@@ -1,9 +1,9 @@
-"""The whole way on one machine: train, export, serve, predict by gRPC and REST, load-test, stop.
+"""The whole workflow on one machine: train, export, serve, predict over gRPC and REST, load-test, stop.
 
-    make demo      # all of it, ends by itself
-    make serve     # train and export if need be, then serve until Ctrl-C
+    make demo      # all steps, ends by itself
+    make serve     # train and export if needed, then serve until Ctrl-C
 
-Each step is a command that you could type; it is shown before it runs.
+Each step is a command that you can type. The demo prints it before running it.
 """
 
 import argparse
@@ -35,7 +35,7 @@ STOP_TIMEOUT_S = 60.0
 
 
 class DemoError(Exception):
-    """A step failed; the message says which."""
+    """A step failed. The message names the step."""
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help="leave the server running, on ports 8500 and 8501")
     parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="where checkpoints and models go")
     arguments = parser.parse_args()
-    # As Ctrl-C, so that whoever stops the demo stops its server, too.
+    # Treat SIGTERM like Ctrl-C, so that stopping the demo also stops its server.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if arguments.serve:
@@ -61,9 +61,9 @@ def main() -> int:
 
 
 def demo(work: Path) -> None:
-    """From nothing to measured predictions, in a folder made anew."""
+    """Run all steps in a new directory."""
     started_s = time.monotonic()
-    # Nothing but what the demo itself puts there; `make serve` has a folder of its own and may run beside it.
+    # Delete only the demo's own files. `make serve` uses another directory and may run at the same time.
     for made in ("checkpoints", "models"):
         shutil.rmtree(work / made, ignore_errors=True)
     train_and_export(work)
@@ -82,7 +82,7 @@ def demo(work: Path) -> None:
 
 
 def serve(work: Path) -> None:
-    """Keep the digits model running and show how to ask it."""
+    """Serve the digits model, and print example requests."""
     if not any((work / "models" / MODEL).glob("[0-9]*/saved_model.pb")):
         train_and_export(work)
     _, held_out = load()
@@ -118,7 +118,7 @@ Ctrl-C stops it.
 
 
 def train_and_export(work: Path) -> None:
-    """A checkpoint as training on TPU leaves it, and the next version of the model from it."""
+    """Train a checkpoint like on a TPU, and export it as the next version of the model."""
     heading("Train: a small CNN on scikit-learn's digits")
     command(str(BIN / "python"), "examples/digits/train.py", "--out", str(work / "checkpoints"))
     heading("Export: checkpoint to checked SavedModel")
@@ -127,14 +127,14 @@ def train_and_export(work: Path) -> None:
 
 @contextlib.contextmanager
 def server(work: Path, grpc_port: int, rest_port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that is ready. Stopped at the end, whatever happens."""
+    """Start a server, wait until it is ready, and always stop it at the end of the block."""
     heading("Serve: gRPC and REST")
     arguments = [
         str(BIN / "tpuserve"), "serve", f"--model_name={MODEL}", f"--model_base_path={work / 'models' / MODEL}",
         f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
     ]  # fmt: skip
     show(arguments)
-    # In a session of its own: Ctrl-C is ours to pass on, once. A second signal would end the server without a drain.
+    # A separate session, so that the demo forwards Ctrl-C once. A second signal would stop the server without a drain.
     process = subprocess.Popen(arguments, cwd=ROOT, start_new_session=True)
     try:
         wait_until_ready(process, grpc_port)
@@ -149,7 +149,7 @@ def server(work: Path, grpc_port: int, rest_port: int) -> Iterator[subprocess.Po
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], grpc_port: int) -> None:
-    """Wait for the model; fail at once if the server has gone."""
+    """Wait for the model. Raises DemoError at once if the server has ended."""
     with Client(f"127.0.0.1:{grpc_port}") as client:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s:
@@ -162,7 +162,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], grpc_port: int) -> None:
 
 
 def predict(address: str, digits: Digits) -> None:
-    """Classify every held-out digit in batches; show the first batch and the accuracy."""
+    """Classify every held-out digit in batches. Print the first batch and the accuracy."""
     with Client(address) as client:
         predicted = np.concatenate(
             [
@@ -181,7 +181,7 @@ def predict(address: str, digits: Digits) -> None:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, as a container engine sends it; the server drains and exits 0."""
+    """Send SIGTERM, like a container engine. The server drains and exits with 0."""
     process.send_signal(signal.SIGTERM)
     status = process.wait(STOP_TIMEOUT_S)
     print(f"  the server drained and exited with status {status}")
@@ -190,7 +190,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that are free now, so that a server on the usual ones is left alone."""
+    """Return two free ports, so that the demo does not conflict with a server on the usual ones."""
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
         second.bind(("127.0.0.1", 0))
@@ -198,12 +198,12 @@ def free_ports() -> tuple[int, int]:
 
 
 def run(*arguments: str) -> None:
-    """Run a tpuserve command to its end."""
+    """Run a tpuserve command and wait for it."""
     command(str(BIN / "tpuserve"), *arguments)
 
 
 def command(*arguments: str) -> None:
-    """Show and run a command to its end."""
+    """Print a command, run it and wait for it."""
     show(arguments)
     status = subprocess.run(arguments, cwd=ROOT, check=False).returncode
     if status != 0:
@@ -211,13 +211,13 @@ def command(*arguments: str) -> None:
 
 
 def show(arguments: Sequence[str]) -> None:
-    """The command as a user would type it from the repository's root."""
+    """Print the command as typed in the repository's root."""
     words = [Path(arguments[0]).name, *(argument.replace(f"{ROOT}/", "") for argument in arguments[1:])]
     print("$", " ".join(words), flush=True)
 
 
 def heading(text: str) -> None:
-    """Where we are."""
+    """Print the heading of a step."""
     print(f"\n== {text}", flush=True)
 
 

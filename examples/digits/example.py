@@ -13,7 +13,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """A digit alone, and 21 of them: no size that a server has a bucket for."""
+    """Return one digit, and 21 digits, a number without a bucket."""
     from examples.digits.data import load
 
     _, held_out = load()

@@ -1,13 +1,13 @@
-"""The digits classifier, built by training and, as `--model examples.digits.model:build`, by `tpuserve export`."""
+"""The digits classifier for training and, with `--model examples.digits.model:build`, for `tpuserve export`."""
 
 import keras
 
 
 def build(dtype: str = "mixed_bfloat16") -> keras.Model:
-    """A small CNN: `image` float32 [batch, 8, 8, 1] from 0 to 1 → `probabilities` float32 [batch, 10].
+    """Build a small CNN: `image` float32 [batch, 8, 8, 1] from 0 to 1 → `probabilities` float32 [batch, 10].
 
-    `dtype` is the Keras policy of the hidden layers. The softmax stays in float32: in bfloat16 its sum is off by up to
-    a percent.
+    `dtype` is the Keras policy of the hidden layers. The softmax stays in float32, because its sum in bfloat16 is off
+    by up to a percent.
     """
     image = keras.Input((8, 8, 1), name="image", dtype="float32")
     x = keras.layers.Conv2D(32, 3, padding="same", activation="relu", name="conv1", dtype=dtype)(image)

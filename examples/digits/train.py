@@ -1,10 +1,10 @@
-"""Train the digits classifier the way one trains on TPU, and leave a checkpoint directory: model, optimizer and step.
+"""Train the digits classifier like on a TPU, and save checkpoints with model, optimizer and step.
 
     python examples/digits/train.py --out .demo/checkpoints
     tpuserve export .demo/checkpoints .demo/models/digits --model examples.digits.model:build
 
-On a machine with a TPU it trains there under TPUStrategy; anywhere else on what TensorFlow finds, with the same code.
-A directory that already holds a checkpoint is trained on from there, as after a preemption.
+On a machine with a TPU it trains there under TPUStrategy. Elsewhere the same code uses TensorFlow's default device. If
+the directory already contains a checkpoint, training continues from it, as after a preemption.
 """
 
 import argparse
@@ -32,9 +32,9 @@ CHECKPOINTS_KEPT = 3
 
 @contextlib.contextmanager
 def quiet_start() -> "Iterator[None]":
-    """Keep TensorFlow's remarks on its own start (CUDA it does not find, oneDNN it does) off the terminal.
+    """Hide TensorFlow's startup messages (missing CUDA, oneDNN).
 
-    They are written from C++ before any logging setting is read, hence to the descriptor itself.
+    TensorFlow writes them from C++ before it reads any logging setting, so this redirects the file descriptor.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -48,9 +48,10 @@ def quiet_start() -> "Iterator[None]":
 
 
 def find_tpu() -> str | None:
-    """The address of a TPU, "local" for one on this machine, or None.
+    """Return the address of a TPU, "local" for a TPU of this machine, or None.
 
-    TPUClusterResolver asks a metadata server when it isn't told, and waits long where there is none: look first.
+    Without an address, TPUClusterResolver calls a metadata server, and waits long if there is none. This check avoids
+    that.
     """
     named = os.environ.get("TPU_NAME") or os.environ.get("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
     if named:
@@ -61,7 +62,7 @@ def find_tpu() -> str | None:
 
 
 def choose_strategy() -> "tf.distribute.Strategy":
-    """TPUStrategy where there is a TPU, the default strategy elsewhere."""
+    """Return TPUStrategy if there is a TPU, or else the default strategy."""
     import tensorflow as tf
 
     address = find_tpu()
@@ -74,7 +75,7 @@ def choose_strategy() -> "tf.distribute.Strategy":
 
 
 def batches(digits: "Digits", seed: int) -> "tf.data.Dataset":
-    """Shuffled batches of one shape: a TPU compiles a program per shape, so the remainder is left for another epoch."""
+    """Return shuffled batches of one shape, without the remainder: a TPU compiles one program per shape."""
     import tensorflow as tf
 
     rows = tf.data.Dataset.from_tensor_slices((digits.images, digits.labels)).cache()
@@ -83,7 +84,7 @@ def batches(digits: "Digits", seed: int) -> "tf.data.Dataset":
 
 
 def compile_model(seed: int, steps: int) -> "keras.Model":
-    """The model with its optimizer built, so that a checkpoint restores into both at once; `steps` in all."""
+    """Return the model with its optimizer built, so that a checkpoint restores both. `steps` is the total number."""
     import keras
 
     from examples.digits.model import build
@@ -100,7 +101,7 @@ def compile_model(seed: int, steps: int) -> "keras.Model":
 def save_each_epoch(
     model: "keras.Model", manager: "tf.train.CheckpointManager", step: "tf.Variable", epochs: int
 ) -> "keras.callbacks.Callback":
-    """A callback that writes `ckpt-STEP` after every epoch and says how training goes."""
+    """Return a callback that writes `ckpt-STEP` and prints the progress after every epoch."""
     import keras
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
@@ -113,7 +114,7 @@ def save_each_epoch(
 
 
 def train(out: Path, epochs: int, seed: int) -> float:
-    """Train up to `epochs` in all, leave checkpoints in `out`, and return the accuracy on held-out digits."""
+    """Train up to `epochs` in total, save checkpoints in `out`, and return the accuracy on held-out digits."""
     with quiet_start():
         import tensorflow as tf
 
@@ -137,7 +138,7 @@ def train(out: Path, epochs: int, seed: int) -> float:
         batches(training, seed),
         epochs=epochs,
         initial_epoch=int(step) // steps_per_epoch,
-        shuffle=False,  # the data set does it
+        shuffle=False,  # the data set shuffles
         verbose=0,
         callbacks=[save_each_epoch(model, manager, step, epochs)],
     )

@@ -1,9 +1,9 @@
-"""What a user of TensorFlow Serving has: its command, its stubs, its URLs. Asks everything once and prints the answers.
+"""A tour of TensorFlow Serving's interfaces: its command, its stubs, its URLs. Prints one response of each.
 
     python examples/drop_in/tour.py
 
-Nothing here is tpuserve's own: the server is started as `tensorflow_model_server`, gRPC is called through
-tensorflow-serving-api, REST through curl, and the models are TensorFlow Serving's half_plus_two.
+The tour uses nothing of tpuserve's own. It starts the server as `tensorflow_model_server`, calls gRPC through
+tensorflow-serving-api and REST through curl, and serves TensorFlow Serving's half_plus_two.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Before TensorFlow is imported: it reads it then.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at import.
 
 import grpc
 import tensorflow as tf
@@ -45,8 +45,8 @@ tf1 = tf.compat.v1
 
 
 def main() -> None:
-    """The tour; exits non-zero at the first call that fails."""
-    tf.get_logger().setLevel("ERROR")  # It finds v1's builder old.
+    """Run the tour. Exits with a non-zero status at the first call that fails."""
+    tf.get_logger().setLevel("ERROR")  # Hides the deprecation warning of v1's builder.
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder)
         for version, plus in ((123, 2.0), (124, 3.0)):
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def call_every_rpc(channel: grpc.Channel) -> None:
-    """PredictionService, ModelService, health and reflection."""
+    """Call PredictionService, ModelService, health and reflection."""
     prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     model = model_service_pb2_grpc.ModelServiceStub(channel)
 
@@ -109,7 +109,7 @@ def call_every_rpc(channel: grpc.Channel) -> None:
 
 
 def call_every_route(url: str) -> None:
-    """Every REST route, as the documentation's curl lines have them."""
+    """Call every REST route with the curl lines of TensorFlow Serving's documentation."""
     half = f"{url}/v1/models/half_plus_two"
     show_curl(half)
     show_curl(f"{half}/versions/123")
@@ -126,7 +126,7 @@ def call_every_route(url: str) -> None:
 
 
 def reload(channel: grpc.Channel, models: Path) -> None:
-    """One model comes, one goes, a label moves."""
+    """Reload the configuration: add one model, remove one, move a label."""
     stub = model_service_pb2_grpc.ModelServiceStub(channel)
     prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     request = model_management_pb2.ReloadConfigRequest()
@@ -137,14 +137,14 @@ def reload(channel: grpc.Channel, models: Path) -> None:
     show("Predict, label stable, after the reload", prediction.Predict(stable, timeout=TIMEOUT_S))
     show("Predict, model newcomer", prediction.Predict(predict_request("newcomer"), timeout=TIMEOUT_S))
     try:
-        while True:  # It is unloaded in the background.
+        while True:  # The server unloads it in the background.
             prediction.Predict(predict_request("leaver"), timeout=TIMEOUT_S)
     except grpc.RpcError as error:
         print(f"Predict, model leaver\n  {error.code().name}: {error.details()}")
 
 
 def configuration(models: Path, *, label: int, other: str = "leaver") -> str:
-    """A ModelServerConfig: half_plus_two with two versions and the label `stable`, and one more model."""
+    """Return a ModelServerConfig: half_plus_two with two versions and the label `stable`, and one more model."""
     half = models / "half_plus_two"
     return f"""
     model_config_list {{
@@ -159,7 +159,7 @@ def configuration(models: Path, *, label: int, other: str = "leaver") -> str:
 
 
 def predict_request(model: str = "half_plus_two") -> predict_pb2.PredictRequest:
-    """x = [[2.0], [4.0]]"""
+    """Return a request with x = [[2.0], [4.0]]."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
     request.inputs["x"].CopyFrom(tf.make_tensor_proto([[2.0], [4.0]]))
@@ -167,25 +167,25 @@ def predict_request(model: str = "half_plus_two") -> predict_pb2.PredictRequest:
 
 
 def fill(request: classification_pb2.ClassificationRequest | regression_pb2.RegressionRequest, signature: str) -> None:
-    """Name the model and signature of a request with an `input`, and give it two examples."""
+    """Set the model and signature of a request with an `input`, and add two examples."""
     request.model_spec.name, request.model_spec.signature_name = "half_plus_two", signature
     request.input.example_list.examples.extend([example(2.0), example(4.0)])
 
 
 def example(x: float) -> tf.train.Example:
-    """One feature x."""
+    """Return an example with the feature x."""
     return tf.train.Example(
         features=tf.train.Features(feature={"x": tf.train.Feature(float_list=tf.train.FloatList(value=[x]))})
     )
 
 
 def show(what: str, message: Message) -> None:
-    """Name and answer, on two lines."""
+    """Print name and response on two lines."""
     print(f"{what}\n  {text_format.MessageToString(message, as_one_line=True)}", flush=True)
 
 
 def show_curl(*arguments: str, cut: int = 400) -> None:
-    """Run curl and print what it says."""
+    """Run curl and print its output."""
     quoted = " ".join(f"'{argument}'" if argument.startswith("{") else argument for argument in arguments)
     answer = subprocess.run(
         ["curl", "-s", "-m", str(TIMEOUT_S), *arguments], capture_output=True, text=True, check=True
@@ -195,7 +195,7 @@ def show_curl(*arguments: str, cut: int = 400) -> None:
 
 
 def show_metrics(url: str) -> None:
-    """What TensorFlow Serving's own dashboards draw first."""
+    """Print the request counts that TensorFlow Serving's dashboards use first."""
     page = subprocess.run(["curl", "-s", "-f", url], capture_output=True, text=True, check=True).stdout
     counts = [line for line in page.splitlines() if line.startswith(":tensorflow:serving:request_count")]
     print(f"curl {url}", *counts, sep="\n  ", flush=True)
@@ -203,7 +203,7 @@ def show_metrics(url: str) -> None:
 
 @contextlib.contextmanager
 def serving(*flags: str, log: Path) -> Iterator[tuple[int, int]]:
-    """Run the command until the block ends; both ports."""
+    """Run the command until the block ends, and yield both ports."""
     grpc_port, rest_port = free_ports()
     command = [str(COMMAND), f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1", *flags]
     print("$", " ".join([COMMAND.name, *command[1:]]), flush=True)
@@ -218,7 +218,7 @@ def serving(*flags: str, log: Path) -> Iterator[tuple[int, int]]:
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], rest_port: int, log: Path) -> None:
-    """Until /readyz says yes, with curl's own retries; the server's log if it ends before."""
+    """Wait until /readyz succeeds, with curl's own retries. Exit with the server's log if the server ends first."""
     retries = ["--retry", "300", "--retry-delay", "1", "--retry-all-errors", "--retry-max-time", "120"]
     url = f"http://127.0.0.1:{rest_port}/readyz"
     waited = subprocess.run(["curl", "-s", "-f", "-o", "/dev/null", *retries, url], check=False)
@@ -227,7 +227,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], rest_port: int, log: Path
 
 
 def free_ports() -> tuple[int, int]:
-    """Two that nobody listens on now."""
+    """Return two ports without a listener."""
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
         second.bind(("127.0.0.1", 0))
@@ -235,7 +235,7 @@ def free_ports() -> tuple[int, int]:
 
 
 def save_half_plus_two(path: Path, plus: float) -> None:
-    """y = x / 2 + plus, from a tensor or from tf.Examples, as TensorFlow Serving's own script saves it (v1)."""
+    """Save y = x / 2 + plus, from a tensor or from tf.Examples, like TensorFlow Serving's own script (v1)."""
     with tf.Graph().as_default(), tf1.Session() as session:
         half = tf1.get_variable("a", initializer=0.5, use_resource=True)
         added = tf1.get_variable("b", initializer=plus, use_resource=True)

@@ -1,4 +1,4 @@
-"""A digits classifier in Flax linen: an Orbax CheckpointManager's directory, with a moving average and statistics."""
+"""A digits classifier in Flax linen: an Orbax CheckpointManager directory with a moving average and statistics."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """A digit alone, and 21 of them: no size that a server has a bucket for."""
+    """Return one digit, and 21 digits, a number without a bucket."""
     from examples.digits.data import load
 
     _, held_out = load()

@@ -1,4 +1,4 @@
-"""The digits classifier in Flax linen, made by training and, as `--model examples.flax_mlp.model:build`, for export."""
+"""The digits classifier in Flax linen, for training and, with `--model examples.flax_mlp.model:build`, for export."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ class DigitsMlp(linen.Module):  # type: ignore[misc]  # flax is untyped
         x = linen.BatchNorm(use_running_average=not train, dtype=self.dtype, name="norm")(x)
         x = linen.Dropout(0.2, deterministic=not train)(linen.relu(x))
         logits = linen.Dense(10, dtype=self.dtype, name="logits")(x)
-        # In float32: in bfloat16 the sum is off by up to a percent.
+        # Use float32, because the sum in bfloat16 is off by up to a percent.
         return {"probabilities": linen.softmax(logits.astype(jnp.float32))}
 
 
 def build(units: int = 64, dtype: str = "float32") -> DigitsMlp:
-    """`dtype` is what the layers compute in; parameters are float32."""
+    """Build the classifier. `dtype` is the compute dtype of the layers; parameters are float32."""
     return DigitsMlp(units, jnp.dtype(dtype))

@@ -1,11 +1,11 @@
-"""Train the digits classifier with Flax linen and Optax, and leave what orbax.checkpoint.CheckpointManager writes.
+"""Train the digits classifier with Flax linen and Optax, and save it with orbax.checkpoint.CheckpointManager.
 
     python examples/flax_mlp/train.py --out .demo/flax
     tpuserve export .demo/flax models/flax_mlp --model examples.flax_mlp.model:build \\
         --input 'image:float32[batch,8,8,1]'
 
-Each step's directory holds parameters, batch statistics, a moving average of the parameters, the optimizer's state and
-the random key: of these, `tpuserve export` takes the average and the statistics.
+Each step's directory contains parameters, batch statistics, a moving average of the parameters, the optimizer's state
+and the random key. `tpuserve export` uses the average and the statistics.
 """
 
 import argparse
@@ -20,7 +20,7 @@ AVERAGE_DECAY = 0.95
 
 
 def start(seed: int) -> dict[str, Any]:
-    """The state of training before its first step."""
+    """Return the state of training before its first step."""
     import jax
     import jax.numpy as jnp
 
@@ -46,7 +46,7 @@ def _optimizer() -> Any:  # noqa: ANN401 - optax is untyped
 
 
 def update(state: dict[str, Any], images: Any, labels: Any) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
-    """One step; to be compiled by jax.jit."""
+    """Return the state after one step. The caller compiles this with jax.jit."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -74,7 +74,7 @@ def update(state: dict[str, Any], images: Any, labels: Any) -> dict[str, Any]:  
 
 
 def train(out: Path, epochs: int, seed: int) -> float:
-    """Leave a step's directory for each of the last two epochs in `out`, and return the accuracy on held-out digits."""
+    """Save a checkpoint of each of the last two epochs in `out`, and return the accuracy on held-out digits."""
     import jax
     import numpy as np
     import orbax.checkpoint as ocp

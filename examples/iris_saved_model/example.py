@@ -1,4 +1,4 @@
-"""A classifier of scikit-learn's irises that is a SavedModel already, written by tf.saved_model.save without Keras."""
+"""A classifier of scikit-learn's irises whose source is a SavedModel, written by tf.saved_model.save without Keras."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """Two flowers of each species."""
+    """Return two flowers of each species."""
     from examples.iris_saved_model.train import load
 
     measures, _ = load()

@@ -1,4 +1,4 @@
-"""Train a classifier of irises by plain TensorFlow and save it as a SavedModel, with the species' names as strings.
+"""Train a classifier of irises with plain TensorFlow and save it as a SavedModel, with the species' names as strings.
 
 python examples/iris_saved_model/train.py --out saved/
 tpuserve export saved/ models/iris
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 def load() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Measures float32 [150, 4] in centimetres, and species int64 [150] from 0 to 2. Nothing is downloaded."""
+    """Return measures float32 [150, 4] in centimetres, and species int64 [150] from 0 to 2. Downloads nothing."""
     from sklearn.datasets import load_iris
 
     data = load_iris()
@@ -23,7 +23,7 @@ def load() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def train(path: Path, steps: int = 300) -> Path:
-    """Logistic regression by gradient descent, saved with one signature of two outputs."""
+    """Train a logistic regression by gradient descent, and save it with one signature of two outputs."""
     import tensorflow as tf
 
     measures, species = load()

@@ -1,4 +1,4 @@
-"""A regression that Keras 3 trains on JAX and TensorFlow serves: a .keras file like any other."""
+"""A regression that Keras 3 trains on JAX and TensorFlow serves, exported from a .keras file."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """One patient, and five."""
+    """Return one patient, and five patients."""
     from examples.keras_on_jax.train import load
 
     measurements, _ = load()
@@ -20,7 +20,7 @@ def requests() -> list[dict[str, Array]]:
 
 
 def answer(source: Path, request: Tensors) -> Tensors:
-    """What JAX makes of it."""
+    """Predict with JAX."""
     import keras
 
     return {"progression": keras.models.load_model(source).predict(request["measurements"], verbose=0)}

@@ -1,9 +1,9 @@
-"""Train a regression with Keras 3 on JAX, and save it as any Keras model is saved.
+"""Train a regression with Keras 3 on JAX, and save it as a .keras file.
 
     KERAS_BACKEND=jax python examples/keras_on_jax/train.py --out diabetes.keras
     tpuserve export diabetes.keras models/keras_on_jax
 
-The exporter reads the file on TensorFlow: what layers compute with keras.ops is the same on both.
+The exporter reads the file on TensorFlow. Layers that use keras.ops compute the same on both.
 """
 
 import argparse
@@ -17,7 +17,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 
 
 def load() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """scikit-learn's diabetes: measurements float32 [442, 10], and how the disease went on, float32 [442, 1]."""
+    """Return scikit-learn's diabetes data: measurements float32 [442, 10], and disease progression float32 [442, 1]."""
     from sklearn.datasets import load_diabetes
 
     data = load_diabetes()
@@ -25,7 +25,7 @@ def load() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def train(path: Path) -> Path:
-    """Train for a moment and write the .keras file."""
+    """Train briefly and write the .keras file."""
     import keras
 
     measurements, progression = load()

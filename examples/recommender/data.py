@@ -1,4 +1,4 @@
-"""People and films, made up: people have a taste, films have a kind, and who likes what follows from both."""
+"""Synthetic users and films: users have a taste and films a kind, which together decide the likes."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -8,7 +8,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 USERS, ITEMS = 200, 80
-# Ids below zero are padding: a history of three films in an array of eight.
+# Padding id, for example for a history of three films in an array of eight.
 PADDING = -1
 LONGEST_HISTORY = 8
 
@@ -24,7 +24,7 @@ class Views:
 
 
 def load(rows: int = 6000, seed: int = 1) -> Views:
-    """Who saw what, after which films of theirs, and whether they liked it."""
+    """Return users, films, the users' earlier films, and whether they liked the film."""
     generator = np.random.default_rng(seed)
     taste, kind = np.arange(USERS) % 4, np.arange(ITEMS) % 4
     user = generator.integers(0, USERS, rows, dtype=np.int32)

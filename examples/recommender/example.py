@@ -1,4 +1,4 @@
-"""A recommender with two embedding tables: what training with TPUEmbedding leaves."""
+"""A recommender with two embedding tables, in the form that training with TPUEmbedding saves."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """One person without a history; 21 with histories of up to eight films; and five with no more than three."""
+    """Return one user without a history, 21 with histories of up to eight films, and five with at most three films."""
     from examples.recommender.data import PADDING, load
 
     views = load(rows=21, seed=2)
@@ -27,7 +27,7 @@ def requests() -> list[dict[str, Array]]:
 
 
 def answer(source: Path, request: Tensors) -> Tensors:
-    """By TensorFlow's own lookup, of sparse ids."""
+    """Predict with TensorFlow's own lookup of sparse ids."""
     import tensorflow as tf
 
     from examples.recommender.model import Recommender, tpu_embedding

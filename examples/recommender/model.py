@@ -1,6 +1,6 @@
-"""A recommender with its tables in TPUEmbedding, as a tf.Module: what training holds, and what is served.
+"""A recommender with its tables in TPUEmbedding, as a tf.Module for training and serving.
 
-Its attributes are called as those of the checkpoint: `embedding`, and `tower`.
+Its attributes have the names in the checkpoint: `embedding` and `tower`.
 """
 
 from typing import Any
@@ -14,7 +14,9 @@ tpu_embedding = tf.tpu.experimental.embedding
 
 
 def features() -> dict[str, Any]:
-    """By name; two look one table up. Made anew for each model: TPUEmbedding notes its optimizer in the tables."""
+    """Return new features by name, two of which share a table. TPUEmbedding stores each model's optimizer in the
+    tables.
+    """
     users = tpu_embedding.TableConfig(vocabulary_size=USERS, dim=8, combiner="mean", name="users")
     films = tpu_embedding.TableConfig(vocabulary_size=ITEMS, dim=8, combiner="mean", name="films")
     tables = {"user": users, "history": films, "item": films}
@@ -22,7 +24,7 @@ def features() -> dict[str, Any]:
 
 
 class Tower(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
-    """Activations by feature [rows, 8] → probability that this one will be liked [rows]."""
+    """Activations by feature [rows, 8] → probability of a like [rows]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +43,7 @@ class Tower(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
 
 
 class Recommender(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
-    """Ids → probability. Without an optimizer, TPUEmbeddingForServing has the tables and not their state."""
+    """Ids → probability. Without an optimizer, TPUEmbeddingForServing contains the tables without their state."""
 
     def __init__(self, optimizer: Any = None) -> None:  # noqa: ANN401 - an optimizer of TPUEmbedding
         super().__init__()
@@ -63,5 +65,5 @@ class Recommender(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
 
 
 def build() -> Recommender:
-    """For `tpuserve export --model examples.recommender.model:build`."""
+    """Build the model for `tpuserve export --model examples.recommender.model:build`."""
     return Recommender()

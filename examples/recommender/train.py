@@ -1,11 +1,11 @@
-"""Train the recommender, and leave what a run with TPUEmbedding leaves: tables with their state, tower and step.
+"""Train the recommender, and save a checkpoint like TPUEmbedding's: tables with their state, tower and step.
 
     python examples/recommender/train.py --out .demo/recommender
     tpuserve export .demo/recommender .demo/models/recommender --model examples.recommender.model:build \\
         --sequence-buckets 4,8 --pad-value history=-1
 
-On a TPU the tables lie in its memory: there `embedding.enqueue`, `dequeue` and `apply_gradients` stand where here
-tables are read and Adagrad is taken by hand. The objects, their names, and so the checkpoint, are the same.
+On a TPU, its memory holds the tables, and `embedding.enqueue`, `dequeue` and `apply_gradients` replace the table reads
+and the explicit Adagrad of this file. The objects, their names, and therefore the checkpoint, are the same.
 """
 
 import argparse
@@ -24,7 +24,7 @@ LEARNING_RATE, ACCUMULATOR = 0.1, 1e-6
 
 
 def train(out: Path, epochs: int = EPOCHS) -> Path:
-    """Returns the directory of checkpoints, `out`."""
+    """Train, and return the directory of checkpoints, `out`."""
     import tensorflow as tf
 
     from examples.recommender.data import load
@@ -50,7 +50,7 @@ def train(out: Path, epochs: int = EPOCHS) -> Path:
 
 
 def _take_step(model: "Recommender", accumulated: list[Any], ids: list[Any], liked: Any) -> Any:  # noqa: ANN401 - tensors
-    """Adagrad for the tables, whose state TPUEmbedding keeps, and for the tower. Returns the loss before it."""
+    """Apply Adagrad to the tables, whose state TPUEmbedding keeps, and to the tower. Return the previous loss."""
     import tensorflow as tf
 
     states = list(model.embedding.variables.values())

@@ -1,11 +1,11 @@
-"""Series to forecast: sums of two waves with noise. No framework here, so that a client can do without."""
+"""Series to forecast: sums of two waves with noise. Needs no framework, so that clients can use it."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def make(series: int, steps: int, seed: int) -> NDArray[np.float32]:
-    """float32 [series, steps], each with phases of its own."""
+    """Return series as float32 [series, steps], each with its own phases."""
     random = np.random.default_rng(seed)
     phases = random.uniform(0, 2 * np.pi, (2, series, 1))
     at = np.arange(steps)

@@ -1,4 +1,4 @@
-"""A stateful Keras GRU from a TF2 checkpoint, served with its state in and out of the signature."""
+"""A stateful Keras GRU from a TF2 checkpoint, served with its state as input and output."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """The first value of a series, and the next of three, in states as steps leave them."""
+    """Return the first value of a series, and the next values of three, with states like those after a step."""
     from examples.sine_gru.data import make
     from examples.sine_gru.model import UNITS
 
@@ -31,7 +31,7 @@ def requests() -> list[dict[str, Array]]:
 
 
 def answer(source: Path, request: Tensors) -> Tensors:
-    """Ask the stateful model, after its layer gets the request's state."""
+    """Predict with the stateful model, after setting its layer to the request's state."""
     model = load(source, series=len(request["value"]))
     (state,) = model.get_layer("gru").states
     state.assign(request["state"])
@@ -40,7 +40,7 @@ def answer(source: Path, request: Tensors) -> Tensors:
 
 
 def load(source: Path, series: int) -> "keras.Model":
-    """The stateful model as it was trained, for another number of series."""
+    """Return the trained stateful model for another number of series."""
     import tensorflow as tf
 
     from examples.sine_gru.model import stateful

@@ -1,4 +1,4 @@
-"""Follow series with a served GRU, a value a request: the client keeps the state that the server gives back.
+"""Follow series with a served GRU, one value per request. The client keeps the state that the server returns.
 
 tpuserve serve --model_name=sine_gru --model_base_path=$PWD/models/sine_gru
 python examples/sine_gru/follow.py --steps 10
@@ -20,7 +20,7 @@ from tpuserve_client import Client, TpuserveError
 
 
 def follow(client: Client, model: str, series: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Forecasts float32 [series, steps] of each next value, from an empty state on."""
+    """Return forecasts float32 [series, steps] of each next value, starting from an empty state."""
     state = np.zeros((len(series), UNITS), np.float32)
     forecasts = []
     for value in series.T:

@@ -1,4 +1,4 @@
-"""A forecaster of series in Keras: as it trains, with the state kept in the layer, and as it is served, without."""
+"""A forecaster of series in Keras: for training with the state in the layer, for serving with the state as input."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ UNITS = 16
 
 
 def stateful(series: int) -> "keras.Model":
-    """Make the trained model: float32 [series, steps, 1] to each next value. The layer keeps the state."""
+    """Build the training model: float32 [series, steps, 1] to each next value. The layer keeps the state."""
     import keras
 
     values = keras.Input(batch_shape=(series, None, 1), name="values")
@@ -18,9 +18,9 @@ def stateful(series: int) -> "keras.Model":
 
 
 def build() -> "keras.Model":
-    """Make the served model: `value` [batch, 1] and `state` [batch, units] to `forecast` and the next `state`.
+    """Build the served model: `value` [batch, 1] and `state` [batch, units] to `forecast` and the next `state`.
 
-    Its layers have the names of those in `stateful`, so it restores the checkpoint of that model.
+    Its layers have the same names as in `stateful`, so that it restores the checkpoint of that model.
     """
     import keras
 

@@ -1,4 +1,4 @@
-"""Train a stateful Keras GRU to forecast series, part by part, and leave a TF2 checkpoint.
+"""Train a stateful Keras GRU to forecast series, segment by segment, and save a TF2 checkpoint.
 
 python examples/sine_gru/train.py --out .demo/sine_gru
 tpuserve export .demo/sine_gru models/sine_gru --model examples.sine_gru.model:build --allow-unused '*state*'
@@ -14,7 +14,7 @@ SERIES, PART = 16, 25
 
 
 def train(out: Path, epochs: int, seed: int) -> float:
-    """Leave a checkpoint in `out`, and return the mean squared error of the last epoch."""
+    """Save a checkpoint in `out`, and return the mean squared error of the last epoch."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Sentences made up about three places, and the words they are made of. No TensorFlow here."""
+"""Synthetic sentences about three places, and their vocabulary. Needs no TensorFlow."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ _FILLERS = [
         "you",
     ),
 ]
-# 0 is padding, 1 a word that training never saw.
+# Ids of padding and of words outside the vocabulary.
 PADDING, UNKNOWN = 0, 1
 VOCABULARY = (*_FILLERS, *(word for words in _OF_PLACES for word in words))
 _FIRST_WORD = 2
@@ -62,14 +62,14 @@ LONGEST = 32
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """Texts, and the places they are about: int64 [rows] from 0 to 2."""
+    """Texts, and their places: int64 [rows] from 0 to 2."""
 
     texts: list[str]
     places: NDArray[np.int64]
 
 
 def make(rows: int, seed: int) -> Sentences:
-    """Of 3 to 24 words: some name the place, most do not, and some name another."""
+    """Return sentences of 3 to 24 words. Some words name the place, most are neutral, and some name another place."""
     random = np.random.default_rng(seed)
     places = random.integers(0, len(PLACES), rows)
     return Sentences([_make_sentence(random, int(place)) for place in places], places)
@@ -85,7 +85,7 @@ def _make_sentence(random: np.random.Generator, place: int) -> str:
 
 
 def encode(texts: list[str]) -> NDArray[np.int32]:
-    """Each text's words by number, padded to the longest: int32 [rows, length]."""
+    """Return each text's word numbers, padded to the longest text: int32 [rows, length]."""
     numbers = {word: number for number, word in enumerate(VOCABULARY, start=_FIRST_WORD)}
     rows = [[numbers.get(word, UNKNOWN) for word in text.lower().split()] for text in texts]
     ids = np.full((len(rows), max(map(len, rows))), PADDING, np.int32)

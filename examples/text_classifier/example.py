@@ -17,7 +17,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """A sentence alone, a few with words that nobody taught the model, and more than a server has a bucket for."""
+    """Return one sentence, two with unknown words, and 21, a number without a bucket."""
     from examples.text_classifier.data import make
 
     some = ["The old rope by the QUAY", "penguins in our kettle with garlic and pepper"]
@@ -25,7 +25,7 @@ def requests() -> list[dict[str, Array]]:
 
 
 def answer(source: Path, request: Tensors) -> Tensors:
-    """Words are numbered by Python here, and by the graph where it is served."""
+    """Predict with word numbers from Python. The served graph computes them itself."""
     import tensorflow as tf
 
     from examples.text_classifier.data import PLACES, encode

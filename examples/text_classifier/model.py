@@ -1,4 +1,4 @@
-"""A small transformer encoder, built by training and, as `examples.text_classifier.model:build`, by the exporter."""
+"""A small transformer encoder for training and, with `examples.text_classifier.model:build`, for the exporter."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ HEADS = 4
 
 
 def build(blocks: int = 2) -> keras.Model:
-    """`ids` int32 [batch, length], 0 where a sentence has ended → `scores` float32 [batch, 3].
+    """Build `ids` int32 [batch, length], padded with 0 → `scores` float32 [batch, 3].
 
-    Any length up to 32, and padding changes nothing: attention and mean leave it out. So servers may pad to buckets.
+    Accepts any length up to 32. Attention and mean ignore padding, so servers may pad to buckets.
     """
     ids = keras.Input((None,), dtype="int32", name="ids")
     real = RealWords(name="real")(ids)
@@ -27,7 +27,7 @@ def build(blocks: int = 2) -> keras.Model:
 
 
 def encode(x: Any, real: Any, name: str) -> Any:  # noqa: ANN401 - Keras tensors
-    """One encoder block: attention to the real words of the sentence, and a small network for each word."""
+    """Add one encoder block: attention to the real words of the sentence, and a small network for each word."""
     normed = keras.layers.LayerNormalization(name=f"{name}_norm1")(x)
     attention = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name=f"{name}_attention")
     x = x + attention(normed, normed, attention_mask=ops.expand_dims(real, 1))
@@ -37,14 +37,14 @@ def encode(x: Any, real: Any, name: str) -> Any:  # noqa: ANN401 - Keras tensors
 
 
 class RealWords(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Which of a sentence's places hold a word."""
+    """Mask of the positions that hold a word."""
 
     def call(self, ids: Any) -> Any:  # noqa: ANN401 - a Keras tensor
         return ids != PADDING
 
 
 class Positions(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Adds what was learned for each position."""
+    """Adds a learned embedding of each position."""
 
     def build(self, shape: tuple[int | None, ...]) -> None:
         self.table = self.add_weight(shape=(LONGEST, shape[-1]), initializer="uniform", name="table")
@@ -54,7 +54,7 @@ class Positions(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
 
 
 class MeanOfReal(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """The mean over the real words; zero for a sentence without any."""
+    """Mean over the real words, or zero for a sentence without any."""
 
     def call(self, inputs: list[Any]) -> Any:  # noqa: ANN401 - a Keras tensor
         x, real = inputs

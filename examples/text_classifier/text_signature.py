@@ -1,4 +1,4 @@
-"""Sentences in, places out: `--signature text=examples.text_classifier.text_signature:serve`."""
+"""Signature from sentences to places: `--signature text=examples.text_classifier.text_signature:serve`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,10 +11,10 @@ Call = Callable[..., Mapping[str, tf.Tensor]]
 
 
 def serve(call: Call, inputs: Mapping[str, tf.TensorSpec]) -> tuple[Call, dict[str, tf.TensorSpec], list[Any]]:
-    """`text` string [batch] → `scores` float32 [batch, 3] and `place` string [batch].
+    """Wrap the model: `text` string [batch] → `scores` float32 [batch, 3] and `place` string [batch].
 
-    Words become numbers before the model, and the best score a name after it, both on the host. What goes beyond 32
-    words is left out.
+    The host converts words to numbers before the model, and the best score to a name after it. It ignores words after
+    the first 32.
     """
     words = tf.constant(VOCABULARY)
     numbers = tf.range(UNKNOWN + 1, UNKNOWN + 1 + len(VOCABULARY), dtype=tf.int64)

@@ -1,4 +1,4 @@
-"""Train the classifier of sentences for a few seconds, and leave what a TPU run leaves: model, optimizer and step.
+"""Train the classifier of sentences for a few seconds, and save a checkpoint with model, optimizer and step.
 
     python examples/text_classifier/train.py --out .demo/sentences
     tpuserve export .demo/sentences .demo/models/places --model examples.text_classifier.model:build \\
@@ -19,7 +19,7 @@ HELD_OUT = 200
 
 
 def train(out: Path, epochs: int = 4) -> float:
-    """Train, write a checkpoint into `out`, and return the accuracy on sentences held out."""
+    """Train, write a checkpoint into `out`, and return the accuracy on held-out sentences."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -33,7 +33,7 @@ def train(out: Path, epochs: int = 4) -> float:
     with choose_strategy().scope():
         model = build()
         model.compile(keras.optimizers.Adam(3e-3), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    # Of one length: a TPU compiles a program for each.
+    # Pad to one length, because a TPU compiles a program for each.
     ids = [np.pad(one, ((0, 0), (0, LONGEST - one.shape[1]))) for one in map(encode, (sentences.texts, held_out.texts))]
     model.fit(ids[0], sentences.places, BATCH, epochs, verbose=0)
     accuracy = float(model.evaluate(ids[1], held_out.places, BATCH, verbose=0)[1])

@@ -1,4 +1,4 @@
-"""A CNN of PyTorch: the checkpoint that a training loop saves, of weights, optimizer state and step."""
+"""A CNN in PyTorch: a training loop's checkpoint with weights, optimizer state and step."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """A digit alone, and 21 of them: no size that a server has a bucket for."""
+    """Return one digit, and 21 digits, a number without a bucket."""
     from examples.digits.data import load
 
     held_out = load()[1].images.transpose(0, 3, 1, 2)

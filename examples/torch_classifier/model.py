@@ -1,4 +1,4 @@
-"""The classifier, built by training and, as `--model examples.torch_classifier.model:build`, by `tpuserve export`."""
+"""The classifier for training and, with `--model examples.torch_classifier.model:build`, for `tpuserve export`."""
 
 import torch
 from torch import nn

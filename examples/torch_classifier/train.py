@@ -1,11 +1,11 @@
-"""Train the classifier in PyTorch, and leave it in the three forms that PyTorch models come in.
+"""Train the classifier in PyTorch, and save it in PyTorch's three usual formats.
 
     .torch/bin/python examples/torch_classifier/train.py --out .demo/torch
     .torch/bin/tpuserve export .demo/torch/checkpoint.pt .demo/models/torch_classifier \\
         --model examples.torch_classifier.model:build --input 'image:float32[batch,1,8,8]'
 
-On a TPU the loop is the same on `torch_xla.device()`, with `torch_xla.sync()` after each step, and
-`xm.save` writes the same file: it brings tensors to the CPU first.
+On a TPU the loop is the same on `torch_xla.device()`, with `torch_xla.sync()` after each step. `xm.save` writes the
+same file, because it moves tensors to the CPU first.
 """
 
 import argparse
@@ -26,12 +26,12 @@ BATCH = 64
 
 
 def images(digits: Digits) -> torch.Tensor:
-    """[rows, 1, 8, 8]: torch has channels before pixels."""
+    """Return images [rows, 1, 8, 8], because torch puts channels before pixels."""
     return torch.from_numpy(np.ascontiguousarray(digits.images.transpose(0, 3, 1, 2)))
 
 
 def train(out: Path, epochs: int = 4, seed: int = 1) -> float:
-    """Leave checkpoint.pt, model.safetensors and model.pt2 in `out`; return the accuracy on held-out digits."""
+    """Save checkpoint.pt, model.safetensors and model.pt2 in `out`. Return the accuracy on held-out digits."""
     torch.manual_seed(seed)
     training, held_out = load()
     model = build()

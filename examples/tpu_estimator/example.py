@@ -1,4 +1,4 @@
-"""What TPUEstimator leaves: a `.meta` with the infeed, its training loop and two replicas, and a checkpoint by name."""
+"""A run of TPUEstimator: a `.meta` with the infeed, its training loop and two replicas, and a name-based checkpoint."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """A digit alone, and 21 of them: batches in training were of 32."""
+    """Return one digit, and 21 digits. Training batches had 32."""
     from examples.digits.data import load
 
     _, held_out = load()
@@ -20,7 +20,7 @@ def requests() -> list[dict[str, Array]]:
 
 
 def answer(source: Path, request: Tensors) -> Tensors:
-    """By the function that made the graph, as for inference, restored as TensorFlow 1 does."""
+    """Predict with the model function in inference mode, restored like in TensorFlow 1."""
     import tensorflow as tf
 
     from examples.tpu_estimator.model import predict

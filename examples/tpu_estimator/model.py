@@ -1,4 +1,4 @@
-"""A digits CNN as TPUEstimator's users wrote them: a function of tensors that makes its variables by name."""
+"""A digits CNN in the style of TPUEstimator: a function of tensors that creates its variables by name."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ v1 = tf.compat.v1
 
 
 def logits_of(image: Any, training: bool) -> Any:  # noqa: ANN401 - tensors
-    """`image` [batch, 8, 8, 1] → [batch, 10]: convolution, batch norm, dropout, a layer for each digit."""
+    """Return logits: `image` [batch, 8, 8, 1] → [batch, 10], by convolution, batch norm, dropout and a dense layer."""
     with v1.variable_scope("cnn", reuse=v1.AUTO_REUSE):
         kernel = v1.get_variable("conv/kernel", [3, 3, 1, 16])
         hidden = tf.nn.relu(batch_norm(tf.nn.conv2d(image, kernel, 2, "SAME"), training))
-        # The shape is known when the graph is made for a TPU: batches have one size there.
+        # In a graph for a TPU the batch size is known, because it is fixed there.
         flat = tf.reshape(hidden, [image.shape[0] or -1, 4 * 4 * 16])
         if training:
             flat = v1.nn.dropout(flat, rate=0.3)
@@ -21,7 +21,7 @@ def logits_of(image: Any, training: bool) -> Any:  # noqa: ANN401 - tensors
 
 
 def batch_norm(x: Any, training: bool) -> Any:  # noqa: ANN401 - tensors
-    """Over the channels of `x`; in training, statistics of the batch move those that inference uses."""
+    """Normalize the channels of `x`. In training, batch statistics update the statistics for inference."""
     size = [x.shape[-1]]
     with v1.variable_scope("norm"):
         gamma = v1.get_variable("gamma", size, initializer=v1.ones_initializer())
@@ -37,5 +37,5 @@ def batch_norm(x: Any, training: bool) -> Any:  # noqa: ANN401 - tensors
 
 
 def predict(image: Any) -> dict[str, Any]:  # noqa: ANN401 - tensors
-    """What is served, for `tpuserve export model.ckpt-N --model examples.tpu_estimator.model:predict`."""
+    """Return the served outputs, for `tpuserve export model.ckpt-N --model examples.tpu_estimator.model:predict`."""
     return {"probabilities": tf.nn.softmax(logits_of(image, training=False))}

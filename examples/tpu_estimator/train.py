@@ -1,12 +1,12 @@
-"""Leaves what a run of TPUEstimator leaves: `model.ckpt-N` by name, and beside it the `.meta` of its TPU graph.
+"""Train like a run of TPUEstimator: save a name-based `model.ckpt-N` and the `.meta` of its TPU graph.
 
     python examples/tpu_estimator/train.py --out .demo/estimator
     tpuserve export .demo/estimator/model.ckpt-200.meta .demo/models/digits \\
         --input-tensor InfeedQueue/dequeue=image --output-tensor probabilities
 
-TPUEstimator is gone from TensorFlow; what it called is not. The TPU graph is made as it made it, and needs no TPU for
-that: a host that fills the infeed, and two replicas, each a loop of training steps that take their batches from there.
-The steps themselves are taken by the same model on what there is here.
+TensorFlow no longer includes TPUEstimator, but still includes the functions that it called. This script builds the same
+TPU graph without a TPU. A host fills the infeed, and two replicas run a loop of training steps that read batches from
+it. The training itself runs the same model on the local device.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def train(out: Path, steps: int = STEPS) -> Path:
 
 
 def save_checkpoint(out: Path, steps: int) -> Path:
-    """Train for `steps` of one global batch and save all variables by name, the optimizer's too."""
+    """Train for `steps` of one global batch, and save all variables by name, including the optimizer's."""
     import numpy as np
     import tensorflow as tf
 
@@ -53,7 +53,7 @@ def save_checkpoint(out: Path, steps: int) -> Path:
 
 
 def step(image: Any, label: Any, optimizer: Any) -> Any:  # noqa: ANN401 - tensors
-    """One step of training; returns the loss before it."""
+    """Run one step of training. Returns the loss before the step."""
     import tensorflow as tf
 
     from examples.tpu_estimator.model import logits_of
@@ -68,7 +68,7 @@ def step(image: Any, label: Any, optimizer: Any) -> Any:  # noqa: ANN401 - tenso
 
 
 def save_tpu_graph(meta: Path, tensorflow_1: bool = True) -> Path:
-    """Make the graph that TPUEstimator trains with, in TensorFlow 1 or in 2, and save it."""
+    """Build TPUEstimator's training graph, with TensorFlow 1's or 2's control flow, and save it."""
     import tensorflow as tf
     from tensorflow.python.tpu import tpu_feed, training_loop
 
@@ -84,7 +84,7 @@ def save_tpu_graph(meta: Path, tensorflow_1: bool = True) -> Path:
             return step(image, label, v1.tpu.CrossShardOptimizer(v1.train.AdamOptimizer(0.003)))
 
         def train_steps(replica: Any) -> Any:  # noqa: ANN401 - tensors
-            """Each replica is told its number, whether it asks for it or not."""
+            """Run the loop. Each replica receives its number, which it must use."""
             tf.reshape(replica, [])
             return training_loop.repeat(100, train_step, [0.0])
 
@@ -94,7 +94,7 @@ def save_tpu_graph(meta: Path, tensorflow_1: bool = True) -> Path:
 
 
 def _next_batch() -> list[Any]:
-    """What one core is fed: an image and a label for each of its rows, from the host's input pipeline."""
+    """Return the inputs of one core: an image and a label for each row, from the host's input pipeline."""
     import tensorflow as tf
 
     image, label = tf.zeros([BATCH_PER_CORE, 8, 8, 1]), tf.zeros([BATCH_PER_CORE], tf.int32)
@@ -104,7 +104,7 @@ def _next_batch() -> list[Any]:
 
 @contextlib.contextmanager
 def _loops_of_tensorflow_1() -> Iterator[None]:
-    """Loops of Enter and Exit, as in TensorFlow 1."""
+    """Use loops of Enter and Exit, as in TensorFlow 1."""
     import tensorflow as tf
 
     tf.compat.v1.disable_control_flow_v2()

@@ -1,4 +1,4 @@
-"""A classifier of scikit-learn's wines, in a .keras file, whose Normalization layer learnt the features' scales."""
+"""A classifier of scikit-learn's wines in a .keras file, whose Normalization layer has learned the feature scales."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def train(folder: Path) -> Path:
 
 
 def requests() -> list[dict[str, Array]]:
-    """Wines as they were measured, one and five at a time."""
+    """Return one wine, and five wines, with measured values."""
     from examples.wine_keras_file.data import load
 
     features, _ = load()

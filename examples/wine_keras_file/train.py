@@ -1,4 +1,4 @@
-"""Train a classifier of wines and save it whole, as `model.save("wine.keras")` does.
+"""Train a classifier of wines, and save it with `model.save("wine.keras")`.
 
 python examples/wine_keras_file/train.py --out wine.keras
 tpuserve export wine.keras models/wine
@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 def train(path: Path) -> Path:
-    """Train for a moment and write the .keras file."""
+    """Train briefly and write the .keras file."""
     import keras
 
     from examples.wine_keras_file.data import load
