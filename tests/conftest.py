@@ -1,8 +1,7 @@
-"""Modules that tests/rest.txt lists are marked `rest`: `make test` leaves them out.
+"""Common configuration of the tests. `make test` excludes the modules in tests/rest.txt, which are marked `rest`.
 
-Tests with one xdist_group share a process, and so the servers that they start; JAX is on the CPU in all.
-
-Properties are tested with the same examples each time, and however long one takes on a busy machine.
+Tests with the same xdist_group share a process, and therefore the servers that they start. JAX always uses the CPU.
+Property tests use the same examples each time, without a deadline per example.
 """
 
 import gc
@@ -14,15 +13,15 @@ import pytest
 from _pytest.nodeid import NodeId
 from hypothesis import settings
 
-# TensorFlow reads it when it is first imported, which may be by any module of tests. What the command and the server
-# ask for themselves is looked at in processes without it.
+# TensorFlow reads this at its first import, which any test module may trigger. Tests of the values that the command and
+# the server set themselves run processes without it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# With libtpu installed JAX looks for a TPU when it starts, and writes what it did not find to standard error. Set for
-# the processes that tests start, too.
+# With libtpu installed, JAX searches for a TPU at startup and writes errors to standard error. Child processes of tests
+# inherit this variable.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Hypothesis' own for such machines; it would choose it by itself where it finds a variable CI.
+# Hypothesis's profile for CI machines, which it selects by itself if the variable CI is set.
 settings.load_profile("ci")
 
 
@@ -30,10 +29,10 @@ REST = Path(__file__).with_name("rest.txt")
 
 
 def read_rest() -> frozenset[Path]:
-    """Modules of tests that `make test` leaves out.
+    """Return the test modules that `make test` excludes.
 
     Raises:
-        FileNotFoundError: The list names a module that is gone.
+        FileNotFoundError: the list names a missing module.
     """
     lines = (line.partition("#")[0].strip() for line in REST.read_text().splitlines())
     return frozenset((REST.parent.parent / line).resolve(strict=True) for line in lines if line)
@@ -41,17 +40,17 @@ def read_rest() -> frozenset[Path]:
 
 LEFT_OUT = read_rest()
 
-# Imports that bring so many modules leave enough objects for the garbage collector to be worth a word: see below.
+# Number of new modules whose objects slow down garbage collection noticeably. See pytest_runtest_setup.
 MANY_MODULES = 200
 _modules_frozen = 0
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Keep the garbage collector from walking through what imports made, which is never garbage.
+    """Exclude imported objects from garbage collection, because they are never garbage.
 
-    A collection takes 0.3 s beside TensorFlow, Keras and 500 modules of tests. Keras and the exporter ask for several
-    in each export: without this they take most of its time.
+    With TensorFlow, Keras and 500 test modules, a collection takes 0.3 s. Keras and the exporter request several in
+    each export, and would spend most of an export's time there.
     """
     global _modules_frozen
     if len(sys.modules) >= _modules_frozen + MANY_MODULES:
@@ -67,10 +66,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Name the groups in the ids that xdist distributes by.
+    """Append the group names to the ids that xdist distributes by.
 
-    pytest-xdist 3.8 writes them where pytest 9.2 no longer looks (`_nodeid`): its groups would come apart without a
-    word, and each process would start every shared server. Nothing to do where an xdist does it itself.
+    pytest-xdist 3.8 writes them to `_nodeid`, which pytest 9.2 no longer reads. Groups would silently split, and each
+    process would start every shared server. Does nothing for versions of xdist that handle this.
     """
     if not config.getoption("loadgroup", False):
         return

@@ -1,6 +1,6 @@
 """Fails a test run whose branch coverage of the formats or of the server's inner layers is below the floor.
 
-Run after pytest has left its data: ``python tests/coverage_floor.py`` in the folder that holds ``.coverage``.
+Run it after pytest, in the directory that contains ``.coverage``: ``python tests/coverage_floor.py``.
 """
 
 import json
@@ -22,7 +22,7 @@ FLOOR_PERCENT = 90.0
 
 
 class Summary(TypedDict):
-    """The part of one file's entry in coverage's JSON report that is read here."""
+    """The fields used here of a file's entry in coverage's JSON report."""
 
     num_branches: int
     covered_branches: int
@@ -30,7 +30,7 @@ class Summary(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """Branches taken, and branches there are."""
+    """Numbers of covered branches and of all branches."""
 
     covered: int = 0
     total: int = 0
@@ -40,7 +40,7 @@ class Branches:
 
     @property
     def percent(self) -> float:
-        """Nothing measured counts as nothing covered: a layer that vanished from the data must not pass."""
+        """Covered percentage. Zero without branches, so that a layer missing from the data fails."""
         return 100.0 * self.covered / self.total if self.total else 0.0
 
 
@@ -48,7 +48,7 @@ def branches_by_layer(files: Mapping[str, Summary]) -> dict[str, Branches]:
     """Sum the branches of each layer, and of all of them under ``together``.
 
     Args:
-        files: Path relative to the repository → that file's summary.
+        files: path relative to the repository → that file's summary.
     """
     sums = {layer: Branches() for layer in LAYERS}
     for path, summary in files.items():
@@ -59,10 +59,10 @@ def branches_by_layer(files: Mapping[str, Summary]) -> dict[str, Branches]:
 
 
 def read_files() -> dict[str, Summary]:
-    """Read ``.coverage`` of the current folder.
+    """Read ``.coverage`` of the current directory.
 
     Raises:
-        CoverageException: There is no data, or a measured file is gone.
+        CoverageException: there is no data, or a measured file is missing.
     """
     coverage = Coverage()
     coverage.load()
@@ -73,7 +73,7 @@ def read_files() -> dict[str, Summary]:
 
 
 def main() -> int:
-    """Print the table. Returns the exit status: 0, or 1 when a row is below the floor or nothing can be read."""
+    """Print the table. Return the exit status: 0, or 1 if a row is below the floor or the data cannot be read."""
     try:
         sums = branches_by_layer(read_files())
     except CoverageException as error:

@@ -1,4 +1,4 @@
-"""The floor is checked on real coverage data: a small tree is measured, then judged."""
+"""Tests of the floor on real coverage data: a small tree is measured and judged."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def sign(value):
 
 
 def measure(folder: Path, arguments: dict[str, tuple[int, ...]]) -> subprocess.CompletedProcess[str]:
-    """Call each layer's ``sign`` with its arguments under branch coverage, then judge what was left."""
+    """Call each layer's ``sign`` with its arguments under branch coverage, then judge the data."""
     (folder / "pyproject.toml").write_text("[tool.coverage.run]\nbranch = true\nsource = ['formats', 'server']\n")
     calls = []
     for layer, values in arguments.items():
@@ -29,7 +29,7 @@ def measure(folder: Path, arguments: dict[str, tuple[int, ...]]) -> subprocess.C
         module = LAYERS[layer].replace("/", ".")
         calls += [f"from {module}.sign import sign", *(f"sign({value})" for value in values)]
     (folder / "calls.py").write_text("\n".join(calls))
-    # The outer run measures its children too; these two have a run of their own.
+    # The outer run measures its children too. These two need a separate run.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     subprocess.run([sys.executable, "-m", "coverage", "run", "calls.py"], cwd=folder, env=environment, check=True)
     return subprocess.run(

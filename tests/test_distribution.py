@@ -1,4 +1,4 @@
-"""Groups of tests, of which a shared server is started once, are held together when a run has several processes."""
+"""A run with several processes keeps groups of tests together, and starts a shared server once per group."""
 
 import shutil
 import subprocess

@@ -1,11 +1,11 @@
-"""Models of strangers, the whole way: save, export, serve, ask, and compare with the source's own answers.
+"""Third-party models through all steps: save, export, serve, predict, and compare with the source's own outputs.
 
-    make strangers                               # all of them: minutes
+    make strangers                               # all models: minutes
     make strangers ONLY=MobileNetV2,'tf1_*'      # some, by name or pattern
 
-Prints a line for each model, source, signature and protocol. A difference beyond the tolerance, or a refusal that is
-not expected, makes a line WRONG, and the exit status 1. Ctrl-C stops every process and prints the lines so far; the
-exit status is 130. Sources, versions and logs are in .demo/strangers, which one run at a time uses.
+Prints a line for each model, source, signature and protocol. A difference beyond the tolerance, or an unexpected
+refusal, makes a line WRONG and the exit status 1. Ctrl-C stops every process and prints the lines so far, with exit
+status 130. Sources, versions and logs are in .demo/strangers, which only one run can use at a time.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from tests.strangers.stranger import Stranger
 from tests.strangers.table import print_table, write_json
 from tests.strangers.work_folder import InUse, hold
 
-# Columns of a table that is written to a file or a pipe.
+# Width of a table written to a file or a pipe, in columns.
 LOG_WIDTH = 200
-# As shells report SIGINT.
+# The status that shells report for SIGINT.
 EXIT_INTERRUPTED = 130
-# Exports at the same time on a machine with enough cores; each takes up to 2 GB.
+# Largest number of concurrent exports. Each needs up to 2 GB.
 MOST_JOBS = 4
 
 
@@ -68,7 +68,7 @@ def _run(groups: Sequence[Sequence[Stranger]], options: argparse.Namespace) -> i
         print(f"[{time.monotonic() - started_s:6.1f} s] {step}", file=sys.stderr, flush=True)
 
     try:
-        # Adds each line as it comes: an interrupt keeps those so far.
+        # Add each line when it arrives, so that an interrupt keeps the lines so far.
         lines.extend(run([group for group in groups if group], options.work, options.jobs, report))
     except KeyboardInterrupt:
         interrupted = True
@@ -94,6 +94,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM ends a run as Ctrl-C does, with its processes.
+    # Treat SIGTERM like Ctrl-C, so that the run also stops its processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

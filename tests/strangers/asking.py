@@ -1,4 +1,4 @@
-"""A served version, asked as users ask: over gRPC and REST by the client, and over REST by JSON alone."""
+"""Requests to a served version in the ways of users: gRPC and REST with the client, and REST with plain JSON."""
 
 import math
 import time
@@ -14,19 +14,19 @@ from tests.strangers.stranger import Answers, Exchange, Stranger, Tensors
 from tpuserve_client import Client, TpuserveError
 from tpuserve_server import RunningServer
 
-# Requests at the same time: enough that the server puts several into one batch.
+# Number of concurrent requests: enough that the server combines several in one batch.
 AT_ONCE = 8
 # Takes signature, inputs and expected outputs, and returns the served outputs.
 Ask: TypeAlias = Callable[[str, Tensors, Tensors], Tensors]
 
 
 class Unreadable(Exception):
-    """A request had no answer that can be compared."""
+    """A request had no response that can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A way to ask. `dtypes` is False if its answers carry none."""
+    """A way to send requests. `dtypes` is False if its responses carry none."""
 
     name: str
     ask: Ask
@@ -56,7 +56,7 @@ def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, serve
 
 
 def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:
-    """Ask for one signature by one protocol. The reason of the line is the worst error."""
+    """Send the requests of one signature over one protocol. The reason of the line is the worst error."""
     tolerance, started_s = stranger.tolerance, time.monotonic()
     signature = name.partition(":")[0]
     single = [row for exchange in exchanges for row in _rows(exchange)] if stranger.rows else list(exchanges)
@@ -70,11 +70,11 @@ def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchang
             )
         except (Differs, TpuserveError, json_requests.Refused) as error:
             return error
-        except Exception as error:  # a server that dies, or an answer out of form: a line of the table, not its end
+        except Exception as error:  # a crashed server or a malformed response makes a line of the table
             return Unreadable(f"{type(error).__name__}: {error}")
 
     def compare_in_turn(exchanges: Sequence[Exchange]) -> Iterator[float | Exception]:
-        """Stop after the first without an answer: a server that hangs takes the whole timeout for each."""
+        """Stop after the first request without a response: a hanging server takes the whole timeout for each."""
         for one in exchanges:
             yield (result := compare(one))
             if isinstance(result, Exception) and not isinstance(result, Differs):
@@ -95,19 +95,19 @@ def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchang
 
 
 def _weight(error: tuple[str, Exception]) -> float:
-    """Rank an error: an answer that cannot be compared weighs more than any difference."""
+    """Rank an error. A response that cannot be compared ranks above any difference."""
     largest = error[1].largest if isinstance(error[1], Differs) else None
     return math.inf if largest is None else largest
 
 
 def _largest(results: Sequence[float | Exception]) -> float | None:
-    """Return the largest difference; None without an answer that can be compared."""
+    """Return the largest difference, or None without a comparable response."""
     known = (one.largest if isinstance(one, Differs) else one for one in results)
     return max((one for one in known if isinstance(one, float)), default=None)
 
 
 def _judge(stranger: Stranger, protocol: Protocol, step: str, error: Exception) -> tuple[Verdict, str]:
-    """Return the verdict on the worst error. A refusal that is expected is no fault of the server."""
+    """Return the verdict on the worst error. An expected refusal is not an error of the server."""
     expected = stranger.rest_refusal and protocol.name != "gRPC" and not isinstance(error, Differs | Unreadable)
     if expected and stranger.rest_refusal in str(error):
         return Verdict.REFUSED, str(error)

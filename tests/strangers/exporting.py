@@ -1,4 +1,4 @@
-"""`tpuserve export`, as a user types it, or `tpuserve_exporter.export` in a user's script."""
+"""Exports with `tpuserve export`, or with `tpuserve_exporter.export` in a user's script."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.strangers.stranger import Export, Refusal, Stranger
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The end of an export: `error` is empty and `exit_code` 0 for a published version."""
+    """The result of an export. `error` is empty and `exit_code` is 0 for a published version."""
 
     exit_code: int
     error: str
@@ -19,7 +19,7 @@ class Exported:
 
 
 def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, processes: Processes) -> Exported:
-    """Block until the export has ended. `BASE_PATH.log` has its command and output, `BASE_PATH.json` its report."""
+    """Run the export. Blocks. `BASE_PATH.log` contains its command and output, `BASE_PATH.json` its report."""
     tools = programs(stranger) or HERE
     if one.script:
         command = [str(tools / "python"), "-m", "tests.strangers.script_process", one.script, str(folder)]
@@ -27,7 +27,7 @@ def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proce
     else:
         options = [option.replace("{folder}", str(folder)) for option in one.options]
         command = [str(tools / "tpuserve"), "export", str(folder / one.path), str(base_path), *options, "--json"]
-    # A base path may end in what looks like a suffix: `.keras` and `.h5` of one model have logs of their own.
+    # A base path may end in `.keras` or `.h5`, which with_suffix would replace. Each needs its own log.
     out, log = (base_path.with_name(f"{base_path.name}.{kind}") for kind in ("json", "log"))
     status = processes.run(command, out, log, {})
     reason = last_line(log)
@@ -42,7 +42,7 @@ def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proce
 
 
 def find_fault(exported: Exported, one: Export) -> str:
-    """Describe the difference from the expected end; empty without one."""
+    """Describe the difference from the expected result. Return "" without one."""
     if one.refusal is not None and (exported.exit_code or one.refusal.required):
         return _compare(exported, one.refusal)
     if exported.exit_code:

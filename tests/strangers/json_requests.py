@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST format, written and read without the client, as a user sends it with curl."""
+"""TensorFlow Serving's REST format without the client, like a user's curl requests."""
 
 import base64
 import json
@@ -11,18 +11,18 @@ import numpy as np
 
 from tests.strangers.stranger import Array, Tensors
 
-# Timeout of each request, by the client too: warmed models answer within a second.
+# Timeout of each request, for the client too. Warm models answer within a second.
 TIMEOUT_S = 60.0
 
 
 class Refused(Exception):
-    """The server answered with an error."""
+    """The server returned an error."""
 
 
 def predict(address: str, model: str, signature: str, inputs: Tensors, expected: Tensors, *, rows: bool) -> Tensors:
-    """Ask by `instances` and `predictions` if `rows`, else by `inputs` and `outputs`.
+    """Send `instances` and read `predictions` if `rows`, else send `inputs` and read `outputs`.
 
-    JSON carries no dtypes: outputs are read with those of `expected`. Raises Refused.
+    JSON carries no dtypes, so outputs get those of `expected`. Raises Refused.
     """
     values = {name: _to_json(name, array) for name, array in inputs.items()}
     body: dict[str, object] = {"signature_name": signature, "inputs": values}
@@ -37,7 +37,7 @@ def predict(address: str, model: str, signature: str, inputs: Tensors, expected:
 
 
 def _columns(predictions: list[Any], expected: Tensors) -> Any:  # noqa: ANN401 - JSON
-    """Return lists by output, from a list of rows; a single output has no name there."""
+    """Return lists by output from a list of rows, in which a single output has no name."""
     if len(expected) == 1:
         return predictions
     names = predictions[0] if predictions else expected
@@ -62,7 +62,7 @@ def _to_json(name: str, array: Array) -> Any:  # noqa: ANN401 - JSON
 
 
 def _text_to_json(name: str, value: bytes | str) -> object:
-    """Return text as it is, and files and other bytes in base64."""
+    """Return text unchanged, and files and other bytes in base64."""
     raw = value.encode() if isinstance(value, str) else bytes(value)
     try:
         return {"b64": base64.b64encode(raw).decode()} if name.endswith("_bytes") else raw.decode()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 class Verdict(enum.StrEnum):
-    """Every verdict except WRONG is good."""
+    """Result of a line. Only WRONG is an error."""
 
     RIGHT = "right"
     REFUSED = "refused"
@@ -17,8 +17,8 @@ class Verdict(enum.StrEnum):
 class Line:
     """One model, source, signature and protocol.
 
-    `alone`, `together` and `at_once` are the largest differences to the source's answers: of rows that are asked one by
-    one, in one request, and in requests at the same time, which the server may batch. None where they are not asked.
+    `alone`, `together` and `at_once` are the largest differences from the source's outputs. They are for rows sent one
+    by one, in one request, and in concurrent requests that the server may batch. None if not sent.
     """
 
     stranger: str

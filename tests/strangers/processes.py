@@ -1,4 +1,4 @@
-"""Child processes of a run: each with its output in a file, a time limit, and a stop for all of them."""
+"""Child processes of a run: each has an output file and a time limit, and one call stops all of them."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# A process takes half a minute on an idle machine.
+# On an idle machine, a process takes half a minute.
 LIMIT_S = 1200.0
-# JAX looks for a TPU if libtpu is installed.
+# JAX searches for a TPU if libtpu is installed.
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 
 
 class Processes:
-    """Starts processes and waits for them. Any thread may call `run`; after `stop` it raises Stopped."""
+    """Starts processes and waits for them. `run` is thread-safe. After `stop`, it raises Stopped."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -25,9 +25,9 @@ class Processes:
         self._stopped = False
 
     def run(self, command: Sequence[str], out: Path, err: Path, environment: Mapping[str, str]) -> int:
-        """Block until the command has ended and return its exit status: -9 if it exceeds the time limit.
+        """Block until the command has ended. Return its exit status, or -9 after the time limit.
 
-        `err` then ends with a line that names the limit.
+        After the time limit, `err` ends with a line that names it.
         """
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = self._start(command, stdout.fileno(), stderr.fileno(), environment)
@@ -44,7 +44,7 @@ class Processes:
                     self._running.discard(process)
 
     def stop(self) -> None:
-        """Kill all running processes, and start no more."""
+        """Kill all running processes, and prevent new ones."""
         with self._lock:
             self._stopped = True
             for process in self._running:
@@ -63,7 +63,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                # Ctrl-C reaches the run alone, which then kills the process and all that it started.
+                # Only the run receives Ctrl-C. It then kills the process and its descendants.
                 start_new_session=True,
             )
             self._running.add(process)
@@ -71,7 +71,7 @@ class Processes:
 
 
 class Stopped(Exception):
-    """The run is being stopped."""
+    """The run is stopping."""
 
 
 def last_line(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""A run of the table: save, export, serve and ask each stranger, group by group."""
+"""A run of the table: save, export, serve and query each model, group by group."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A version to serve, and the answers of its source."""
+    """A version to serve, and the outputs of its source."""
 
     stranger: Stranger
     source: str
@@ -32,16 +32,16 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A stranger whose exports are done: the versions to serve, and the lines of those that are not."""
+    """A model after its exports: the versions to serve, and the lines of failed exports."""
 
     published: list[Published]
     lines: list[Line]
 
 
 def run(groups: Sequence[Sequence[Stranger]], work: Path, jobs: int, report: Report) -> Iterator[Line]:
-    """Yield the lines of all strangers. One server at a time has the models of one group.
+    """Yield the lines of all models. One server at a time serves the models of one group.
 
-    `jobs` strangers are saved and exported at the same time, also while a server of earlier ones runs. `report` gets a
+    `jobs` models are saved and exported concurrently, also while a server of earlier ones runs. `report` receives a
     phrase for each step.
     """
     processes = Processes()
@@ -68,7 +68,7 @@ def run(groups: Sequence[Sequence[Stranger]], work: Path, jobs: int, report: Rep
 
 
 def _prepare(stranger: Stranger, group: Path, processes: Processes, report: Report) -> Prepared:
-    """Save and export a stranger, in a folder of its own."""
+    """Save and export a model in its own directory."""
     folder = group / stranger.name
     folder.mkdir()
     started_s = time.monotonic()
@@ -108,9 +108,9 @@ def _export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proc
 
 
 def _serve(published: Sequence[Published], folder: Path, report: Report) -> Iterator[Line]:
-    """Serve all versions by one server and ask each. If the server does not start, serve each version alone.
+    """Serve all versions on one server and query each. If the server does not start, serve each version alone.
 
-    A version that is not served is a wrong line. After one that ends the server, another server has the rest.
+    A version that is not served makes a wrong line. If a version ends the server, another server serves the rest.
     """
     if not published:
         return

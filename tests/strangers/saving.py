@@ -1,4 +1,4 @@
-"""The source of a stranger: saved, and asked, in a process of its own."""
+"""The source of a model, saved and queried in a separate process."""
 
 import json
 import pickle
@@ -14,16 +14,16 @@ HERE = Path(sys.executable).parent
 
 
 class SavingFailed(Exception):
-    """The stranger's own code failed."""
+    """The model's own code failed."""
 
 
 def programs(stranger: Stranger) -> Path | None:
-    """The folder of the `python` and `tpuserve` that the stranger's user has; None where PyTorch is not installed."""
+    """Return the directory of the user's `python` and `tpuserve`, or None if PyTorch is needed and not installed."""
     return find_torch() if stranger.torch else HERE
 
 
 def save(stranger: Stranger, folder: Path, processes: Processes) -> Answers:
-    """Block while the process writes the sources into `folder`. Raises SavingFailed."""
+    """Write the sources into `folder` in a separate process. Blocks. Raises SavingFailed."""
     python = (programs(stranger) or HERE) / "python"
     command = [str(python), "-m", "tests.strangers.source_process", stranger.save, str(folder)]
     log = folder / "source.log"

@@ -1,6 +1,6 @@
-"""`python -m tests.strangers.script_process MODULE:FUNCTION FOLDER OUT_BASE`: export a live model, in a user's script.
+"""`python -m tests.strangers.script_process MODULE:FUNCTION FOLDER OUT_BASE`: export a live model from a user's script.
 
-Prints one JSON document, the report of the published version or the error, as `tpuserve export --json` does.
+Prints one JSON document like `tpuserve export --json`: the report of the published version, or the error.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""`python -m tests.strangers.source_process MODULE:FUNCTION FOLDER ARGUMENTS`: save a stranger's model, and ask it.
+"""`python -m tests.strangers.source_process MODULE:FUNCTION FOLDER ARGUMENTS`: save a model, and compute its outputs.
 
-Runs in a process of its own, which imports the model's framework and nothing of this project. Writes the answers to
-FOLDER/answers.pickle, as NumPy arrays.
+Runs in a separate process, which imports the model's framework and nothing of this project. Writes the outputs to
+FOLDER/answers.pickle as NumPy arrays.
 """
 
 import importlib

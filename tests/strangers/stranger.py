@@ -1,7 +1,7 @@
-"""Records of the table: a stranger's model, how a user exports it, and the outcome that is expected.
+"""Records of the table: a third-party model, its exports, and their expected results.
 
-The code of the models is in tests/strangers/models, which knows nothing of this project. This module imports no
-framework: the program that lists strangers need not have them.
+tests/strangers/models contains the code of the models, which does not use this project. This module imports no
+framework, so that a program can list the models without any.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
 # Inputs of one request, and the outputs that the source framework computes for them.
 Exchange: TypeAlias = tuple[Tensors, Tensors]
-# Exchanges by signature. `photo:jpeg` is the signature `photo` too, with a line of its own in the table.
+# Exchanges by signature. `photo:jpeg` is also the signature `photo`, with a separate line in the table.
 Answers: TypeAlias = Mapping[str, list[Exchange]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """A value may be off by `absolute + relative * |expected|`, as in `tpuserve export`."""
+    """Limit of differences: `absolute + relative * |expected|`, as in `tpuserve export`."""
 
     absolute: float = 1e-5
     relative: float = 1e-4
@@ -34,9 +34,9 @@ BFLOAT16 = Tolerance(2e-2, 2e-2)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The exit code that `tpuserve export` ends with, and a phrase of its message.
+    """An expected exit code of `tpuserve export`, and a phrase of its message.
 
-    If `required`, a published version is wrong. Otherwise the export may publish one, whose answers must be right.
+    If `required`, a published version is wrong. Otherwise the export may publish one, whose outputs must be correct.
     """
 
     exit_code: int
@@ -46,11 +46,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One way that a user exports a stranger's model.
+    """A user's way to export a third-party model.
 
-    `source` names it in the table. The command is `tpuserve export PATH OUT_BASE OPTIONS`, with PATH in the stranger's
-    folder. With `script` (`module:function`), the user calls tpuserve_exporter.export from Python instead: the function
-    takes the folder and OUT_BASE. `warning` is a phrase that the export has to print.
+    `source` is its name in the table. The command is `tpuserve export PATH OUT_BASE OPTIONS`, with PATH in the model's
+    directory. With `script` (`module:function`), the user calls tpuserve_exporter.export from Python instead. The
+    function takes the directory and OUT_BASE. `warning` is a phrase that the export must print.
     """
 
     source: str
@@ -63,12 +63,12 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A model that somebody else wrote.
+    """A third-party model.
 
-    `save` (`module:function`) runs in a process of its own, with PyTorch if `torch`. It takes a folder and `arguments`,
-    writes the sources into the folder and returns Answers. Outputs of a row must not depend on other rows, unless
-    `rows` is False: then requests are sent only as they are. `rest_refusal` is a phrase of the error that REST gives
-    where JSON cannot carry the model's tensors.
+    `save` (`module:function`) runs in a separate process, with PyTorch if `torch`. It takes a directory and
+    `arguments`, writes the sources into the directory and returns Answers. Outputs of a row must not depend on other
+    rows, unless `rows` is False: then requests are sent unchanged. `rest_refusal` is a phrase of REST's error if JSON
+    cannot carry the model's tensors.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The table in a terminal, or as plain text elsewhere, and as JSON."""
+"""The table on a terminal, as plain text elsewhere, and as JSON."""
 
 import json
 from collections import Counter

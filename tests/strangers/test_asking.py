@@ -1,4 +1,4 @@
-"""A model that cannot be asked makes wrong lines."""
+"""A model without a reachable server makes wrong lines."""
 
 from types import SimpleNamespace
 

@@ -51,7 +51,7 @@ def test_an_unexpected_end_is_described(exported: Exported, export: Export, faul
 
 
 def leave(folder: Path, base_path: Path) -> None:
-    """A script that ends its process as if all were well."""
+    """End the process of a script with status 0 and without a report."""
     del folder
     print(f"{base_path.name} has no report", file=sys.stderr, flush=True)
     os._exit(0)

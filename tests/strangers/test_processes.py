@@ -1,4 +1,4 @@
-"""Child processes are stopped with all that they started: at their time limit, and with the run."""
+"""Child processes and their descendants are stopped at their time limit and with the run."""
 
 import os
 import sys
@@ -28,6 +28,6 @@ def test_stopping_kills_what_a_process_started(tmp_path: Path) -> None:
             assert reader.read(1) == b"x"  # the child of the process runs
             processes.stop()
             assert running.result() == -9
-            assert reader.read(1) == b""  # and is gone: it held the other end
+            assert reader.read(1) == b""  # and has ended: it held the other end
     with pytest.raises(Stopped):
         processes.run(command, tmp_path / "out", tmp_path / "err", {})

@@ -1,4 +1,4 @@
-"""The harness of `make strangers`, on one small model: it finds what is right, refused and wrong."""
+"""The harness of `make strangers` on one small model: it finds correct, refused and wrong outputs."""
 
 import json
 import os
@@ -18,7 +18,7 @@ BATCH_SIZES = ("--batch-sizes", "1,4")
 
 
 def save(folder: Path) -> dict[str, Any]:
-    """A model of two signatures. The answers of `doubled` are not those that it gives, in the last of its rows."""
+    """Save a model with two signatures. The expected output of `doubled` is wrong in its last row."""
     import numpy as np
     import tensorflow as tf
 
@@ -40,7 +40,7 @@ def save(folder: Path) -> dict[str, Any]:
 
 
 def die(folder: Path) -> None:
-    """A model whose own code ends its process."""
+    """End the process from the model's own code."""
     del folder
     os._exit(0)
 
@@ -53,14 +53,14 @@ STRANGER = Stranger(
         Export("no such file", "absent", BATCH_SIZES, refusal=Refusal(6, "there is no file or directory")),
     ),
 )
-# Its process ends before it has returned answers.
+# Its process ends before it returns outputs.
 DEAD = Stranger("dead", "tests.strangers.test_strangers:die", (Export("SavedModel", "saved"),))
 Lines = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any]]:
-    """Exit status and JSON document of a run over STRANGER."""
+    """Return exit status and JSON document of a run over STRANGER."""
     work = tmp_path_factory.mktemp("strangers")
     status = main(
         ["--work", str(work / "work"), "--json", str(work / "lines.json"), "--jobs", "1"], [[DEAD], [STRANGER]]

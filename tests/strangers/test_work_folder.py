@@ -1,4 +1,4 @@
-"""One run at a time has a folder."""
+"""Only one run at a time can use a directory."""
 
 from pathlib import Path
 

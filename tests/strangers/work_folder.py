@@ -1,4 +1,4 @@
-"""The folder of a run, which removes the sources and versions of the run before."""
+"""The directory of a run, which deletes the previous run's sources and versions."""
 
 import contextlib
 import fcntl
@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 class InUse(Exception):
-    """Another run has the folder."""
+    """Another run uses the directory."""
 
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder, which is made if need be. Raises InUse at once if another run has it."""
+    """Lock a directory against other runs, and create it if needed. Raises InUse at once if another run uses it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
-            # The kernel releases it however the process ends.
+            # The kernel releases the lock when the process ends for any reason.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InUse(f"another run uses {folder}") from None

@@ -1,4 +1,4 @@
-"""A real browser, driven over a pipe: what a page looks like, and what went wrong in it."""
+"""A real browser, controlled over a pipe, for screenshots and errors of a page."""
 
 import base64
 import contextlib
@@ -16,7 +16,7 @@ _ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-
 
 
 class Browser:
-    """One tab. Messages of the DevTools protocol end in a NUL; the browser reads descriptor 3 and writes 4."""
+    """One tab. DevTools protocol messages end in a NUL; the browser reads descriptor 3 and writes 4."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._write = os.fdopen(to_browser, "wb", buffering=0)
@@ -33,14 +33,14 @@ class Browser:
         self._call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def open(self, page: Path, width: int, scheme: Literal["light", "dark"]) -> None:
-        """Load a page, as `width` CSS pixels of a screen in that colour scheme show it."""
+        """Load a page on a screen of `width` CSS pixels with that colour scheme."""
         self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600
         )
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._call("Emulation.setEmulatedMedia", features=[feature])
         loader = self._call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
-        while loader not in self._loaded:  # until then the page before may be the one that answers
+        while loader not in self._loaded:  # until then, the previous page may answer
             self._note(self._receive())
 
     def evaluate(self, expression: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -49,18 +49,18 @@ class Browser:
         return answer["result"].get("value")
 
     def take_picture(self, to: Path, height: int | None = None) -> None:
-        """The page as PNG: all of it, or its first `height` CSS pixels."""
+        """Save the page as PNG, or its first `height` CSS pixels."""
         width, whole = self.evaluate("[innerWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": width, "height": min(height or whole, whole), "scale": 1}
         answer = self._call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         to.write_bytes(base64.b64decode(answer["data"]))
 
     def print_page(self) -> bytes:
-        """The page as PDF."""
+        """Return the page as PDF."""
         return base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"])
 
     def close(self) -> None:
-        """The browser ends when nobody can ask it anything."""
+        """Close the pipe, which ends the browser."""
         self._write.close()
         self._read.close()
 
@@ -86,7 +86,7 @@ class Browser:
         return message
 
     def _note(self, event: dict[str, Any]) -> None:
-        """Loaded pages; errors of scripts, messages on the console, and anything the page fetched but itself."""
+        """Record loaded pages, script errors, console messages, and every fetch other than the page itself."""
         method, params = event.get("method"), event.get("params", {})
         if method == "Page.lifecycleEvent" and params["name"] == "load":
             self._loaded.add(params["loaderId"])
@@ -100,11 +100,11 @@ class Browser:
 
 @contextlib.contextmanager
 def open_browser(profile: Path) -> Iterator[Browser]:
-    """Start the browser with a profile of its own, and end it after the body."""
+    """Start the browser with its own profile, and stop it after the body."""
     assert PROGRAM is not None
     reads, to_browser = os.pipe()
     from_browser, writes = os.pipe()
-    # The browser wants these two at 3 and 4, wherever they are here.
+    # The browser expects these two descriptors at 3 and 4.
     script = f'exec 3<&{reads} 4>&{writes}; exec "$@"'
     command = ["bash", "-c", script, "bash", PROGRAM, *_ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
     with subprocess.Popen(command, pass_fds=(reads, writes), stderr=subprocess.DEVNULL) as process:

@@ -1,4 +1,4 @@
-"""A certificate authority of the tests' own, and files of what it has signed."""
+"""A certificate authority for tests, and files of certificates that it issues."""
 
 import ssl
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ import trustme
 
 @dataclass(frozen=True)
 class Pem:
-    """A certificate, with what leads to its authority, and its key: files."""
+    """Files of a certificate with its intermediate certificates, and of its key."""
 
     cert: Path
     key: Path
 
 
 class Authority:
-    """`ca` is what clients must trust; `server` is of 127.0.0.1 and localhost."""
+    """A certificate authority. Clients must trust `ca`; `server` is the certificate of 127.0.0.1 and localhost."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,7 +29,7 @@ class Authority:
         self.server = self.issue("127.0.0.1", "localhost")
 
     def issue(self, *names: str, not_after: datetime | None = None) -> Pem:
-        """A certificate of these names, or of a mail address."""
+        """Issue a certificate for these names, or for an email address."""
         issued = self._authority.issue_cert(*names, not_after=not_after)
         number = len(list(self._folder.iterdir()))
         pem = Pem(self._folder / f"{number}.crt", self._folder / f"{number}.key")
@@ -40,19 +40,19 @@ class Authority:
 
 @dataclass(frozen=True)
 class ServerTls:
-    """What a server shows, and whose clients it serves: anybody's, without `client_ca`."""
+    """A server's certificate, and the authority of its clients. Without `client_ca`, it accepts all clients."""
 
     own: Pem
     client_ca: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For gRPC's server."""
+        """Return credentials for gRPC's server."""
         ca = self.client_ca.read_bytes() if self.client_ca else None
         pair = (self.own.key.read_bytes(), self.own.cert.read_bytes())
         return grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)
 
     def options(self) -> dict[str, Any]:
-        """For uvicorn.Config."""
+        """Return options for uvicorn.Config."""
         options: dict[str, Any] = {"ssl_certfile": str(self.own.cert), "ssl_keyfile": str(self.own.key)}
         if self.client_ca:
             options |= {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}

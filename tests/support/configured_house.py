@@ -1,4 +1,4 @@
-"""Models that come and go by configuration: all of the core over real folders, with a loader that a test can hold."""
+"""Models that configuration adds and removes: the core on real directories, with a loader that a test can block."""
 
 import threading
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ CLOCK = SystemClock()
 
 
 class GatedLoader:
-    """Loads what has no file `bad` in it. Versions in `held` wait for the gate."""
+    """A loader that fails for versions with a file `bad`. Versions in `held` wait for the gate."""
 
     def __init__(self) -> None:
         self.held: set[ServableId] = set()
@@ -34,14 +34,14 @@ class GatedLoader:
             assert self.gate.wait(10)
         if Path(aspired.location.uri, "bad").exists():
             raise Internal("broken")
-        return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # nobody predicts here
+        return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # no test predicts here
 
     def unload(self, loaded: LoadedVersion) -> None:
         pass
 
 
 class House:
-    """Everything but front-ends, over real folders."""
+    """The server without front-ends, on real directories."""
 
     def __init__(self, root: Path, *, allow: bool = False, initial: tuple[str, ...] = ("a",)) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Versions with device programs for tests, made with JAX's public API as docs/manifest.md describes them."""
+"""Versions with device programs for tests, made with JAX's public API in the format of docs/manifest.md."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from jax import export
 
 from tpuserve_server.core.types import Array
 
-# Before JAX starts: it would look for a TPU.
+# Set this before JAX starts, because it would search for a TPU.
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
 
 FOLDER = Path("assets.extra", "tpuserve")
@@ -26,7 +26,7 @@ _SAFETENSORS = {"float32": "F32", "int64": "I64", "int32": "I32", "bfloat16": "B
 class Part:
     """A function of inputs and then weights, which returns a tuple, and its tensors by name, in order.
 
-    Shapes are those of the manifest: None first for rows, None elsewhere for a length.
+    Shapes are those of the manifest: a leading None for rows, another None for a length.
     """
 
     function: Callable[..., tuple[jax.Array, ...]]
@@ -45,9 +45,9 @@ def write_programs(
     rows_independent: bool = True,
     **device: object,
 ) -> Path:
-    """Add programs, weights and a manifest to the version in `path`, which may hold a SavedModel.
+    """Add programs, weights and a manifest to the version in `path`, which may contain a SavedModel.
 
-    `signature` goes over what `serving_default` says of itself, `device` over the object of that name.
+    `signature` updates the entry of `serving_default`, `device` the object of that name.
     """
     write_weights(path / FOLDER / "weights.safetensors", part.weights)
     free: Sequence[int | None] = lengths or [None]
@@ -90,7 +90,7 @@ def write_programs(
 
 
 def write_device_manifest(path: Path, signatures: Mapping[str, Any], device: Mapping[str, Any]) -> None:
-    """A manifest over the files that are there."""
+    """Write a manifest of the existing files."""
     target = path / FOLDER / "manifest.json"
     files = {
         str(file.relative_to(path)): {
@@ -105,13 +105,13 @@ def write_device_manifest(path: Path, signatures: Mapping[str, Any], device: Map
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A version's manifest, to be changed and written again."""
+    """Return a version's manifest, which a test can change and write again."""
     manifest: dict[str, Any] = json.loads((path / FOLDER / "manifest.json").read_text())
     return manifest
 
 
 def write_weights(path: Path, weights: Mapping[str, Array]) -> None:
-    """A safetensors file, aligned as the exporter's: what begins there, devices may use in the memory map."""
+    """Write a safetensors file with the exporter's alignment, which lets devices use the mapped memory."""
     header: dict[str, Any] = {}
     end = 0
     for name, array in weights.items():
@@ -130,7 +130,7 @@ def write_weights(path: Path, weights: Mapping[str, Array]) -> None:
 
 
 def double_and_add() -> Part:
-    """`x` float32 [rows, 2] times and plus a weight each: as `double_and_add` of the executors' contract."""
+    """Return `x` float32 [rows, 2] times and plus a weight each, like `double_and_add` of the executors' contract."""
     return Part(
         lambda x, two, one: (x * two, x + one),
         {"x": ("float32", (None, 2))},
@@ -144,7 +144,7 @@ def _write_program(path: Path, part: Part, rows: int, length: int | None) -> dic
     (path / file).parent.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):
         arguments = [*_shapes(part.inputs.values(), rows, length), *part.weights.values()]
-        # `nobody` is what a test calls that is to fail when it is compiled.
+        # A test calls `nobody` to make compilation fail.
         unchecked = [export.DisabledSafetyCheck.platform(), export.DisabledSafetyCheck.custom_call("nobody")]
         lowered = export.export(jax.jit(part.function), platforms=("tpu",), disabled_checks=unchecked)(*arguments)
     (path / file).write_bytes(lowered.serialize())

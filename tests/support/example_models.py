@@ -10,7 +10,7 @@ REGRESS = "tensorflow/serving/regress"
 
 
 def example(**features: float | str) -> tf.train.Example:
-    """An Example of one value a feature: numbers as floats, text as bytes."""
+    """Return an Example with one value per feature: numbers as floats, text as bytes."""
     made = tf.train.Example()
     for name, value in features.items():
         feature = made.features.feature[name]
@@ -22,11 +22,11 @@ def example(**features: float | str) -> tf.train.Example:
 
 
 def save_example_model(path: Path) -> Path:
-    """A version written as TensorFlow 1 does, with method names, all signatures fed by one placeholder.
+    """Save a version like TensorFlow 1, with method names and one placeholder for all signatures.
 
-    Features: `x` (float), `bonus` (float, 0 by default). `serving_default` regresses x / 2 + 2 + bonus as [n, 1] and
-    `flat` as [n]; `classify` gives the classes low and high with scores x and 1 - x, `scores` and `classes` one of
-    both. The others are no good, each in its way.
+    Features: `x` (float), `bonus` (float, 0 by default). `serving_default` computes the regression x / 2 + 2 + bonus as
+    [n, 1], and `flat` as [n]. `classify` returns the classes low and high with scores x and 1 - x, `scores` and
+    `classes` only one of the two outputs. The other signatures are invalid in different ways.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         serialized = tf.compat.v1.placeholder(tf.string, [None], "tf_example")
@@ -70,7 +70,7 @@ def save_example_model(path: Path) -> Path:
 
 
 def save_native_example_model(path: Path) -> Path:
-    """As `save_example_model`, written as TensorFlow 2 does: no method names, a placeholder for each signature."""
+    """Save like TensorFlow 2: no method names, and a placeholder for each signature. See `save_example_model`."""
     module = tf.Module()
     serialized = [tf.TensorSpec([None], tf.string, "inputs")]
 

@@ -1,4 +1,4 @@
-"""A device for tests: deterministic arithmetic, a gate that holds a batch, scripted faults. Never shipped."""
+"""A device for tests: deterministic arithmetic, a gate that holds a batch, and scripted faults."""
 
 import asyncio
 import queue
@@ -27,7 +27,7 @@ DOUBLE = Signature(
     method_name="tensorflow/serving/predict",
 )
 
-# As DOUBLE, but for rows of any width.
+# DOUBLE for rows of any width.
 DOUBLE_WIDE = Signature(
     name="serving_default",
     inputs={"x": TensorSpec("x", FLOAT, (None, None), "x:0")},
@@ -38,7 +38,9 @@ DOUBLE_WIDE = Signature(
 
 @dataclass
 class FakeServable:
-    """y = 2 x, and x handed through. A negative number upsets it, as data can upset a model."""
+    """A servable that returns y = 2 x, and x unchanged. A negative number raises an error, like invalid data in a
+    model.
+    """
 
     signatures: Mapping[str, Signature] = field(default_factory=lambda: {"serving_default": DOUBLE})
     device: str = "fake"
@@ -49,7 +51,7 @@ class FakeServable:
     fault: Exception | None = None
     closed: bool = False
     outputs: Tensors | None = None
-    # Called before each run, with the arrays themselves or without.
+    # Called before each run, `on_inputs` with the arrays.
     on_batch: Callable[[], object] = lambda: None
     on_inputs: Callable[[Tensors], object] = lambda inputs: None
 
@@ -68,7 +70,7 @@ class FakeServable:
 
 @dataclass
 class FakeRun:
-    """A run that waits at the gate before it has a result."""
+    """A run that waits at the gate before it returns a result."""
 
     servable: FakeServable
     inputs: Tensors
@@ -89,9 +91,9 @@ class FakeRun:
 
 
 class WatchedDevice(DeviceShare):
-    """`lined_up` is released whenever a device thread stands in line, or gets a slot when it was about to.
+    """A device share that releases `lined_up` when a device thread enters the queue, or gets a slot at once.
 
-    `weights` are those of the models that have joined and not left.
+    `weights` are those of the current members.
     """
 
     def __init__(self, slots: int) -> None:
@@ -114,7 +116,7 @@ class WatchedDevice(DeviceShare):
 
 
 class FakeExecutor:
-    """Loads anything, or fails as scripted by version."""
+    """An executor that loads any version, or fails as scripted by version."""
 
     def __init__(self) -> None:
         self.loaded: dict[ServableId, FakeServable] = {}
@@ -128,20 +130,20 @@ class FakeExecutor:
 
 
 class FakeClock:
-    """Time that passes when told to. Threads that wait by it wake when it has passed."""
+    """A clock that advances on request, and wakes the threads that wait for it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self._lock = threading.Lock()
         self._conditions: set[threading.Condition] = set()
-        # Released with the time that a thread waits for, whenever one begins to.
+        # Gets the target time when a thread starts to wait.
         self.waits: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def monotonic_s(self) -> float:
         return self.now_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and wake whoever waits for it."""
+        """Advance the time, and wake all waiting threads."""
         with self._lock:
             self.now_s += seconds
             conditions = list(self._conditions)
@@ -159,7 +161,7 @@ class FakeClock:
 
 
 class RecordingMetrics:
-    """Remembers what was measured, in order."""
+    """Metrics that record every measurement, in order."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
@@ -216,7 +218,7 @@ class RecordingMetrics:
 
 
 def double_task(*values: float) -> Task:
-    """A request to DOUBLE with a row for each value. On the running event loop."""
+    """Return a request to DOUBLE with one row per value, on the running event loop."""
     return Task(
         signature_name=DOUBLE.name,
         output_names=("y",),

@@ -1,4 +1,4 @@
-"""Stand-ins for what a front-end stands on: a service with scripted answers, metrics that remember, a set clock."""
+"""Fakes of a front-end's dependencies: a service with scripted responses, recording metrics, a set clock."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ FLOAT = np.dtype(np.float32)
 
 
 def half_plus_two_signature() -> Signature:
-    """x to y = x / 2 + 2, as TensorFlow Serving's own test model."""
+    """Return x to y = x / 2 + 2, like TensorFlow Serving's own test model."""
     return Signature(
         DEFAULT_SIGNATURE_NAME,
         inputs={"x": TensorSpec("x", FLOAT, None, "x:0")},
@@ -56,14 +56,14 @@ class Finished:
     protocol: str
     code: Code
     latency_s: float
-    # Not every test says what it ran on.
+    # Excluded from comparison, because not every test sets them.
     version: int | None = field(default=None, compare=False)
     signature: str = field(default="", compare=False)
 
 
 @dataclass
 class FakeMetrics:
-    """Keeps what the front-ends report."""
+    """Metrics that record the front-ends' reports."""
 
     finished: list[Finished] = field(default_factory=list)
     examples: list[tuple[str, int]] = field(default_factory=list)
@@ -108,7 +108,7 @@ class FakeMetrics:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a front-end asked FakeService to run."""
+    """A prediction that a front-end requested from FakeService."""
 
     spec: ModelSpec
     inputs: Tensors
@@ -118,7 +118,7 @@ class Prediction:
 
 
 class FakeHeldModel(HeldModel):
-    """A signature of FakeService's model. `released` tells whether it was let go."""
+    """A signature of FakeService's model. `released` is True after its release."""
 
     __slots__ = ("_service", "_spec", "released")
 
@@ -187,7 +187,9 @@ class FakeHeldVersion(HeldVersion):
 
 
 class FakeService(InferenceService):
-    """One model, `m`, version 7, whose arithmetic, faults and readiness a test scripts. No registry, no batcher."""
+    """A service with one model, `m`, version 7. A test scripts its arithmetic, faults and readiness. No registry, no
+    batcher.
+    """
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ class FakeService(InferenceService):
         self.fault: Exception | None = None
         self.not_ready = ""
         self.listeners: list[Callable[[], None]] = []
-        # A test that clears it holds every prediction; `waiting` is set when one is held.
+        # A test that clears it blocks every prediction. A blocked prediction sets `waiting`.
         self.gate = asyncio.Event()
         self.gate.set()
         self.waiting = asyncio.Event()
@@ -209,7 +211,7 @@ class FakeService(InferenceService):
         self.statuses = [VersionStatus(ServableId("m", 7), State.AVAILABLE)]
         self.label_versions: dict[str, int] = {}
         self.precision: Precision | None = None
-        # Whether it has a latency objective; and the answers that went out under it, with their latencies.
+        # Whether it has a latency objective, and the responses under it with their latencies.
         self.promised = False
         self.answers: list[tuple[str, float]] = []
 
@@ -261,7 +263,7 @@ class FakeService(InferenceService):
         return self.not_ready
 
     def set_ready(self, reason: str = "") -> None:
-        """Change readiness and tell listeners, from the calling thread."""
+        """Change readiness and call the listeners, from the calling thread."""
         self.not_ready = reason
         for listener in list(self.listeners):
             listener()

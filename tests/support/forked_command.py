@@ -1,8 +1,8 @@
-"""Runs the load tests' commands in forks of a process that has imported them: most of a short run is its imports.
+"""Runs the load tests' commands in forks of a process that has imported them, because imports dominate short runs.
 
-A fork parses its arguments, becomes gevent's, sends its load and exits as the installed command does: by the function
-that the entry point names, with its own streams, folder and exit status. Tests of the installed executables, of signals
-and of several machines start processes of their own.
+A fork parses its arguments, starts gevent, sends its load and exits like the installed command. It calls the entry
+point's function with its own streams, directory and exit status. Tests of the installed executables, of signals and of
+several machines start separate processes.
 """
 
 import atexit
@@ -26,19 +26,19 @@ ENTRY_POINTS = {
     "tpuserve-loadtest": "tpuserve_loadtests.cli:main",
     "tpuserve-rollout": "tpuserve_loadtests.cli.rollout_command:main",
 }
-# Locust's own suite: importing it is running it.
+# Importing Locust's own suite runs it.
 _NOT_IMPORTED = "tpuserve_loadtests.plain_locust"
 _MESSAGE_BYTES = 1 << 20
 
 
 def run(command: str, *arguments: str, constants: Mapping[str, float] | None = None, timeout_s: float = 300.0) -> Ended:
-    """Run a command of ENTRY_POINTS to its end, as `subprocess.run` with captured output.
+    """Run a command of ENTRY_POINTS to its end, like `subprocess.run` with captured output.
 
     Args:
-        constants: Names of constants in the commands' modules → what they are in this run.
+        constants: names of constants in the commands' modules → their values in this run.
 
     Raises:
-        subprocess.TimeoutExpired: It was killed after `timeout_s`.
+        subprocess.TimeoutExpired: the command was killed after `timeout_s`.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         request = {"argv": [command, *arguments], "constants": constants or {}, "folder": str(Path.cwd())}
@@ -53,13 +53,13 @@ def _read(file: Any) -> str:  # noqa: ANN401  a temporary file, whose type is pr
 
 
 class _Forker:
-    """The process that forks, which lives as long as this one."""
+    """The forking process, which lives as long as this process."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, __file__, str(theirs.fileno())]
-            # The libraries' threads would not be in the forks.
+            # Forks do not inherit the libraries' threads.
             environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()]
@@ -67,7 +67,7 @@ class _Forker:
         atexit.register(self.close)
 
     def run(self, request: dict[str, Any], streams: list[int], timeout_s: float) -> int:
-        """Exit status of a request. Threads may call it at once: each has a socket of its own for what it is told."""
+        """Return the exit status of a request. Thread-safe: each call receives replies on its own socket."""
         request |= {"environment": dict(os.environ)}
         told, teller = socket.socketpair()
         with told, teller:
@@ -93,7 +93,7 @@ def _forker() -> _Forker:
 
 
 def _import_commands() -> None:
-    """Import all that the commands import, on gevent's terms, and leave gevent itself to be started in each fork."""
+    """Import everything that the commands import, with gevent's patches. Each fork starts gevent itself."""
     from gevent import monkey
 
     monkey.patch_all()
@@ -104,7 +104,7 @@ def _import_commands() -> None:
 
 
 def _serve(requests: socket.socket) -> Callable[[], None]:
-    """Fork for each request. Returns in the forks, with what to run."""
+    """Fork for each request. Returns in the forks, with the function to run."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 3)
         if not message:
@@ -122,20 +122,20 @@ def _serve(requests: socket.socket) -> Callable[[], None]:
 
 
 def _tell_of_fork(teller: int) -> None:
-    """Fork, and tell the process that asked of the fork's number and exit status. Returns in the fork."""
+    """Fork, and send the fork's process id and exit status to the requesting process. Returns in the fork."""
     pid = _fork()
     if pid == 0:
         os.close(teller)
         return
     os.write(teller, f"{pid}\n".encode())
     _, status = _waitpid(pid, 0)
-    with contextlib.suppress(BrokenPipeError):  # the test has given up waiting
+    with contextlib.suppress(BrokenPipeError):  # the test no longer waits
         os.write(teller, f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
-    """Take over a request's streams, folder, environment and arguments. Returns the command's function."""
+    """Apply a request's streams, directory, environment and arguments. Return the command's function."""
     for number, descriptor in enumerate(streams, start=1):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -153,7 +153,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    # Before gevent replaces them: this process waits without a hub, which forks could not share.
+    # Keep the functions that gevent replaces. This process waits without a hub, because forks cannot share one.
     _fork, _waitpid, _socket_to_tests = os.fork, os.waitpid, socket.socket(fileno=int(sys.argv[1]))
     _import_commands()
     _serve(_socket_to_tests)()

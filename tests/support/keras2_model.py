@@ -1,6 +1,6 @@
-"""Writes a Keras 2 model (`python keras2_model.py FOLDER`) as `save` and as `export`, and what it answers.
+"""Writes a Keras 2 model with `save` and with `export`, and its output (`python keras2_model.py FOLDER`).
 
-In a process of its own: Keras 2 and 3 do not share one.
+Runs in a separate process, because Keras 2 and 3 conflict in one.
 """
 
 import os
@@ -16,7 +16,7 @@ X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
 
 
 def write(folder: Path) -> None:
-    """A normalised dense layer, saved and exported; `answer.npy` holds its answer to X."""
+    """Save and export a normalised dense layer; `answer.npy` contains its output for X."""
     tf_keras.utils.set_random_seed(4)
     model = tf_keras.Sequential(
         [tf_keras.layers.BatchNormalization(input_shape=(6,)), tf_keras.layers.Dense(3, activation="softmax")]

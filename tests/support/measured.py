@@ -1,4 +1,4 @@
-"""Requests and batches as the parts of the server report them to its metrics."""
+"""Requests and batches in the form in which the server's components report them to its metrics."""
 
 from collections.abc import Sequence
 

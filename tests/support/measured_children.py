@@ -1,4 +1,4 @@
-"""Branch coverage of child processes, for the few tests whose subject lives in one."""
+"""Branch coverage of child processes, for the few tests whose subject runs in one."""
 
 import os
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def measuring_children() -> Iterator[None]:
-    """Measure the processes that start meanwhile, where this one is measured.
+    """Measure the child processes that start in the block, if this process is measured.
 
-    Tracing costs a child process half as much again. The floor of `hosts` needs it, and that of no other layer.
+    Tracing makes a child process 1.5 times as slow. Only the floor of `hosts` needs it.
     """
     measuring = Coverage.current()
     if measuring is None:

@@ -1,4 +1,4 @@
-"""Notebooks in a real kernel of this Python, on the loopback."""
+"""Notebooks in a real kernel of this Python, on loopback."""
 
 import asyncio
 import contextlib
@@ -15,9 +15,9 @@ CELL_TIMEOUT_S = 300
 
 @contextlib.asynccontextmanager
 async def kernel_of(notebook: NotebookNode, folder: Path) -> AsyncIterator[NotebookClient]:
-    """A client whose cells run in `folder`. The kernel has ended after the body.
+    """Yield a client whose cells run in `folder`, and stop the kernel after the body.
 
-    It takes the kernel of this Python, whatever else is installed, and writes nothing to the user's folders.
+    The client always uses this Python's kernel, and writes nothing to the user's directories.
     """
     folders = {name: str(folder / name.lower()) for name in ("IPYTHONDIR", "MPLCONFIGDIR", "JUPYTER_RUNTIME_DIR")}
     client = NotebookClient(
@@ -45,6 +45,6 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def text_of(cell: NotebookNode) -> str:
-    """Return the text that the cell shows."""
+    """Return the text that the cell displays."""
     shown = (output.text if output.output_type == "stream" else output.data["text/plain"] for output in cell.outputs)
     return "".join(shown)

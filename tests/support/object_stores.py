@@ -1,4 +1,4 @@
-"""Object stores for tests: S3 by moto and GCS by its emulator, real servers on loopback, in threads of this process."""
+"""Object stores for tests: S3 by moto and GCS by its emulator, real servers on loopback in threads of this process."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from moto.server import ThreadedMotoServer
 from tests.support.free_ports import free_ports
 
 BUCKET = "tpuserve-bucket"
-# No look for credentials at a metadata address, ever.
+# Prevents any search for credentials at a metadata address.
 NOWHERE = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -29,7 +29,7 @@ NOWHERE = {
 
 @dataclass
 class RunningStore:
-    """A store that can go away and come back at its address, with what it holds."""
+    """A store that a test can stop and restart at the same address with the same content."""
 
     scheme: str
     folder: Path
@@ -48,13 +48,13 @@ class RunningStore:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads a server to the store."""
+        """Environment variables that point a server to the store."""
         where = "AWS_ENDPOINT_URL" if self.scheme == "s3" else "STORAGE_EMULATOR_HOST"
         return {**NOWHERE, where: f"http://127.0.0.1:{self.port}"}
 
     @functools.cached_property
     def files(self) -> Any:  # noqa: ANN401 - fsspec has no types
-        """The store as an fsspec file system, for a test to write to."""
+        """The store as an fsspec file system, for tests to write to."""
         options = {"skip_instance_cache": True, "use_listings_cache": False}
         return fsspec.filesystem("s3", **options) if self.scheme == "s3" else GCSFileSystem(token="anon", **options)
 
@@ -65,27 +65,27 @@ class RunningStore:
         self.files.pipe_file(f"{BUCKET}/{path}", content)
 
     def put_folder(self, folder: Path, path: str) -> None:
-        """Every file below `folder`, in alphabetical order."""
+        """Upload every file below `folder`, in alphabetical order."""
         for file in sorted(folder.rglob("*")):
             if file.is_file():
                 self.put(f"{path}/{file.relative_to(folder)}", file.read_bytes())
 
     def delete(self, path: str) -> None:
-        """Everything below `path`."""
+        """Delete everything below `path`."""
         for key in self.files.find(f"{BUCKET}/{path}"):
             self.files.rm_file(key)
 
 
 @contextlib.contextmanager
 def running_store(scheme: str, folder: Path) -> Iterator[RunningStore]:
-    """Started, with an empty bucket, and this process's environment leading to it. `folder` is the store's own."""
+    """Start a store with an empty bucket in `folder`, and point this process's environment to it."""
     store = RunningStore(scheme, folder)
     with pytest.MonkeyPatch.context() as environment:
         for name, value in store.environment.items():
             environment.setenv(name, value)
         store.start()
         try:
-            # What moto serves is the process's: a second one finds the bucket that a first has made.
+            # moto's content is global in the process: a second store finds the first one's bucket.
             with contextlib.suppress(FileExistsError):
                 store.files.mkdir(BUCKET)
             yield store

@@ -1,6 +1,6 @@
-"""What a machine may lack: tests of it skip there with a reason. Where CI is true, they run and fail.
+"""Optional dependencies of tests: without them tests skip with a reason, or fail in CI.
 
-In CI a gap must not look like a pass.
+In CI, a missing dependency must not look like a pass.
 """
 
 import os
@@ -16,24 +16,24 @@ _TORCH = Path(__file__).parents[2] / ".torch"
 
 
 def in_ci() -> bool:
-    """Whether a skipped test would be a gap: `.ci/run` and its likes set CI."""
+    """Return whether this is CI, where a skipped test would be a gap. `.ci/run` and similar scripts set CI."""
     return bool(os.environ.get("CI"))
 
 
 def skip_unless(is_there: object, reason: str) -> pytest.MarkDecorator:
-    """Mark tests that skip where something is missing, except in CI."""
+    """Mark tests that skip if a dependency is missing, except in CI."""
     return pytest.mark.skipif(not is_there and not in_ci(), reason=reason)
 
 
 def cannot_run(reason: str) -> NoReturn:
-    """Skip the test that is running; in CI, fail it."""
+    """Skip the running test, or fail it in CI."""
     if in_ci():
         pytest.fail(f"In CI this must run: {reason}")
     pytest.skip(reason)
 
 
 def missing(*programs: str) -> str:
-    """Return why tests of these programs skip here, or "" where they run."""
+    """Return why tests of these programs skip here, or "" if they run."""
     absent = [PACKAGES[program] for program in programs if shutil.which(program) is None]
     return f"needs apt-get install {' '.join(absent)}" if absent and not in_ci() else ""
 
@@ -45,8 +45,8 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 
 def find_torch() -> Path | None:
-    """The folder of the programs of `.torch`; None where it is not whole.
+    """Return the directory of the programs of `.torch`, or None if the installation is incomplete.
 
-    `make torch` writes `.installed` last: an installation that broke off has a Python without packages.
+    `make torch` writes `.installed` last. An interrupted installation has a Python without packages.
     """
     return _TORCH / "bin" if (_TORCH / ".installed").exists() else None

@@ -1,4 +1,4 @@
-"""SavedModels for tests, made with TensorFlow on the spot."""
+"""SavedModels for tests, created with TensorFlow."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 
 def save_half_plus_two(path: Path) -> Path:
-    """TensorFlow Serving's own example, written as it writes it (v1, placeholder (None, 1)): y = x / 2 + 2."""
+    """Save TensorFlow Serving's own example in its original form (v1, placeholder (None, 1)): y = x / 2 + 2."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [None, 1], "x")
         half = tf.compat.v1.get_variable("half", initializer=0.5, use_resource=True)
@@ -25,7 +25,7 @@ def save_half_plus_two(path: Path) -> Path:
 
 
 def save_function(path: Path, function: Callable[..., Mapping[str, tf.Tensor]], *specs: tf.TensorSpec) -> Path:
-    """A tf.Module with one function as `serving_default`."""
+    """Save a tf.Module with one function as `serving_default`."""
     module = tf.Module()
     module.serve = tf.function(function, input_signature=specs)
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
@@ -33,7 +33,7 @@ def save_function(path: Path, function: Callable[..., Mapping[str, tf.Tensor]], 
 
 
 def save_mlp(path: Path, seed: int = 0) -> Path:
-    """64 to 10, float32, rows independent: x -> y."""
+    """Save a model from 64 to 10 numbers, float32, with independent rows: x -> y."""
     random = np.random.default_rng(seed)
     weights = tf.Variable(random.standard_normal((64, 10)).astype(np.float32))
     module = tf.Module()
@@ -47,7 +47,7 @@ def save_mlp(path: Path, seed: int = 0) -> Path:
 
 
 def write_manifest(path: Path, *, batch_sizes: tuple[int, ...] = (1, 2, 4), **fields: object) -> Path:
-    """A manifest as docs/manifest.md describes it, over the files that are there."""
+    """Write a manifest in the format of docs/manifest.md for the existing files."""
     files = {
         str(file.relative_to(path)): {
             "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
@@ -69,7 +69,7 @@ def write_manifest(path: Path, *, batch_sizes: tuple[int, ...] = (1, 2, 4), **fi
 
 
 def write_warmup(path: Path, *requests: predict_pb2.PredictRequest) -> None:
-    """Warm-up records where TensorFlow Serving looks for them."""
+    """Write warm-up records to TensorFlow Serving's path."""
     write_logs(
         path,
         *(
@@ -80,7 +80,7 @@ def write_warmup(path: Path, *requests: predict_pb2.PredictRequest) -> None:
 
 
 def write_logs(path: Path, *logs: prediction_log_pb2.PredictionLog) -> None:
-    """Warm-up records of any kind."""
+    """Write warm-up records of any kind."""
     target = path / "assets.extra" / "tf_serving_warmup_requests"
     target.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(target)) as writer:
@@ -89,7 +89,7 @@ def write_logs(path: Path, *logs: prediction_log_pb2.PredictionLog) -> None:
 
 
 def predict_request(signature_name: str = "", **inputs: object) -> predict_pb2.PredictRequest:
-    """A PredictRequest with these inputs."""
+    """Return a PredictRequest with these inputs."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "m"
     request.model_spec.signature_name = signature_name

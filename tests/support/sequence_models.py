@@ -1,4 +1,4 @@
-"""A model of texts for tests, made with TensorFlow on the spot: attention over tokens that does not look at padding."""
+"""A text model for tests, created with TensorFlow: attention over tokens that ignores padding."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ _TAGS = 5
 
 
 def save_tagger(path: Path, *, mask: bool = False, seed: int = 0) -> Path:
-    """ids (rows, length) -> tags (rows, length, 5), attention (rows, length, length) and pooled (rows, 16).
+    """Save ids (rows, length) -> tags (rows, length, 5), attention (rows, length, length) and pooled (rows, 16).
 
-    With `mask` a second input says which tokens are none, as text models do; else those with id 0 are.
+    With `mask`, a second input marks the real tokens, as in text models. Otherwise, id 0 is padding.
     """
     random = np.random.default_rng(seed)
     module = tf.Module()

@@ -1,4 +1,4 @@
-"""A real version behind the real service, in this process: gRPC's table and REST's application, without a host."""
+"""A real version on the real service in this process: gRPC's method table and REST's application, without a host."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ PREDICTION_SERVICE = "/tensorflow.serving.PredictionService/"
 
 
 class ServedModel:
-    """Version 7 of model `m`, loaded while the context lasts."""
+    """Version 7 of model `m`, loaded for the duration of the context."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class ServedModel:
         self._loader.unload(self.loaded)
 
     async def call(self, method: str, request: Message | bytes, deadline: Deadline | None = None) -> bytes:
-        """Call a method of PredictionService; raises ServingError as hosts see it."""
+        """Call a method of PredictionService. Raises ServingError like in hosts."""
         found = self.table[PREDICTION_SERVICE + method]
         assert isinstance(found, UnaryMethod)
         body = request if isinstance(request, bytes) else request.SerializeToString()
         return await found.handle(body, CallContext(deadline or Deadline.never(), {}))
 
     async def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> httpx.Response:
-        """POST to what follows /v1/models/m; a body that is not bytes is sent as JSON."""
+        """Send a POST to a path below /v1/models/m. A body other than bytes is sent as JSON."""
         transport = httpx.ASGITransport(self.rest)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             content = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -35,6 +35,6 @@ def test_tests_of_installed_programs_run(tmp_path: Path) -> None:
 
 
 def test_ci_installs_every_such_program() -> None:
-    # Debian's own util-linux cannot be removed.
+    # util-linux is always installed on Debian.
     installed = (ROOT / ".ci/run").read_text().partition("debian_packages=(")[2].partition(")")[0].split()
     assert set(PACKAGES.values()) - {"util-linux"} <= set(installed)

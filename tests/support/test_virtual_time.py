@@ -12,7 +12,7 @@ from tpuserve_server.core.types import ServableId
 
 
 class Bench:
-    """The real batcher before a device that takes 10 s and 1 s a row."""
+    """The real batcher on a device that takes 10 s plus 1 s per row."""
 
     def __init__(self, timeout_s: float = 0) -> None:
         self.clock = VirtualClock()

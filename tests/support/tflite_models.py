@@ -1,4 +1,4 @@
-"""TensorFlow Lite models for tests, converted on the spot, and SignatureDefs where TensorFlow Serving has them."""
+"""TensorFlow Lite models for tests, converted at run time, and SignatureDefs at TensorFlow Serving's place."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Function = Callable[..., Mapping[str, tf.Tensor]]
 
 
 def convert(**signatures: tuple[Function, tf.TensorSpec]) -> bytes:
-    """A model with these signatures of one input each, as today's converter writes it."""
+    """Return a model with these signatures of one input each, in the current converter's format."""
     module = tf.Module()
     for name, (function, spec) in signatures.items():
         setattr(module, name, tf.function(function, input_signature=[spec]))
@@ -26,12 +26,12 @@ def convert(**signatures: tuple[Function, tf.TensorSpec]) -> bytes:
 
 
 def half_plus_two() -> bytes:
-    """y = x / 2 + 2 of x (float [?, 1])."""
+    """Return a model of y = x / 2 + 2, for x float [?, 1]."""
     return convert(serving_default=(lambda x: {"y": x / 2 + 2}, tf.TensorSpec([None, 1], tf.float32, "x")))
 
 
 def with_metadata(content: bytes, written: bytes) -> bytes:
-    """The model with this in its metadata where tensorflow/lite/tools/signature keeps SignatureDefs."""
+    """Return the model with this metadata, where tensorflow/lite/tools/signature keeps SignatureDefs."""
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
     buffer, entry = schema.BufferT(), schema.MetadataT()
     buffer.data = list(written)
@@ -44,18 +44,18 @@ def with_metadata(content: bytes, written: bytes) -> bytes:
 
 
 def flex_map(signatures: Mapping[str, bytes]) -> bytes:
-    """A FlexBuffer map of serialized SignatureDefs."""
+    """Return a FlexBuffer map of serialized SignatureDefs."""
     builder = flexbuffers.Builder()
     with builder.Map():
         for name, serialized in signatures.items():
             builder.Key(name)
-            # String() takes text alone; the C++ that writes these puts any bytes into a string.
+            # String() accepts only text. The C++ writer puts any bytes into a string.
             builder._WriteBlob(serialized, append_zero=True, type_=flexbuffers.Type.STRING)
     return bytes(builder.Finish())
 
 
 def signature_def(inputs: Mapping[str, str], outputs: Mapping[str, str]) -> meta_graph_pb2.SignatureDef:
-    """A float signature [?, 1]: aliases to tensors' names."""
+    """Return a float signature [?, 1] that maps aliases to tensors' names."""
     definition = meta_graph_pb2.SignatureDef(method_name="tensorflow/serving/predict")
     for aliases, infos in ((inputs, definition.inputs), (outputs, definition.outputs)):
         for alias, name in aliases.items():
@@ -66,7 +66,7 @@ def signature_def(inputs: Mapping[str, str], outputs: Mapping[str, str]) -> meta
 
 
 def save(path: Path, content: bytes) -> Path:
-    """A version directory with nothing but the model."""
+    """Write a version directory with only the model."""
     path.mkdir(parents=True)
     (path / "model.tflite").write_bytes(content)
     return path

@@ -1,4 +1,4 @@
-"""The flags of TensorFlow Serving, as tensorflow_serving/model_servers/main.cc declares them."""
+"""The flags of TensorFlow Serving, declared in tensorflow_serving/model_servers/main.cc."""
 
 _FLAGS = """
 port grpc_socket_path rest_api_port rest_api_num_threads rest_api_timeout_in_ms rest_api_enable_cors_support

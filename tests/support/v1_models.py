@@ -1,4 +1,4 @@
-"""SavedModels as TensorFlow 1's builder writes them, with all that TF2's no longer has."""
+"""SavedModels written by TensorFlow 1's builder, with all features that TF2's lacks."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ v1 = tf.compat.v1
 
 
 def save_vocabulary(path: Path, scratch: Path, *, legacy: bool) -> Path:
-    """Words to numbers by a table that is filled from an asset: `words` [None] string -> `ids` int64, `lengths` int32.
+    """Save a table filled from an asset: `words` [None] string -> `ids` int64, `lengths` int32.
 
-    Two tag sets: {serve}, and {serve, gpu} whose table does not know the word "beta". `legacy`: the initialiser is
-    written where TensorFlow 1.0 wrote it (legacy_init_op), not where 1.15 did (main_op).
+    There are two tag sets: {serve}, and {serve, gpu}, whose table lacks the word "beta". With `legacy`, the initialiser
+    is at TensorFlow 1.0's place (legacy_init_op) instead of 1.15's (main_op).
     """
     builder = v1.saved_model.Builder(str(path))
     for index, words in enumerate((["alpha", "beta"], ["alpha"])):
@@ -24,7 +24,7 @@ def save_vocabulary(path: Path, scratch: Path, *, legacy: bool) -> Path:
 
 
 def delete_vocabularies(scratch: Path) -> None:
-    """Delete the files that assets were copied from."""
+    """Delete the original files of the assets."""
     for original in scratch.glob("vocabulary-*.txt"):
         original.unlink()
 
@@ -69,7 +69,7 @@ def _assets() -> list[tf.Tensor]:
 
 
 def save_counter(path: Path) -> Path:
-    """State in a reference variable: `incr_counter` [] -> `output` counts up, as TensorFlow Serving's counter does."""
+    """Save a reference variable: `incr_counter` [] -> `output` counts up, like TensorFlow Serving's counter."""
     with tf.Graph().as_default(), v1.Session() as session:
         step = v1.placeholder(tf.float32, [], "step")
         counter = v1.get_variable("counter", initializer=0.0, use_resource=False)
@@ -88,7 +88,10 @@ def save_counter(path: Path) -> Path:
 
 
 def save_features(path: Path) -> Path:
-    """`examples`, serialized tf.Examples with a float `x` of two and an optional string `name` -> `sum`, `names`."""
+    """Save `examples`, serialized tf.Examples with a float `x` of two and an optional string `name`.
+
+    The outputs are `sum` and `names`.
+    """
     with tf.Graph().as_default(), v1.Session() as session:
         examples = v1.placeholder(tf.string, [None], "examples")
         parsed = tf.io.parse_example(
@@ -112,7 +115,7 @@ def save_features(path: Path) -> Path:
 
 
 def set_default(path: Path, signature: str, **defaults: object) -> Path:
-    """Give inputs of a written signature defaults (SignatureDef.defaults)."""
+    """Set defaults of a saved signature's inputs (SignatureDef.defaults)."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     file = path / "saved_model.pb"

@@ -1,4 +1,4 @@
-"""Scripts of requests, cancels and faults, played through the real batcher on virtual time; and what the device saw."""
+"""Player of scripted requests, cancellations and faults on the real batcher in virtual time, with a log of batches."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from tpuserve_server.core.errors import DeadlineExceeded, Internal, InvalidArgum
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
 
-# A row's value says whose it is and which of theirs: a request has fewer rows than this.
+# A row's value encodes its request and its index. A request has fewer rows than this.
 _ROWS = 1000
 
 
@@ -26,16 +26,16 @@ class Submit:
     rows: int
     width: int = 1
     priority: Priority = Priority.HIGH
-    # Upsets the model, which blames its input.
+    # Makes the model fail with an error about its input.
     poisoned: bool = False
     timeout_s: float | None = None
-    # As a request whose signature is not batched.
+    # Like a request whose signature is not batched.
     alone: bool = False
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """The request that was the `request`-th to be accepted, if it was by then."""
+    """Cancels accepted request number `request`, if it has been accepted."""
 
     request: int
 
@@ -50,7 +50,7 @@ Step = Submit | Cancel | Wait
 
 @dataclass(frozen=True)
 class World:
-    """What a script is played on. `costs_s` is what the server believes of the sizes, rightly or not."""
+    """The environment of a script. `costs_s` are the server's estimates of the batch costs, which may be wrong."""
 
     batching: BatchingOptions
     max_enqueued_batches: int = 6
@@ -59,13 +59,13 @@ class World:
     t0_s: float = 1.0
     per_row_s: float = 0.1
     max_in_flight: int = 1
-    # Runs, by number, that fail without blaming anything.
+    # Numbers of runs that fail without an error about the input.
     faults: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)
 class Request:
-    """`answers` has every outcome that its future was given. `gone`: why nobody waits any more, if so."""
+    """A request. `answers` has every outcome set on its future. `gone` is the reason why it no longer waits, if any."""
 
     number: int
     step: Submit
@@ -77,13 +77,13 @@ class Request:
 
     @property
     def values(self) -> list[float]:
-        """Its rows, as they are told apart on the device."""
+        """Values of its rows, unique on the device."""
         return [float(abs(value)) for value in self.x[:, 0]]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A batch as it came to the device, padding included, and everything that waited at that time."""
+    """A batch on the device with its padding, and all pending requests at that time."""
 
     at_s: float
     values: list[float]
@@ -94,7 +94,7 @@ class Seen:
 
     @property
     def real(self) -> list[float]:
-        """The rows that are not padding, which repeats the last of them."""
+        """Rows without the padding, which repeats the last row."""
         count = len(self.values)
         while count > 1 and self.values[count - 2] == self.values[-1]:
             count -= 1
@@ -102,7 +102,7 @@ class Seen:
 
 
 class Play:
-    """One script on one world."""
+    """One script in one world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -112,7 +112,7 @@ class Play:
         self.requests: list[Request] = []
         self.refused: list[tuple[Submit, ServingError, list[Request]]] = []
         self.seen: list[Seen] = []
-        # Rows that nobody has run and somebody waits for, in the order in which they came.
+        # Pending rows that have not run, in order of arrival.
         self.waiting: dict[float, Request] = {}
         self._numbers = 0
         costs = CostModel()
@@ -134,7 +134,7 @@ class Play:
         )
 
     def perform(self, script: Sequence[Step]) -> None:
-        """Play all of it, until nothing happens any more."""
+        """Play the whole script until no event is left."""
         at_s = 0.0
         for step in script:
             match step:
@@ -150,7 +150,7 @@ class Play:
             self.batcher.stop()
 
     def owner(self, value: float) -> Request:
-        """Whose row it is."""
+        """Return the request of the row."""
         return self.requests[int(value) // _ROWS]
 
     def _submit(self, step: Submit) -> None:
@@ -175,7 +175,7 @@ class Play:
         if step.timeout_s is not None:
             self.loop.call_later(step.timeout_s, self._expire, request)
 
-    # As the service does: HeldModel._run.
+    # Like the service in HeldModel._run.
 
     def _expire(self, request: Request) -> None:
         if not request.task.future.done():
@@ -200,7 +200,7 @@ class Play:
 
 
 class _Device:
-    """Hands x through, `t0_s + per_row_s * rows` after it has finished what came before."""
+    """Returns x unchanged, `t0_s + per_row_s * rows` after the previous batch ends."""
 
     device = "virtual"
 

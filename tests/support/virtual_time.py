@@ -1,8 +1,8 @@
-"""Virtual time: the real batcher, its device thread and its runner, driven by a clock that jumps from event to event.
+"""Virtual time: the real batcher, its device thread and its runner, on a clock that jumps from event to event.
 
-Time passes in two places only, both on the device thread: where it waits for a batch (`VirtualClock.wait_until`) and
-where it waits for the device (`SimulatedRun.result`). What is due meanwhile, arrivals and timers, happens there too, so
-that a run is the same every time and takes no longer than its Python.
+Time passes in only two places, both on the device thread: while it waits for a batch (`VirtualClock.wait_until`), and
+while it waits for the device (`SimulatedRun.result`). Arrivals and timers due in that time run there too. A run is
+therefore deterministic, and takes only the time of its Python code.
 """
 
 import asyncio
@@ -26,12 +26,13 @@ _Callback = Callable[..., object]
 
 
 class VirtualClock:
-    """A WaitingClock for one Batcher of one device thread. Before `run` and after it, everything belongs to the thread
-    that made it; during it, to the device thread.
+    """A WaitingClock for one Batcher with one device thread.
+
+    During `run`, the device thread owns all fields. Before and after it, the creating thread does.
     """
 
     def __init__(self) -> None:
-        """It is 0 s, and nothing is due."""
+        """Start at 0 s without events."""
         self._now_s = 0.0
         self._events: list[tuple[float, int, _Callback, tuple[object, ...], asyncio.TimerHandle | None]] = []
         self._soon: deque[tuple[_Callback, tuple[object, ...]]] = deque()
@@ -42,21 +43,21 @@ class VirtualClock:
         self._error: BaseException | None = None
 
     def monotonic_s(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return self._now_s
 
     def at(self, at_s: float, callback: _Callback, *args: object, handle: asyncio.TimerHandle | None = None) -> None:
-        """Call back at `at_s`, or as soon as possible when that has passed; not if `handle` is cancelled by then."""
+        """Call back at `at_s`, or as soon as possible if that has passed, unless `handle` is cancelled by then."""
         heapq.heappush(self._events, (at_s, next(self._numbers), callback, args, handle))
 
     def soon(self, callback: _Callback, *args: object) -> None:
-        """Call back when all that is due at this instant has happened, as a loop's next turn does."""
+        """Call back after everything due at this instant, like a loop's next iteration."""
         self._soon.append((callback, args))
 
     def run(self) -> None:
-        """Let everything that is due happen, and all that follows from it; blocks. The batcher is made by then.
+        """Run all due events and their consequences. Blocks. The batcher must exist already.
 
-        Raises whatever a callback raised.
+        Raises the exception of a callback.
         """
         if not self._parked.wait(10):
             raise RuntimeError("No device thread waits by this clock")
@@ -71,20 +72,20 @@ class VirtualClock:
             raise self._error
 
     def wait_until(self, condition: threading.Condition, at_s: float) -> None:
-        """As `WaitingClock.wait_until`: returns when something has woken a thread, or at `at_s`."""
+        """Return when a thread is woken, or at `at_s`. See `WaitingClock.wait_until`."""
         if self._running and not self._pass(at_s, until_woken=True):
             return
-        # Nothing will ever come: let others at the condition, `Batcher.stop` among them.
+        # No event is left. Release the condition for other threads, such as `Batcher.stop`.
         self._condition = condition
         self._parked.set()
         condition.wait()
 
     def pass_until(self, at_s: float) -> None:
-        """Let time pass, as a device does that computes."""
+        """Let time pass, like a computing device."""
         self._pass(at_s, until_woken=False)
 
     def _pass(self, at_s: float, *, until_woken: bool) -> bool:
-        """Whether the end of time has come."""
+        """Return whether no event is left."""
         events, soon = self._events, self._soon
         try:
             while soon or (events and events[0][0] <= at_s):
@@ -96,7 +97,7 @@ class VirtualClock:
                 if woken and until_woken:
                     return False
         except BaseException as error:
-            # Told by `run`: here it would be the batcher's, which must go on.
+            # `run` raises it. If raised here, it would stop the batcher, which must continue.
             self._error = error
             events.clear()
             soon.clear()
@@ -106,7 +107,7 @@ class VirtualClock:
         return False
 
     def _happen(self) -> None:
-        """All that is due at the next instant; nothing when callbacks wait for their turn at this one."""
+        """Run everything due at the next instant, or nothing if callbacks still wait at this instant."""
         events = self._events
         if not events or (self._soon and events[0][0] > self._now_s):
             return
@@ -118,24 +119,24 @@ class VirtualClock:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """As much of an event loop as futures, the batcher and the service's timers ask for. It never runs itself."""
+    """The part of an event loop that futures, the batcher and the service's timers use. It never runs itself."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        """Tell time by `clock`."""
+        """Use the time of `clock`."""
         super().__init__()
         self._clock = clock
         self._handle = asyncio.Handle(print, (), self)
 
     def is_closed(self) -> bool:
-        """There is nothing to close."""
+        """Return True, because there is nothing to close."""
         return True
 
     def get_debug(self) -> bool:
-        """Futures ask; their creation is on the way of every request."""
+        """Return False. Every request creates a future, which calls this."""
         return False
 
     def time(self) -> float:
-        """The virtual time."""
+        """Return the virtual time."""
         return self._clock.monotonic_s()
 
     def call_soon(
@@ -144,7 +145,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *_Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """After what is due now. The context does not matter here, and the handle cancels nothing."""
+        """Call back after everything due now. Ignores the context, and the handle cannot cancel."""
         self._clock.soon(callback, *args)
         return self._handle
 
@@ -154,7 +155,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *_Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """As `call_soon`: only the device thread calls."""
+        """Call back like `call_soon`, because only the device thread calls this."""
         return self.call_soon(callback, *args)
 
     def call_at(
@@ -164,7 +165,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *_Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """At the virtual time `when`."""
+        """Call back at the virtual time `when`."""
         handle = asyncio.TimerHandle(when, callback, args, self)
         self._clock.at(when, callback, *args, handle=handle)
         return handle
@@ -181,24 +182,24 @@ ROW_TO_ROW = Signature(
 
 @dataclass
 class SimulatedDevice:
-    """A Servable that takes `cost_s(rows)` virtual seconds for each batch, one after the other, and hands x through."""
+    """A Servable that runs batches in sequence, each in `cost_s(rows)` virtual seconds, and returns x unchanged."""
 
     clock: VirtualClock
     cost_s: Callable[[int], float]
     signatures: Mapping[str, Signature] = field(default_factory=lambda: {ROW_TO_ROW.name: ROW_TO_ROW})
     device: str = "simulated"
     max_in_flight: int = 1
-    # When it has finished all it has begun.
+    # Time at which all dispatched batches have finished.
     free_s: float = 0.0
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "SimulatedRun":
-        """Begin when all that was handed in before has finished."""
+        """Start after all earlier dispatches have finished."""
         x = inputs["x"]
         self.free_s = max(self.free_s, self.clock.monotonic_s()) + self.cost_s(len(x))
         return SimulatedRun(self, {"y": x}, self.free_s)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Release nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class SimulatedRun:
 
 
 class _SilentMetrics(Metrics):
-    """Takes every measurement and keeps none."""
+    """Metrics that ignore every measurement."""
 
 
 SILENT_METRICS: Metrics = _SilentMetrics()  # type: ignore[abstract]  # the protocol's own methods do nothing

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 Outcome: TypeAlias = Literal["passed", "failed", "not run"]
 Outcomes: TypeAlias = Mapping[str, Outcome]
 
-# The model of this test uses TF Text's ops, which TensorFlow alone does not have.
+# The model of this test uses TF Text's ops, which TensorFlow alone lacks.
 NEEDS_TF_TEXT = "test_tf_text"
 # unittest's base class in TensorFlow counts its own context manager as a test, and skips it.
 _NO_TEST = "test_session"

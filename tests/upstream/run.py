@@ -2,8 +2,8 @@
 
     make upstream CHECKOUT=DIR
 
-DIR is a clone of github.com/tensorflow/serving. The tests find the server, and their models, at Bazel's paths, which a
-folder of links provides. They listen on a fixed UNIX socket, so that one run at a time fits on a machine.
+DIR is a clone of github.com/tensorflow/serving. The tests expect the server and their models at Bazel's paths, which a
+directory of links provides. They listen on a fixed UNIX socket, so a machine can run them only once at a time.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from tests.upstream.outcomes import Outcomes, counted, read_outcomes, table
 ROOT = Path(__file__).parents[2]
 TEST_FILE = "tensorflow_serving/model_servers/tensorflow_model_server_test.py"
 HOSTS = ("envoy", "python")
-# For one host. Each of about twenty servers costs a minute when it does not answer.
+# For one host. Each of about twenty servers takes a minute if it does not answer.
 TIMEOUT_S = 3600.0
 
 
 def main() -> int:
-    """Print the table of outcomes. Return 0 when every test that counts has passed on every host."""
+    """Print the table of outcomes. Return 0 if every counted test has passed on every host."""
     options = _options()
     by_host = {host: run_tests(options.checkout, host, options.tests) for host in options.host or HOSTS}
     print(table(by_host))
@@ -83,14 +83,14 @@ def _environment(checkout: Path, folder: Path, host: str) -> Mapping[str, str]:
         "TEST_SRCDIR": str(folder),
         "TEST_TMPDIR": str(temporary),
         "PYTHONPATH": python_path,
-        # The tests name a Keras model's input as Keras 2 exports it.
+        # The tests use Keras 2's name for a Keras model's input.
         "TF_USE_LEGACY_KERAS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
 
 
 def _write_server(path: Path, host: str) -> None:
-    """Write the command as a script finds it, with the host chosen. `exec`: the tests end it with SIGKILL."""
+    """Write a script for the command with the chosen host. `exec` is needed because the tests stop it with SIGKILL."""
     program = Path(sys.executable).with_name("tensorflow_model_server")
     path.write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} --host_backend={host} "$@"\n')
     path.chmod(0o755)

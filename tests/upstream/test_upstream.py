@@ -1,4 +1,4 @@
-"""TensorFlow Serving's own tests, where there is a clone of them, and the table of their outcomes."""
+"""TensorFlow Serving's own tests, if there is a clone of them, and the table of their outcomes."""
 
 import importlib.util
 import os

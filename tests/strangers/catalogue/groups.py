@@ -1,4 +1,4 @@
-"""All strangers, in groups: the models of a group share a server."""
+"""All third-party models, in groups that share a server."""
 
 from collections.abc import Sequence
 

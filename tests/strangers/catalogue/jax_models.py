@@ -1,4 +1,4 @@
-"""JAX models: Flax linen and NNX, and trees of Haiku, Equinox and plain functions, from Orbax and live."""
+"""JAX models from Orbax and from memory: Flax linen and NNX, and trees of Haiku, Equinox and plain functions."""
 
 from tests.strangers.stranger import BFLOAT16, Export, Refusal, Stranger
 

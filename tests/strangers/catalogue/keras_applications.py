@@ -1,20 +1,23 @@
-"""Families of keras.applications, by file and by checkpoint, with tensors and with pictures."""
+"""Families of keras.applications, from a file and from a checkpoint, with tensors and with images."""
 
 from tests.strangers.stranger import Export, Refusal, Stranger, Tolerance
 
 MODELS = "tests.strangers.models.keras_applications"
-# Options of the signature that equal preprocess_input of keras.applications.
+# Signature options equivalent to preprocess_input of keras.applications.
 TF_MODE = "scale=1/127.5,mean=1"
 TORCH_MODE = "scale=1/255,mean=0.485:0.456:0.406,std=0.229:0.224:0.225"
 BATCH_SIZES = ("--batch-sizes", "1,4")
-# Deep networks with random weights enlarge the last bit of a pixel. A wrong scale is off by tenths.
+# Deep networks with random weights amplify rounding differences of pixels. A wrong scale differs by tenths.
 DEEP = Tolerance(1e-3, 1e-3)
 
 
 def _family(
     name: str, photo: str, size: int = 32, settled: bool = True, h5: Refusal | None = None, **options: float
 ) -> Stranger:
-    """`photo` is the signature of pictures. `h5` is for families whose .h5 file Keras itself cannot load."""
+    """Return a family's model.
+
+    `photo` is the signature for images. `h5` is for families whose .h5 file Keras itself cannot load.
+    """
     signatures = ("--signature", "serving_default=tensor", "--signature", f"photo={photo}", *BATCH_SIZES)
     arguments = {"family": name, "size": size, **options}
     builder = [part for key, value in arguments.items() for part in ("--model-arg", f"{key}={value}")]
@@ -34,7 +37,7 @@ def _family(
 STRANGERS = (
     _family("MobileNet", f"image_bytes,{TF_MODE}", alpha=0.25),
     _family("MobileNetV2", f"image_bytes,{TF_MODE}", alpha=0.35),
-    # These have their preprocessing inside: without an option, pixels stay as they are.
+    # These models contain their preprocessing. Without an option, pixels stay unchanged.
     _family("MobileNetV3Small", "image_bytes", alpha=0.75, h5=Refusal(6, "cannot read model.h5", required=False)),
     _family("EfficientNetB0", "image_bytes"),
     _family("EfficientNetV2B0", "image_bytes", settled=False),

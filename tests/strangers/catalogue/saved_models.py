@@ -1,10 +1,10 @@
-"""SavedModels that other programs wrote."""
+"""SavedModels written by other programs."""
 
 from tests.strangers.stranger import Export, Stranger, Tolerance
 
 MODELS = "tests.strangers.models.saved_models"
 BATCH_SIZES = ("--batch-sizes", "1,8")
-# Deep networks with random weights enlarge the last bit. A wrong scale is off by tenths.
+# Deep networks with random weights amplify rounding differences. A wrong scale differs by tenths.
 DEEP = Tolerance(1e-3, 1e-3)
 SIGNATURES = ("--signature", "serving_default=tensor", "--signature", "photo=image_bytes", *BATCH_SIZES)
 

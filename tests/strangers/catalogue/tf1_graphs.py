@@ -1,10 +1,10 @@
-"""Idioms of TensorFlow 1: the training graph in a .meta file, beside its checkpoint."""
+"""Idioms of TensorFlow 1: the training graph in a .meta file next to its checkpoint."""
 
 from tests.strangers.stranger import Export, Refusal, Stranger
 
 MODELS = "tests.strangers.models.tf1_graphs"
 TENSORS = ("--input-tensor", "features", "--output-tensor", "probabilities", "--batch-sizes", "1,8")
-# tf.layers is in Keras 2.
+# Keras 2 provides tf.layers.
 ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
 
 

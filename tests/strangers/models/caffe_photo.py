@@ -1,4 +1,4 @@
-"""A signature of a user's own: pictures for ResNet50 and VGG16, whose channels are BGR and have a mean taken off."""
+"""A user's own signature: images for ResNet50 and VGG16, with BGR channels and a subtracted mean."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""JAX models as several libraries have them: Flax linen and NNX, trees of Haiku and Equinox, plain functions."""
+"""JAX models of several libraries: Flax linen and NNX, trees of Haiku and Equinox, plain functions."""
 
 import functools
 
@@ -16,7 +16,7 @@ IDS = np.random.default_rng(5).integers(0, 20, (5, 7)).astype(np.int32)
 
 
 def draw_like(tree, seed=1):
-    """Weights of another draw; what is positive, as variances are, stays positive."""
+    """Return random weights of the same structure. Positive values, such as variances, stay positive."""
     generator = np.random.default_rng(seed)
     leaves, structure = jax.tree.flatten(tree)
     drawn = [
@@ -71,7 +71,7 @@ def encoder():
 
 
 def save_linen_conv(folder):
-    """A training state: parameters, statistics, optimizer and step, by a CheckpointManager."""
+    """Save a training state with a CheckpointManager: parameters, statistics, optimizer and step."""
     model = ConvNet()
     variables = draw_like(model.init(jax.random.key(0), PICTURES))
     state = {
@@ -121,7 +121,7 @@ def save_nnx(folder):
     return {"serving_default": [({"x": ROWS}, {"outputs": model(ROWS)})]}
 
 
-# Trees as Haiku's transform names them
+# Trees with the names of Haiku's transform
 
 
 def haiku_forward(params, x):
@@ -158,7 +158,7 @@ def export_haiku(folder, out_base):
     return export((haiku_forward, params), out_base, input="x:float32[batch,6]", progress=False, batch_sizes=(1, 8))
 
 
-# Trees as Equinox makes them: modules are nodes, with attributes, tuples and numbers in their names
+# Trees of Equinox: modules are nodes, with attributes, tuples and numbers in their names
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["weight", "bias"], meta_fields=[])
@@ -245,7 +245,7 @@ def export_plain(folder, out_base):
     return export((plain_forward, params), out_base, input=inputs, progress=False, batch_sizes=(1, 8))
 
 
-# bfloat16 parameters, and batch statistics by hand
+# bfloat16 parameters, and explicit batch statistics
 
 
 def half_forward(params, x):
@@ -268,7 +268,7 @@ def save_half(folder):
 
 
 def batch_statistics_forward(params, x):
-    """Normalises by the batch: each row's answer depends on its neighbours."""
+    """Normalize by the batch, so that each row's output depends on the other rows."""
     x = x @ params["w"]
     return {"scores": (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-3)}
 

@@ -1,4 +1,4 @@
-"""Image classifiers of keras.applications with weights that somebody trained: not those that they start with."""
+"""Image classifiers of keras.applications with weights that differ from the initial ones, like after training."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.strangers.models import photos
 
 CLASSES = 10
-# The function of each family, and the module with its preprocess_input.
+# Builder of each family, and the module with its preprocess_input.
 FAMILIES = {
     "MobileNet": (keras.applications.MobileNet, keras.applications.mobilenet),
     "MobileNetV2": (keras.applications.MobileNetV2, keras.applications.mobilenet_v2),
@@ -30,7 +30,7 @@ def build(family, size=32, **options):
 
 
 def save(folder, family, size=32, settled=True, **options):
-    """model.keras, model.h5 and checkpoints/ckpt-1 of one model, and its answers."""
+    """Save model.keras, model.h5 and checkpoints/ckpt-1 of one model, and return its outputs."""
     keras.utils.set_random_seed(7)
     model = build(family, size, **options)
     _, module = FAMILIES[family]
@@ -40,7 +40,7 @@ def save(folder, family, size=32, settled=True, **options):
     tf.train.Checkpoint(model=model).save(str(folder / "checkpoints" / "ckpt"))
 
     def ask(pixels):
-        """Answer pixels from 0 to 255 as a user's own script does."""
+        """Predict pixels from 0 to 255 like a user's own script."""
         return model.predict(module.preprocess_input(pixels.copy()), verbose=0)
 
     pictures = photos.draw(4, size, size, seed=2)
@@ -58,10 +58,10 @@ def save(folder, family, size=32, settled=True, **options):
 
 
 def train(model, images, settled):
-    """Make a new model look trained: change every weight, so that answers differ and none is certain.
+    """Change every weight of a new model, so that outputs differ and no class is certain.
 
-    `settled` batch norms have the moving statistics of `images`. In EfficientNetV2B0 these turn the last bit of other
-    pictures' pixels into another class, so that its norms keep statistics near those that they began with.
+    With `settled`, batch norms get the moving statistics of `images`. In EfficientNetV2B0, these would let the last bit
+    of another image's pixels change the class. Its norms therefore keep statistics near the initial ones.
     """
     generator = np.random.default_rng(11)
     for weight in model.trainable_weights:

@@ -1,4 +1,4 @@
-"""Keras 3 models that are no picture classifiers: subclassed, shared layers, sequences, text, several dtypes."""
+"""Keras 3 models other than image classifiers: subclassed, shared layers, sequences, text, several dtypes."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ STEPS = np.random.default_rng(4).normal(0.3, 1.2, (5, 7, 4)).astype(np.float32)
 
 @keras.saving.register_keras_serializable("strangers")
 class Residual(keras.Model):
-    """Subclassed: a custom call with batch norm and dropout, and an output that is a dictionary."""
+    """A subclassed model: a custom call with batch norm and dropout, and a dictionary of outputs."""
 
     def __init__(self, units=8, **kwargs):
         super().__init__(**kwargs)
@@ -36,7 +36,7 @@ def residual():
 
 
 def shared():
-    """A siamese network: one encoder for two inputs, and three outputs."""
+    """Build a siamese network: one encoder for two inputs, and three outputs."""
     left, right = keras.Input((6,), name="left"), keras.Input((6,), name="right")
     encoder = keras.Sequential([layers.Dense(8, "relu"), layers.BatchNormalization(), layers.Dense(4)], name="encoder")
     a, b = encoder(left), encoder(right)
@@ -53,7 +53,7 @@ def bidirectional():
 
 
 def text():
-    """Save a model from sentences to scores, with the vocabulary inside."""
+    """Build a model from sentences to scores, with the vocabulary inside."""
     sentence = keras.Input((), dtype="string", name="sentence")
     vocabulary = ["the", "cat", "sat", "on", "mat", "grüße"]
     x = layers.TextVectorization(vocabulary=vocabulary, output_sequence_length=6)(sentence)
@@ -63,7 +63,7 @@ def text():
 
 
 def tabular():
-    """Strings and numbers of a table."""
+    """Build a model of a table's strings and numbers."""
     colour = keras.Input((1,), dtype="string", name="colour")
     size = keras.Input((6,), name="size")
     year = keras.Input((1,), dtype="int64", name="year")
@@ -84,14 +84,17 @@ def mixed(policy):
 
 
 def half(dtype):
-    """Computes, and answers, in `dtype`."""
+    """Build a model that computes and returns `dtype`."""
     x = keras.Input((6,), name="x", dtype=dtype)
     y = layers.Dense(16, "relu", dtype=dtype)(x)
     return keras.Model(x, layers.Dense(3, dtype=dtype, name="scores")(y))
 
 
 def odd_outputs():
-    """No batch norm, no softmax: integers, booleans, a sum over all, and names that are no identifiers."""
+    """Build a model with unusual outputs, without batch norm and softmax.
+
+    The outputs are integers, booleans and an output without elements. Their names are not identifiers.
+    """
     x = keras.Input((6,), name="x")
     y = layers.Dense(4)(x)
     best = keras.ops.argmax(y, -1)
@@ -100,7 +103,7 @@ def odd_outputs():
 
 
 def attention():
-    """A decoder-like block: attention, layer norm, positions, and a mask of what is to come."""
+    """Build a decoder-like block: attention, layer norm, positions, and a causal mask."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     x = layers.Embedding(20, 8)(ids)
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
@@ -118,11 +121,11 @@ def settle(model):
 
 
 def save_as(folder, model, inputs, names=None):
-    """model.keras, model.weights.h5 and checkpoints of a model, and what predict answers."""
+    """Save model.keras, model.weights.h5 and checkpoints of a model, and return the outputs of predict."""
     model.save(folder / "model.keras")
     model.save_weights(folder / "model.weights.h5")
     tf.train.Checkpoint(model=model).save(str(folder / "checkpoints" / "ckpt"))
-    # Compiled, as predict does it; predict itself makes float32 of what is narrower.
+    # Compile the call like predict. predict itself converts narrower types to float32.
     given = {name: tf.constant(value.tolist() if value.dtype == object else value) for name, value in inputs.items()}
     argument = given if isinstance(model.input, dict) else list(given.values()) if len(given) > 1 else given[min(given)]
     answers = tf.function(lambda x: model(x, training=False))(argument)

@@ -1,4 +1,4 @@
-"""Photographs to classify, and how Pillow and NumPy read them: no TensorFlow here."""
+"""Photographs to classify, read with Pillow and NumPy, without TensorFlow."""
 
 import io
 
@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def draw(count, height, width, seed):
-    """uint8 pictures [count, height, width, 3]: smooth, of different brightness, contrast and colours."""
+    """Return smooth uint8 images [count, height, width, 3] with different brightness, contrast and colours."""
     generator = np.random.default_rng(seed)
     pictures = []
     for _ in range(count):
@@ -18,9 +18,9 @@ def draw(count, height, width, seed):
 
 
 def draw_mosaics(count, height, width, seed):
-    """uint8 pictures of flat squares of 8 x 8: every decoder of JPEG reads them alike, to the bit.
+    """Return uint8 images of flat squares of 8 x 8, which every JPEG decoder decodes identically.
 
-    Decoders round differently: pixels of other pictures differ by a few units.
+    Decoders round differently, so that pixels of other images differ by a few units.
     """
     down, across = -(-height // 8), -(-width // 8)
     coarse = np.random.default_rng(seed).uniform(0, 255, (count, down, across, 3))
@@ -28,7 +28,7 @@ def draw_mosaics(count, height, width, seed):
 
 
 def encode(pictures, kind, **options):
-    """The bytes of the files, as an array of objects."""
+    """Return the bytes of the files as an array of objects."""
     files = np.empty(len(pictures), object)
     for index, picture in enumerate(pictures):
         file = io.BytesIO()
@@ -38,12 +38,12 @@ def encode(pictures, kind, **options):
 
 
 def read(files, height, width):
-    """float32 [count, height, width, 3], 0 to 255: decoded by Pillow, resized bilinearly without antialiasing."""
+    """Return float32 [count, height, width, 3], 0 to 255, decoded by Pillow, resized bilinearly, not antialiased."""
     return np.stack([_resize(np.asarray(Image.open(io.BytesIO(file)).convert("RGB")), height, width) for file in files])
 
 
 def _resize(picture, height, width):
-    """Bilinear, with pixels' centres at halves, as tf.image.resize(picture, [height, width]) documents it."""
+    """Resize bilinearly with half-pixel centres, as documented for tf.image.resize(picture, [height, width])."""
     picture = picture.astype(np.float32)
     for axis, size in ((0, height), (1, width)):
         before = picture.shape[axis]

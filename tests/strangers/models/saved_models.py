@@ -1,4 +1,4 @@
-"""SavedModels of other programs: tf.Module, Keras 2, TensorFlow 1; strings, ragged tensors, scalars, nothing at all."""
+"""SavedModels of other programs: tf.Module, Keras 2, TensorFlow 1; strings, ragged tensors, scalars, empty outputs."""
 
 import os
 
@@ -9,7 +9,7 @@ ROWS = np.random.default_rng(3).normal(0.3, 1.2, (5, 6)).astype(np.float32)
 
 
 class Statistics(tf.Module):
-    """Several signatures, inputs of several dtypes, odd names, an output without elements and one without rows."""
+    """A module with several signatures, several dtypes, odd names, an empty output and one without rows."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ def save_complex(folder):
 
 
 class Bags(tf.Module):
-    """Words of each row, as many as there are: a RaggedTensor."""
+    """A module whose input is a RaggedTensor of word ids per row."""
 
     def __init__(self):
         super().__init__()
@@ -93,7 +93,7 @@ class Bags(tf.Module):
 
 
 def save_ragged(folder):
-    """Served as values and row splits, under the names that TensorFlow gives to the parts of the input `ids`."""
+    """Save a module served as values and row splits, with TensorFlow's names for the parts of the input `ids`."""
     module = Bags()
     tf.saved_model.save(module, str(folder / "saved"), signatures=module.__call__)
     rows = [[1, 2, 3], [], [19], [4, 4], [7, 0, 5, 6]]
@@ -106,7 +106,7 @@ def save_ragged(folder):
 
 
 def save_simple(folder):
-    """tf.saved_model.simple_save of TensorFlow 1: feature column of words, and reference variables."""
+    """Save with tf.saved_model.simple_save of TensorFlow 1: a feature column of words, and reference variables."""
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         words = v1.placeholder(tf.string, [None, 2], "words")
@@ -126,7 +126,7 @@ def save_simple(folder):
 
 
 def save_keras_2(folder, family):
-    """A family that Keras 3 no longer has, with its preprocessing inside; as SavedModel, .h5 and .keras of Keras 2."""
+    """Save a family that Keras 3 lacks, with its preprocessing inside, as SavedModel, .h5 and .keras of Keras 2."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import tf_keras
 
@@ -150,7 +150,7 @@ def save_keras_2(folder, family):
 
 
 def _settle(keras, model, images):
-    """Statistics and weights that are not those of a new model."""
+    """Set statistics and weights that differ from those of a new model."""
     generator = np.random.default_rng(11)
     norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     for norm in norms:

@@ -1,6 +1,6 @@
-"""Graphs of TensorFlow 1, saved from training as scripts of that time saved them: a checkpoint with its .meta.
+"""TensorFlow 1 graphs saved during training like in scripts of that time: a checkpoint with its .meta.
 
-Each function makes the layers between `features` and `probabilities`, for training or for inference.
+Each function builds the layers between `features` and `probabilities`, for training or for inference.
 """
 
 import numpy as np
@@ -45,7 +45,7 @@ def bn_renorm(x, training):
 
 
 def bn_population(x, training):
-    """Normalise as tutorials do: moments of the batch move two variables, which inference uses."""
+    """Normalize like tutorials: moments of the batch update two variables, which inference uses."""
     x = tf.layers.dense(x, 8)
     scale = tf.Variable(tf.ones([8]))
     beta = tf.Variable(tf.zeros([8]))
@@ -63,7 +63,7 @@ def bn_population(x, training):
 
 
 def bn_ema(x, training):
-    """Normalise as answers of that time do: ExponentialMovingAverage keeps the moments."""
+    """Normalize like forum answers of that time: ExponentialMovingAverage keeps the moments."""
     with tf.variable_scope("bn"):
         x = tf.layers.dense(x, 8)
         beta = tf.Variable(tf.constant(0.0, shape=[8]), name="beta", trainable=True)
@@ -81,7 +81,7 @@ def bn_ema(x, training):
 
 
 def bn_ema_cond(x, training):
-    """The same with tf.cond on a placeholder that says whether this is training."""
+    """Normalize like `bn_ema`, with tf.cond on a placeholder for the training phase."""
     phase_train = tf.placeholder(tf.bool, [], name="phase_train")
     with tf.variable_scope("bn"):
         x = tf.layers.dense(x, 8)
@@ -103,7 +103,7 @@ def bn_ema_cond(x, training):
 
 
 def bn_slim(x, training):
-    """Names and operations of tf.contrib.slim: no gamma, and updates in a collection."""
+    """Use names and operations of tf.contrib.slim: no gamma, and updates in a collection."""
     with tf.variable_scope("MobilenetV1/Conv2d_0"):
         weights = tf.get_variable("weights", [3, 3, 1, 4], initializer=tf.glorot_uniform_initializer())
         x = tf.nn.conv2d(x, weights, [1, 1, 1, 1], "SAME")
@@ -131,7 +131,7 @@ def bn_slim(x, training):
 
 
 def bn_no_statistics(x, training):
-    """Moments of the batch that no variable keeps: the graph has no inference."""
+    """Normalize by moments of the batch that no variable keeps, so that the graph has no inference mode."""
     x = tf.layers.dense(x, 8)
     mean, variance = tf.nn.moments(x, [0], keep_dims=True)
     x = (x - mean) / tf.sqrt(variance + 1e-3)
@@ -139,7 +139,7 @@ def bn_no_statistics(x, training):
 
 
 def layer_norm(x, training):
-    """Moments of each row: the same in training and in inference."""
+    """Normalize each row, in training and in inference."""
     x = tf.layers.dense(x, 8)
     mean, variance = tf.nn.moments(x, [-1], keep_dims=True)
     gamma = tf.get_variable("LayerNorm/gamma", [8], initializer=tf.ones_initializer())
@@ -149,7 +149,7 @@ def layer_norm(x, training):
 
 
 def instance_norm(x, training):
-    """Moments of each picture's channels: the same in training and in inference."""
+    """Normalize each image's channels, in training and in inference."""
     x = tf.layers.conv2d(x, 4, 3)
     mean, variance = tf.nn.moments(x, [1, 2], keep_dims=True)
     x = (x - mean) * tf.rsqrt(variance + 1e-3)
@@ -170,7 +170,7 @@ def dropout_rate(x, training):
 
 
 def is_training_default(x, training):
-    """Batch norm and dropout by tf.cond, on a placeholder with a default: False, as for serving."""
+    """Use batch norm and dropout with tf.cond, on a placeholder whose default is False, as for serving."""
     is_training = tf.placeholder_with_default(False, [], name="is_training")
     x = tf.layers.dense(x, 8)
     x = tf.layers.batch_normalization(x, training=is_training, momentum=DECAY)
@@ -179,7 +179,7 @@ def is_training_default(x, training):
 
 
 def is_training_default_true(x, training):
-    """The same, with training as the default: the user must give the value of inference."""
+    """Use a placeholder whose default is True, so that the user must pass the value for inference."""
     is_training = tf.placeholder_with_default(True, [], name="is_training")
     x = tf.layers.dense(x, 8)
     x = tf.layers.batch_normalization(x, training=is_training, momentum=DECAY)
@@ -200,7 +200,7 @@ def lstm_static(x, training):
 
 
 def lstm_dynamic(x, training):
-    """A while loop, and dropout around the cell in training."""
+    """Use a while loop, and dropout around the cell in training."""
     cell = tf.nn.rnn_cell.LSTMCell(8)
     if training:
         cell = tf.nn.rnn_cell.DropoutWrapper(cell, output_keep_prob=0.6)
@@ -216,7 +216,7 @@ def partitioned_embedding(ids, training):
 
 
 def zeros_batch(ids, training):
-    """A state of zeros for each row; TensorFlow folds the number of rows where the placeholder has one."""
+    """Use a zero state for each row. TensorFlow folds the number of rows if the placeholder has one."""
     table = tf.get_variable("table", [20, 4], initializer=tf.random_normal_initializer())
     cell = tf.nn.rnn_cell.BasicRNNCell(8)
     state = tf.zeros([tf.shape(ids)[0], 8])
@@ -226,17 +226,17 @@ def zeros_batch(ids, training):
 
 
 def input_pipeline(x, training):
-    """Fed by an iterator over a dataset, not by a placeholder."""
+    """Read from an iterator over a dataset instead of a placeholder."""
     return tf.layers.dense(tf.nn.relu(tf.layers.dense(x, 8)), CLASSES)
 
 
 def moving_average(x, training):
-    """An average of the weights is kept, which inference restores in their place."""
+    """Keep an average of the weights, which inference restores instead of the weights."""
     return tf.layers.dense(tf.nn.relu(tf.layers.dense(x, 8)), CLASSES)
 
 
 def vocabulary(ids, training):
-    """A hash table, which is no variable."""
+    """Use a hash table, which is not a variable."""
     keys = tf.lookup.KeyValueTensorInitializer(tf.range(20, dtype=tf.int32), tf.range(20, 0, -1, dtype=tf.int32))
     table = tf.lookup.StaticHashTable(keys, 0)
     embedding = tf.get_variable("table", [21, 4], initializer=tf.random_normal_initializer())
@@ -244,14 +244,14 @@ def vocabulary(ids, training):
 
 
 def python_function(x, training):
-    """Python in the graph: its file does not hold the code."""
+    """Use a Python function, whose code the graph file does not contain."""
     x = tf.py_func(lambda one: one * 2, [x], tf.float32)
     x.set_shape([None, 6])
     return tf.layers.dense(x, CLASSES)
 
 
 def ranking(x, training):
-    """Scores for the items of one list, which is the batch."""
+    """Score the items of one list, which is the batch."""
     x = tf.nn.relu(tf.layers.dense(x, 8))
     return tf.layers.dense(x, 1)
 
@@ -275,7 +275,7 @@ FEATURES = {
     "vocabulary": IDS,
     "zeros_batch": ([32, 6], "int32"),
 }
-# Fed in training, and in inference.
+# Values fed in training and in inference.
 FEEDS = {
     "keep_prob:0": (0.5, 1.0),
     "is_training:0": (True, False),
@@ -284,7 +284,7 @@ FEEDS = {
 
 
 def save(folder, idiom):
-    """Train, save `model.ckpt-30` with its .meta, and ask the graph for inference."""
+    """Train, save `model.ckpt-30` with its .meta, and return the outputs of the inference graph."""
     layers, (shape, dtype) = globals()[idiom], FEATURES.get(idiom, VECTOR)
     data = np.random.default_rng(5)
 
@@ -347,7 +347,7 @@ def save(folder, idiom):
 
 
 def save_tpu(folder):
-    """Save what TPUEstimator leaves: the replicated graph with its infeed, and a checkpoint of its variables."""
+    """Save like TPUEstimator: the replicated graph with its infeed, and a checkpoint of its variables."""
     from tensorflow.python.tpu import tpu_feed, training_loop
 
     data = np.random.default_rng(5)

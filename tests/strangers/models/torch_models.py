@@ -1,4 +1,4 @@
-"""PyTorch models, as their training leaves them: state_dict, safetensors, exported program; tied weights, bfloat16."""
+"""PyTorch models as saved by training: state_dict, safetensors, exported program; tied weights, bfloat16."""
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class ConvNet(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """The embedding and the output layer share their weights."""
+    """A model whose embedding and output layer share their weights."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class LanguageModel(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Both directions of two layers, and the last state."""
+    """A bidirectional GRU of two layers, with its last state."""
 
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ class Half(nn.Module):
 
 
 class TwoTowers(nn.Module):
-    """Several inputs of several dtypes."""
+    """A model with several inputs of several dtypes."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +98,7 @@ def two_towers():
 
 
 def settle(model, *inputs):
-    """Weights and statistics that are not those of a new model."""
+    """Set weights and statistics that differ from those of a new model."""
     torch.manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -121,7 +121,7 @@ def ask(model, names, inputs, outputs=("outputs",)):
 
 
 def save_conv_net(folder):
-    """A checkpoint of a training loop, safetensors, and a program of torch.export."""
+    """Save a training loop's checkpoint, safetensors, and a program of torch.export."""
     model = settle(conv_net(), PICTURES)
     optimizer = torch.optim.Adam(model.parameters())
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, folder / "checkpoint.pt")
