@@ -1,13 +1,13 @@
-# The server image: `docker build --tag tpuserve-server:0.1.0 .` in the repository's root. Serves as the stock
-# TensorFlow Serving image does: MODEL_NAME, MODEL_BASE_PATH, gRPC on 8500, REST on 8501, flags after the image's name.
-# `--build-arg DEVICE=tpu` or `cuda` adds JAX with that device's client: what runs device programs.
+# The server image: `docker build --tag tpuserve-server:0.1.0 .` in the repository's root. It has the interface of
+# TensorFlow Serving's image: MODEL_NAME, MODEL_BASE_PATH, gRPC on 8500, REST on 8501, flags after the image's name.
+# `--build-arg DEVICE=tpu` or `cuda` adds JAX with that device's client, which runs device programs.
 
-# Python 3.11 with a shared libpython, which the Envoy host embeds. Renew: pull the tag, read `docker image inspect
+# Python 3.11 with a shared libpython, which the Envoy host embeds. To update, pull the tag, read `docker image inspect
 # --format '{{index .RepoDigests 0}}'`, and change tag and digest together.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11.16-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
 
 FROM ${PYTHON_IMAGE} AS build
-# Bytecode is compiled here because the image runs with a read-only root: start-up would compile TensorFlow each time.
+# Compile bytecode now, because the image runs with a read-only root. Otherwise each start would compile TensorFlow.
 ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     UV_COMPILE_BYTECODE=1
@@ -24,7 +24,7 @@ RUN case "$DEVICE" in \
  && python3 -m venv --without-pip /opt/tpuserve \
  && /opt/uv/bin/uv pip sync --python /opt/tpuserve/bin/python --require-hashes \
     requirements/server.lock requirements/client.lock ${device:+"$device"}
-# Offline: uv is itself the build backend, so nothing without a hash can enter here.
+# Install offline, so that no package without a hash enters the image. uv itself is the build backend.
 COPY formats formats
 COPY server server
 COPY clients/python clients/python
@@ -41,10 +41,10 @@ LABEL org.opencontainers.image.title="tpuserve-server" \
       org.opencontainers.image.revision="${REVISION}" \
       tpuserve.device="${DEVICE}"
 COPY --from=build /opt/tpuserve /opt/tpuserve
-# Where commands written for TensorFlow Serving's image look for its own.
+# Paths of TensorFlow Serving's image, for commands written for it.
 RUN ln -s /opt/tpuserve/bin/tensorflow_model_server /usr/bin/tensorflow_model_server \
  && ln -s /opt/tpuserve/bin/tpuserve-serve /usr/bin/tf_serving_entrypoint.sh
-# The only writable place the server needs is /tmp; HOME is there for libraries that look for one.
+# The server writes only to /tmp. HOME is set for libraries that need it.
 ENV PATH=/opt/tpuserve/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
@@ -52,11 +52,11 @@ ENV PATH=/opt/tpuserve/bin:$PATH \
     MODEL_NAME=model \
     MODEL_BASE_PATH=/models
 WORKDIR /tmp
-# A number, because Kubernetes cannot tell whether a named user is root.
+# Use a number, because Kubernetes cannot determine whether a named user is root.
 USER 65532:65532
 EXPOSE 8500 8501
 STOPSIGNAL SIGTERM
-# http.client heeds no proxy settings. Whoever changes --rest_api_port gives `docker run` a --health-cmd to match.
+# http.client ignores proxy settings. If you change --rest_api_port, pass a matching --health-cmd to `docker run`.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python3", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8501, timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["tpuserve-serve"]

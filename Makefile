@@ -1,4 +1,4 @@
-# `make help` lists what there is. Set-up is a Python 3.11+ with venv, and nothing else: uv comes with pip, pins with hashes.
+# `make help` lists the targets. Setup needs only Python 3.11+ with venv: pip installs uv, and locks contain hashes.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -9,20 +9,21 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PROJECTS := formats server exporter clients/python loadtests
 SOURCES := formats server exporter clients loadtests examples benchmarks deploy docs tests
-# PyTorch has an environment of its own, over $(VENV): what is not in the one is found in the other.
+# PyTorch has a separate environment on top of $(VENV), which provides all other packages.
 TORCH := .torch
-# Tests start servers that import TensorFlow: more processes than this wait for each other's memory.
+# Tests start servers that import TensorFlow. With more processes, memory becomes the bottleneck.
 TEST_PROCESSES ?= 2
-# Bytecode of the tests and of what they start is kept where PYTHONDONTWRITEBYTECODE is set, too: see below.
+# Unset PYTHONDONTWRITEBYTECODE for the tests and their child processes. See $(VENV)/.installed for the reason.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
 
-# All but the exporter's `torch`: its usual build brings several GB of CUDA. requirements/torch.in has another. And but
-# `tpu`, of which the group dev has the exporter's: the server's takes libtpu on every platform, and there are few wheels.
+# All extras except `torch` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
+# CPU build. The server's `tpu` needs libtpu on every platform, but libtpu has few wheels. The group dev has the
+# exporter's `tpu`.
 EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite)
-# The image's. A TPU's client and a GPU's are several GB: requirements/tpu.in and cuda.in, for images that ask for them.
+# Extras of the image. Clients of TPUs and GPUs take several GB, so they are optional: requirements/tpu.in and cuda.in.
 IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
-# What PyTorch needs that requirements/dev.lock has.
+# Dependencies of PyTorch that requirements/dev.lock contains.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
 .PHONY: help setup torch demo serve examples strangers test test-all docs upstream format lint types layers unit lock upgrade clean
@@ -40,8 +41,8 @@ $(UV): requirements/bootstrap.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.lock
 	@touch $(UV)
 
-# Bytecode is made here, once: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each start of a server would
-# compile TensorFlow anew, which is most of a start's time.
+# Compile bytecode once. With PYTHONDONTWRITEBYTECODE, which many containers set, each start of a server would compile
+# TensorFlow again, which takes most of the start time.
 $(VENV)/.installed: $(UV) requirements/dev.lock $(PROJECTS:%=%/pyproject.toml)
 	@echo "Installing what requirements/dev.lock pins into $(VENV): about 1 GB to download the first time."
 	$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.lock
@@ -108,7 +109,7 @@ unit: setup
 upgrade: ## Renew requirements/*.lock: the newest versions that are allowed
 	@$(MAKE) --no-print-directory lock UPGRADE=--upgrade
 
-# Keeps every version that still goes with what is asked for. PyTorch's CPU build is where pip finds it.
+# Keeps every version that still satisfies the requirements. pip's settings locate PyTorch's CPU build.
 lock: $(UV) ## Write requirements/*.lock anew after a change of what is asked for
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file requirements/bootstrap.lock requirements/bootstrap.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/dev.lock $(EXTRAS) --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)

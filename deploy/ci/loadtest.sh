@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Decides whether the version behind one label may take the place of that behind another: gates under load, then a
-# comparison. Needs a running server and tpuserve-loadtests. Reports are left in $REPORTS.
+# Decides whether the version of one label may replace the version of another, with gates under load and a comparison.
+# Needs a running server and tpuserve-loadtests. Writes reports to $REPORTS.
 #
 #   MODEL=digits RATE=200 deploy/ci/loadtest.sh
 #
-# Ends with what decided: 0 passed, 1 requests failed, 98 the machine was too slow to tell, 99 a gate failed.
+# Exit codes: 0 passed, 1 requests failed, 98 the load generator was too slow for a result, 99 a gate failed.
 set -uo pipefail
 
 : "${MODEL:?the model to load}"
@@ -18,12 +18,12 @@ mkdir -p "$REPORTS"
 judge() {
   case $1 in
     0) return ;;
-    # Not checked is not passed: a gate that could not be measured does not let a version through.
+    # An unmeasured gate counts as failed.
     98) message="The load generator was the limit, so nothing is known of the server: take a larger machine, or less load." ;;
     99) message="Version '$NEW' of $MODEL is not good enough: $2." ;;
     *) message="The load test could not be run, or requests failed ($2, exit code $1)." ;;
   esac
-  # An annotation where GitHub reads this, a line anywhere else.
+  # Print an annotation on GitHub, and a plain line elsewhere.
   if [ -n "${GITHUB_ACTIONS:-}" ]; then echo "::error title=Load test::$message"; else echo "$message" >&2; fi
   exit "$1"
 }
