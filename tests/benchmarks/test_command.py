@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: lists every benchmark, and hands the arguments on."""
+"""Tests for `python -m benchmarks`, which lists the benchmarks and forwards arguments to them."""
 
 import subprocess
 import sys

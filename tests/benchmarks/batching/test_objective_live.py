@@ -17,7 +17,7 @@ def test_costs_are_those_of_the_deep_signature() -> None:
 
 
 def test_capacity_is_of_the_best_batch_that_can_run_twice_within_the_objective() -> None:
-    # 128 rows are cheaper each, but 28 ms is more than 20.
+    # A batch of 128 rows costs less per row, but takes 28 ms, which exceeds the objective of 20 ms.
     assert capacity(batch_costs(PAGE)) == pytest.approx(64 / 0.008 / ROWS)
 
 

@@ -8,7 +8,7 @@ DEVICE = Device("d", 5e-3, 5e-5, 256, 20e-3)
 
 
 def test_capacity_is_that_of_the_largest_batch_of_which_two_fit() -> None:
-    # 8.2 ms for 64 rows; 11.4 ms for 128.
+    # 64 rows take 8.2 ms; 128 rows take 11.4 ms.
     assert DEVICE.capacity == pytest.approx(64 / 8.2e-3)
 
 

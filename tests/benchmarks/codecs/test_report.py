@@ -1,4 +1,4 @@
-"""What the codec benchmarks print."""
+"""Tests for the report of the codec benchmarks."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""The benchmark of small requests asks the front-ends as they are."""
+"""Tests for the benchmark of small requests: it calls the front-ends' own functions."""
 
 import pytest
 

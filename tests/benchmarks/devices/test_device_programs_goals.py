@@ -1,4 +1,4 @@
-"""How device programs are held against their goals."""
+"""Tests for the goals of the device programs."""
 
 from benchmarks.devices.device_program_models import MLP, RESNET, Size
 from benchmarks.devices.device_programs import Measured, Rates, Start, judge

@@ -1,4 +1,4 @@
-"""How the models on their way to TPUs are judged."""
+"""Tests for the verdict on the models that are candidates for TPUs."""
 
 import numpy as np
 import pytest

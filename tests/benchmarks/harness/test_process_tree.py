@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness.process_tree import ServerDied, started
 
-# A parent that ignores nothing and its child that ignores SIGTERM; each says that it is up.
+# The parent handles SIGTERM by default, its child ignores it, and each prints a line when it is up.
 STUBBORN = """
 import signal, subprocess, sys
 child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"

@@ -15,12 +15,12 @@ from tpuserve_client.model import ModelSpec
 
 
 def turn(generator: str, rate_per_s: int, cpu_ms: float, **told: object) -> Turn:
-    """Ten seconds at a rate, `cpu_ms` of CPU for each request."""
+    """Return a turn of ten seconds at `rate_per_s` that uses `cpu_ms` of CPU per request."""
     return Turn("grpc", generator, 10 * rate_per_s, 0, 10.0, rate_per_s * cpu_ms / 100, **told)  # type: ignore[arg-type]  # told apart by name
 
 
 def test_ratios_are_of_turns_of_the_same_round() -> None:
-    # The machine gets slower: medians over all of it would compare different machines.
+    # The machine slows down between rounds: medians over all turns would compare different machines.
     turns = [
         *(turn(PLAIN, 1000, 1.0), turn(CLOSED, 800, 1.25)),
         *(turn(PLAIN, 500, 2.0), turn(CLOSED, 400, 2.5)),
@@ -81,6 +81,6 @@ def test_every_generator_is_answered_by_the_echo(protocol: Protocol, tls: bool, 
     assert {turn.tls for turn in turns} == {tls}
     assert [turn.generator for turn in turns[:3]] == [PLAIN, CLOSED, OPEN]
     for turn in turns:
-        assert turn.requests > 32  # each user was answered, and asked again
+        assert turn.requests > 32  # each user sent a second request after its first response
         assert turn.failures == 0
         assert turn.cpu_s > 0

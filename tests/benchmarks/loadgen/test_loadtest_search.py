@@ -1,4 +1,4 @@
-"""Load tests that a benchmark has started are gone when it is, whoever ends it and however."""
+"""Tests that the load test of a benchmark ends with the benchmark, however the benchmark ends."""
 
 import signal
 import subprocess
@@ -24,7 +24,7 @@ def run_long(running: Running, begun: Event) -> int:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether the process runs. An orphan that has ended stays a zombie until process 1 reaps it."""
+    """Return whether the process runs. A zombie, which an orphan remains until process 1 reaps it, does not."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -52,7 +52,7 @@ def test_a_process_is_ended_by_an_error_beside_it() -> None:
 
 
 def test_sigterm_ends_a_benchmarks_load_test_too() -> None:
-    # The first of two runs lasts ten seconds, for which nobody waits.
+    # The first of two runs lasts ten seconds. SIGTERM ends it early.
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks", "loadtest", "stall"], stdout=subprocess.DEVNULL, cwd=ROOT
     ) as process:

@@ -11,7 +11,7 @@ def test_batches_follow_each_other_without_a_gap_and_carry_the_models_answers() 
     device = ScriptedServable(model, lambda rows: 1e-3 * rows)
     x = np.ones((3, 2), np.float32)
     first = device.dispatch("serving_default", {"x": x}, ("y",))
-    # As if there were a minute of work before: the second begins when that is done, whatever the time is.
+    # Simulate a minute of earlier work: the second batch begins when that ends, whatever the clock shows.
     device.free_s += 60
     second = device.dispatch("serving_default", {"x": x[:2]}, ("y",))
     assert second.finish_s - first.finish_s == pytest.approx(60 + 2e-3)

@@ -50,8 +50,8 @@ def test_tables_show_each_point_beside_its_echo() -> None:
     text = written.getvalue()
     (row,) = [line for line in text.splitlines() if "9,000" in line]
     assert "30,000" in row
-    assert "0.30" in row  # of the echo's rate
-    assert "4.00" in row  # times its CPU
+    assert "0.30" in row  # relative to the echo's rate
+    assert "4.00" in row  # relative to the echo's CPU time
     assert "not measured" in text
     assert "warning: something odd" in text
 
@@ -68,7 +68,9 @@ def test_json_holds_every_figure() -> None:
 def test_a_server_that_counted_fewer_successes_than_the_tools_is_reported() -> None:
     points = [point("envoy", "server", "grpc", 32, 500, 0.1), point("envoy", "echo", "grpc", 32, 9000, 0.1)]
     before: dict[Protocol, Served] = {"grpc": Served(10, 0)}
-    fine: dict[Protocol, Served] = {"grpc": Served(10 + 1000 + 400, 64)}  # warm-up; the last ones hung up on
+    fine: dict[Protocol, Served] = {
+        "grpc": Served(10 + 1000 + 400, 64)
+    }  # warm-up, measured requests and interrupted last requests
     assert list(compare_counts("envoy", before, fine, points)) == []
     short: dict[Protocol, Served] = {"grpc": Served(10 + 999, 0)}
     assert "tools saw 1000 successes, the server counted 999" in next(compare_counts("envoy", before, short, points))

@@ -18,7 +18,10 @@ Answer = Callable[[bytes], Awaitable[tuple[int, object]]]
 
 @contextlib.asynccontextmanager
 async def http_server(answer: Answer) -> AsyncIterator[int]:
-    """A server on a free port that gives each POST the status and the JSON document that `answer` makes of its body."""
+    """Serve `answer` on a free port and yield the port.
+
+    `answer` receives the body of each POST and returns the status and the JSON document of the response.
+    """
 
     connections: set[asyncio.Task[None]] = set()
 
@@ -40,12 +43,12 @@ async def http_server(answer: Answer) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        # Clients are gone by now: each connection ends by itself.
+        # The clients have closed their connections, so each task ends without cancellation.
         await asyncio.gather(*connections)
 
 
 def computed(body: bytes) -> list[float] | None:
-    """What the model gives for a row of the right length."""
+    """Return the model's output for a row of the right length, else None."""
     row = np.asarray(json.loads(body)["x"], np.float32)
     return mlp_model.expected(row[None])[0].tolist() if len(row) == mlp_model.FEATURES else None
 
@@ -93,7 +96,7 @@ async def test_poison_counts_good_rows_that_fail_and_bad_ones_that_do_not(monkey
     assert (found.good, found.good_failed, found.bad, found.bad_accepted) == (60, 0, 4, 0)
 
     async def a_batch_for_all(body: bytes) -> tuple[int, object]:
-        # As from a server that fails a whole batch for one bad row, and takes the bad row itself for good.
+        # Simulate a server that fails the whole batch because of a bad row and accepts the bad row itself.
         return (200, {"y": []}) if computed(body) is None else (500, {})
 
     async with http_server(a_batch_for_all) as port:
@@ -102,7 +105,7 @@ async def test_poison_counts_good_rows_that_fail_and_bad_ones_that_do_not(monkey
 
 
 async def test_stall_tells_the_answer_to_the_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_clients, "STEADY_S", 1.0)  # in which at least one request is answered
+    monkeypatch.setattr(peer_clients, "STEADY_S", 1.0)  # long enough for at least one response
     monkeypatch.setattr(peer_clients, "AFTERWARDS_S", 0.1)
 
     async def too_large(body: bytes) -> tuple[int, object]:

@@ -36,7 +36,7 @@ FOUND = outcome(
 
 
 def rows(text: str, start: str) -> list[list[str]]:
-    """The cells of the table rows whose first cell is `start`."""
+    """Return the cells of the table rows whose first cell is `start`."""
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
     ]

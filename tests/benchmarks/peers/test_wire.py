@@ -18,14 +18,14 @@ from benchmarks.peers.wire import (
 )
 
 HTTP = [PREDICT_REST, INFER_REST, ROW_REST, ROWS_REST]
-# The Open Inference Protocol's answer of one row, [1.0, -2.0], by field number: outputs 5 (name 1, shape 3, contents 5
-# with fp32_contents 6), raw_output_contents 6.
+# An Open Inference Protocol response with one row, [1.0, -2.0], by field number.
+# The fields are outputs 5 (name 1, shape 3, contents 5 with fp32_contents 6) and raw_output_contents 6.
 TYPED_ANSWER = bytes.fromhex("2a13 0a0179 1a020102 2a0a 3208 0000803f 000000c0".replace(" ", ""))
 RAW_ANSWER = bytes.fromhex("2a07 0a0179 1a020102 3208 0000803f 000000c0".replace(" ", ""))
 
 
 def numbers(document: object) -> list[float]:
-    """Every float in a JSON document, in order."""
+    """Return every float in a JSON document, in order."""
     if isinstance(document, dict):
         return [value for part in document.values() for value in numbers(part)]
     if isinstance(document, list):
