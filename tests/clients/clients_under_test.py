@@ -1,4 +1,4 @@
-"""Both clients behind one blocking face, so that each behaviour is tested once for both."""
+"""A common blocking interface for both clients, so that one test covers both."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ NORMAL_RETRY = Retry()
 
 
 class Clock:
-    """Time that passes only in pauses, for either client."""
+    """A clock that advances only in pauses, for either client."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -31,7 +31,7 @@ class Clock:
 
 
 class AwaitedClient:
-    """An AsyncClient on a loop of its own, called like a Client."""
+    """An AsyncClient with a private event loop and the blocking interface of Client."""
 
     def __init__(self, make: Callable[[], AsyncClient]) -> None:
         async def on_the_loop() -> AsyncClient:
@@ -68,7 +68,7 @@ def make_client(
     tls: Tls | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Client:
-    """A "sync" or "async" client; with `clock`, on that time."""
+    """Return a "sync" or "async" client, which uses `clock` if given."""
     now = clock or time.monotonic
     if kind == "sync":
         sleep = clock.sleep if clock else time.sleep
@@ -81,4 +81,4 @@ def make_client(
             address, tls=tls, headers=headers, timeout_s=timeout_s, retry=retry, sleep=rest, clock=now, jitter=jitter
         )
     )
-    return cast("Client", awaited)  # its calls have the same names and the same arguments
+    return cast("Client", awaited)  # the methods have the same names and arguments

@@ -1,4 +1,4 @@
-"""The four ways to speak to a server (two clients, two protocols), and the server they speak to."""
+"""Fixtures: the two clients over the two protocols, and the server that they call."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[tuple[ModelServer, dict[str, str]]]:
-    """One server for the session, and its address by protocol."""
+    """Start one server for the session. Yield it with its addresses by protocol."""
     shared = ModelServer()
     with serving(shared, "grpc") as grpc_place, serving(shared, "rest") as rest_place:
         yield shared, {"grpc": grpc_place, "rest": rest_place}
@@ -51,6 +51,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def timed_client(address: str, kind: str, clock: Clock) -> Iterator[Client]:
-    """A client whose time is `clock`, and whose jitter is always one half."""
+    """Yield a client that uses `clock` and a constant jitter of one half."""
     with make_client(kind, address, clock, jitter=lambda: 0.5) as made:
         yield made

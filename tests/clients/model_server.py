@@ -1,4 +1,4 @@
-"""A small model server for the client's tests: real gRPC and real HTTP on free ports; tests script its failures."""
+"""A small model server for the client's tests: real gRPC and HTTP on free ports, with scripted failures."""
 
 import asyncio
 import json
@@ -29,7 +29,8 @@ from tpuserve_client.model import TensorSpec
 from tpuserve_formats.dtypes import BY_ENUM_NAME
 from tpuserve_formats.messages import official
 
-AnyRequest: TypeAlias = Any  # one of the four request messages; what is asked of it is checked first
+# one of the four request messages; each method checks the type first
+AnyRequest: TypeAlias = Any
 HTTP_STATUS = {
     Code.INVALID_ARGUMENT: 400,
     Code.NOT_FOUND: 404,
@@ -41,7 +42,7 @@ FLOAT, UINT8, STRING, INT64, BOOL = (
     BY_ENUM_NAME[f"DT_{name}"].number for name in ("FLOAT", "UINT8", "STRING", "INT64", "BOOL")
 )
 
-# By model: inputs and outputs as (DataType, shape with -1 for unknown).
+# Inputs and outputs of each model, as (DataType, shape with -1 for an unknown dimension).
 Specs = dict[str, tuple[Any, list[int]]]
 Arrays = dict[str, np.ndarray[Any, Any]]
 SIGNATURES: dict[str, tuple[Specs, Specs]] = {
@@ -56,7 +57,7 @@ SIGNATURES: dict[str, tuple[Specs, Specs]] = {
 
 
 def run_model(name: str, inputs: Arrays) -> Arrays:
-    """What the models of SIGNATURES compute; `mirror`, which has every signature, gives back what it gets."""
+    """Compute the output of a model in SIGNATURES. `mirror`, which has every signature, returns its inputs."""
     if name == "affine":
         return {"y": inputs["x"] * np.float32(2) + np.float32(1), "best": inputs["x"].argmax(axis=1)}
     if name == "single":
@@ -68,7 +69,7 @@ def run_model(name: str, inputs: Arrays) -> Arrays:
 
 @dataclass
 class Failure:
-    """An answer to give instead of the real one."""
+    """An error response that replaces the real response."""
 
     code: Code
     message: str = "scripted"
@@ -77,7 +78,7 @@ class Failure:
 
 @dataclass
 class Served:
-    """One request that reached the server."""
+    """A request that reached the server."""
 
     method: str
     model: str = ""
@@ -91,13 +92,16 @@ class Served:
 
 
 class ModelServer:
-    """Models, failures to come and requests seen. `version` is what "latest" means; `version_header` as tpuserve's."""
+    """A server with models, scripted failures and a record of its requests.
+
+    `version` is the latest version. With `version_header`, responses have tpuserve's version header.
+    """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """As new: the tests of a session share one server, which takes a tenth of a second to stop."""
+        """Restore the initial state. The tests of a session share one server because stopping it takes 0.1 s."""
         self.served: list[Served] = []
         self.failures: deque[Failure] = deque()
         self.ready = True
@@ -106,7 +110,7 @@ class ModelServer:
         self.signatures = dict(SIGNATURES)
         self.labels: list[str] = []
         self.run: Callable[[str, Arrays], Arrays] = run_model
-        self.gate = threading.Event()  # cleared: predictions and health checks wait for it
+        self.gate = threading.Event()  # predictions and health checks wait while the gate is cleared
         self.gate.set()
 
     def methods(self) -> list[str]:
@@ -137,7 +141,7 @@ class ModelServer:
 
 
 class GrpcFace(grpc.GenericRpcHandler):
-    """The server's gRPC methods, on the client's own messages (tests/contract has the official ones)."""
+    """The server's gRPC methods, with the client's own messages (tests/contract uses the official ones)."""
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server
@@ -214,7 +218,7 @@ class GrpcFace(grpc.GenericRpcHandler):
 
 
 def statuses(server: ModelServer) -> list[dict[str, Any]]:
-    """A newest version in the state the server is in, and an old one that failed."""
+    """Return the newest version, in the server's state, and an old version that failed."""
     state = "AVAILABLE" if server.ready else "LOADING"
     return [
         {"version": server.version, "state": state, "code": "OK", "error": ""},
@@ -319,7 +323,7 @@ def _infos(specs: Specs) -> dict[str, Any]:
 def grpc_address(
     handler: grpc.GenericRpcHandler, place: str = "127.0.0.1:0", tls: ServerTls | None = None
 ) -> Iterator[str]:
-    """A running gRPC server's address; stopped at exit."""
+    """Start a gRPC server and yield its address. Stop the server at exit."""
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool, handlers=[handler], options=[("grpc.max_receive_message_length", -1)])
         port = server.add_secure_port(place, tls.credentials()) if tls else server.add_insecure_port(place)
@@ -332,7 +336,10 @@ def grpc_address(
 
 @contextmanager
 def http_address(app: Starlette, tls: ServerTls | None = None) -> Iterator[str]:
-    """A running HTTP server's address; stopped at exit. The socket listens from the start: nothing to wait for."""
+    """Start an HTTP server and yield its address. Stop the server at exit.
+
+    The socket listens from the start, so a client can connect at once.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         options = tls.options() if tls else {}
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1, **options)
@@ -348,7 +355,7 @@ def http_address(app: Starlette, tls: ServerTls | None = None) -> Iterator[str]:
 
 @contextmanager
 def serving(server: ModelServer, protocol: str, tls: ServerTls | None = None) -> Iterator[str]:
-    """The address of `server` over "grpc" or "rest"."""
+    """Serve `server` over "grpc" or "rest" and yield the address."""
     with ExitStack() as stack:
         if protocol == "grpc":
             yield stack.enter_context(grpc_address(GrpcFace(server), tls=tls))

@@ -1,4 +1,4 @@
-"""Addresses as people write them."""
+"""Tests for addresses in the forms that users write."""
 
 import pytest
 

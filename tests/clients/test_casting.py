@@ -1,4 +1,4 @@
-"""What callers write to what the model wants."""
+"""Tests for the conversion of callers' values to the model's dtypes."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""Behaviour that both clients have over both protocols, against a real server."""
+"""Tests for the behaviour that both clients share over both protocols, against a real server."""
 
 from typing import Any
 
@@ -181,7 +181,7 @@ def test_readiness_is_the_servers_and_the_models(client: Client, server: ModelSe
 
 def test_server_that_is_not_there_is_not_ready(kind: str, protocol: str) -> None:
     with serving(ModelServer(), protocol) as address:
-        pass  # and gone again
+        pass  # the server stops at once
     with make_client(kind, address) as client:
         assert not client.is_ready()
 
@@ -219,7 +219,7 @@ def test_last_attempts_error_is_raised(timed_client: Client, server: ModelServer
 
 def test_no_pause_outlasts_the_deadline(kind: str, address: str, server: ModelServer, clock: Clock) -> None:
     server.failures.extend([Failure(Code.UNAVAILABLE, f"attempt {n}") for n in (1, 2, 3, 4)])
-    # Pauses that pass on the clock, so long that no attempt is late by the machine's.
+    # The pauses advance only the fake clock, and by so much that real time never decides whether an attempt is late.
     retry = Retry(initial_backoff_s=100.0, max_backoff_s=1000.0)
     with (
         make_client(kind, address, clock, jitter=lambda: 0.5, retry=retry) as client,
@@ -293,11 +293,11 @@ def test_deadline_reaches_the_server(address: str, kind: str, server: ModelServe
     first, second = (served.time_left_s for served in server.served if served.method == "Predict")
     assert first is not None
     assert second is not None
-    assert 0.0 < second < 4.5 < first < 8.5  # the two clocks agree to within milliseconds
+    assert 0.0 < second < 4.5 < first < 8.5  # the clocks of client and server agree to within milliseconds
 
 
 def test_waiting_ends_when_the_server_is_ready(timed_client: Client, server: ModelServer, clock: Clock) -> None:
-    server.failures.extend([Failure(Code.UNAVAILABLE)] * 6)  # more than a call's attempts
+    server.failures.extend([Failure(Code.UNAVAILABLE)] * 6)  # more failures than the attempts of one call
     timed_client.wait_until_ready(60.0)
     assert len(clock.pauses_s) == 6
     assert max(clock.pauses_s) <= 1.0
@@ -330,7 +330,7 @@ def test_deadline_that_passed_sends_nothing(timed_client: Client, server: ModelS
 
 
 def test_signature_that_is_gone_is_forgotten(client: Client, server: ModelServer) -> None:
-    """A model whose input was renamed: the first call fails, the next one knows."""
+    """Rename a model's input: the first call fails and the next uses the new signature."""
     server.version_header = False
     client.predict("single", [[[1, 2], [3, 4]]])
     _, outputs = server.signatures["single"]
@@ -384,7 +384,7 @@ def test_closed_client_refuses_every_call(kind: str, address: str) -> None:
         client.metadata("affine")
         client.close()
         with pytest.raises(FailedPrecondition):
-            client.metadata("affine")  # a method called before
+            client.metadata("affine")  # a method that the client called before
         with pytest.raises(FailedPrecondition):
             client.is_ready()
 

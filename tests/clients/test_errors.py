@@ -1,4 +1,4 @@
-"""The error tree and its two tables."""
+"""Tests for the error tree and its two tables."""
 
 import grpc
 import pytest

@@ -1,4 +1,4 @@
-"""REST values: round trips, and what is refused."""
+"""Tests for REST values: round trips and rejected values."""
 
 import json
 

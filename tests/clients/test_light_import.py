@@ -1,4 +1,4 @@
-"""What importing the client brings along."""
+"""Tests for the modules that importing the client loads."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Lists of rows of unequal length, as callers write them."""
+"""Tests for lists of rows of unequal length."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What HTTP servers and proxies do beyond answering well, against a server that does it."""
+"""Tests for faulty HTTP servers and proxies, simulated by scripted servers."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,10 @@ def test_body_that_trickles_in_is_given_up_at_the_deadline(kind: str, address: s
 
 @contextmanager
 def one_connection(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The address of a server that gives `serve` its one connection, and is done when the other side leaves."""
+    """Yield the address of a server that accepts one connection and passes it to `serve`.
+
+    The server ends when the client disconnects.
+    """
 
     def accept() -> None:
         with listener.accept()[0] as connection, contextlib.suppress(OSError):
@@ -105,7 +108,7 @@ def one_connection(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def trickle_headers(connection: socket.socket) -> None:
-    """A whole answer in the end: who waits for it gets one."""
+    """Send a valid response slowly: a client that waits long enough receives all of it."""
     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n")
     for number in range(100):
         connection.sendall(b"x-%d: .\r\n" % number)
@@ -114,7 +117,7 @@ def trickle_headers(connection: socket.socket) -> None:
 
 
 def drink_slowly(connection: socket.socket) -> None:
-    """All of a large request, fast enough that no single wait for room is long; then an answer."""
+    """Read a large request, then send a response. No single wait for buffer space is long."""
     left = LARGE_BODY_BYTES
     while left > 0 and (taken := connection.recv(2**18)):
         left -= len(taken)
@@ -147,7 +150,7 @@ def test_connection_is_used_again_with_a_deadline_of_its_own(address: str) -> No
 def test_proxy_of_the_environment_is_spoken_to(kind: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", address)  # it answers by path, whatever the host
+    monkeypatch.setenv("http_proxy", address)  # the server responds by path and ignores the host
     with pytest.raises(Unknown, match="<h1>Bad Gateway</h1>"):
         send(kind, "http://model.invalid:8501", "/proxy_page", 5.0)
     monkeypatch.setenv("no_proxy", "model.invalid")
@@ -160,7 +163,7 @@ def test_path_too_long_for_a_url_is_an_invalid_argument(kind: str, address: str)
         send(kind, address, "/" + "x" * 70000, 5.0)
 
 
-@pytest.mark.filterwarnings("ignore")  # the server complains about its own broken promise
+@pytest.mark.filterwarnings("ignore")  # the server complains that the body is shorter than its content-length
 def test_connection_that_breaks_in_the_middle_is_unavailable(kind: str, address: str) -> None:
     with pytest.raises(Unavailable):
         send(kind, address, "/cut_short", 5.0)
@@ -174,7 +177,7 @@ def test_proxys_page_is_the_message(kind: str, address: str) -> None:
 def test_empty_body_leaves_the_status_as_the_message(kind: str, address: str) -> None:
     with pytest.raises(Unavailable, match="HTTP 503 Service Unavailable") as caught:
         send(kind, address, "/empty_page", 5.0)
-    assert caught.value.retry_after_s is None  # "soon" is no time
+    assert caught.value.retry_after_s is None  # "soon" is not a duration
 
 
 def test_retry_after_can_be_a_date(kind: str, address: str) -> None:

@@ -1,4 +1,4 @@
-"""When to try again, as a table: no clock, no sleep."""
+"""Tests for the retry decision, as a table: no clock, no sleep."""
 
 import pytest
 
@@ -30,11 +30,11 @@ def test_nothing_but_unavailable_is_tried_again_unasked(code: Code) -> None:
     [
         (Unavailable(""), 1, None, 0.05),
         (Unavailable(""), 4, None, 0.25),
-        (Unavailable(""), 5, None, None),  # that was the last attempt
+        (Unavailable(""), 5, None, None),  # was the last attempt
         (Unavailable(""), 1, 0.06, 0.05),
-        (Unavailable(""), 1, 0.05, None),  # nothing would be left for the attempt
+        (Unavailable(""), 1, 0.05, None),  # no time left for the attempt
         (Unavailable("", retry_after_s=3.0), 1, None, 3.0),
-        (Unavailable("", retry_after_s=0.01), 1, None, 0.05),  # a lower bound, not a wish to be hurried
+        (Unavailable("", retry_after_s=0.01), 1, None, 0.05),  # the server's hint is only a lower bound
         (Unavailable("", retry_after_s=3.0), 1, 2.0, None),
         (ResourceExhausted("", retry_after_s=3.0), 1, None, 3.0),
         (ResourceExhausted("", retry_after_s=0.0), 1, None, 0.05),

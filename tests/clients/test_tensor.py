@@ -1,4 +1,4 @@
-"""TensorProto to numpy and back by the client's errors; tests/formats has the codec's own tests."""
+"""Tests that TensorProto conversion raises the client's errors; tests/formats tests the codec itself."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_numbers_are_a_view_of_the_message() -> None:
 
 
 def test_packed_field_in_pieces_is_one_array() -> None:
-    # Field 5, packed; once with two values and once with one.
+    # Field 5 is packed and occurs twice: with two values, then with one.
     pieces = [np.array(values, "<f4").tobytes() for values in ([1, 2], [3])]
     packed = b"".join(b"\x2a" + bytes([len(piece)]) + piece for piece in pieces)
     made = TensorProto.FromString(proto(FLOAT, [3]).SerializeToString() + packed)

@@ -1,4 +1,4 @@
-"""Both clients over TLS, and headers of the caller's own, before real servers of both protocols."""
+"""Tests for TLS and custom headers of both clients, against real servers of both protocols."""
 
 from pathlib import Path
 
@@ -116,7 +116,7 @@ def test_headers_go_with_every_request(address: str, server: ModelServer, kind: 
     for served in server.served:
         assert served.headers["authorization"] == "Bearer secret"
         assert served.headers["x-trace-bin"] == (b"\0\1\xff" if protocol == "grpc" else "AAH/")
-        # gRPC's server tells no authority.
+        # gRPC's server does not expose the authority.
         assert served.headers.get("host", "model.example") == "model.example"
 
 

@@ -1,4 +1,4 @@
-"""The client's wheel and the one of formats, which it needs, alone in an empty virtual environment."""
+"""Tests for the wheels of the client and of formats, its dependency, in an empty virtual environment."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def uv(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of an environment that holds the wheels and their locked dependencies, nothing else."""
+    """Return the bin directory of an environment with only the wheels and their locked dependencies."""
     if not UV.exists():
         cannot_run("uv is not in this environment")
     directory = tmp_path_factory.mktemp("wheel")

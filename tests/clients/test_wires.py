@@ -1,4 +1,4 @@
-"""Replies that make no sense, and those of a stock TensorFlow Serving."""
+"""Tests for malformed responses and for those of a stock TensorFlow Serving."""
 
 import json
 
@@ -54,7 +54,7 @@ def test_bottomless_json_is_internal(body: bytes) -> None:
 
 @pytest.mark.parametrize("depth", range(100, 1000, 100))
 def test_deep_json_is_internal_at_whatever_depth_it_ends(depth: int) -> None:
-    """Short of the depth that the parser refuses lie those that it reads and what comes after it does not."""
+    """Read JSON nested just below the parser's limit: the parser accepts it, but later steps do not."""
     nested = b"[" * depth + b"]" * depth
     texts = Signature("s", {}, {"y": TensorSpec("y", np.dtype(object), (None,))})
     for signature in (ONE, texts):

@@ -1,4 +1,4 @@
-"""The subcommands that other distributions bring."""
+"""Tests for the subcommands that other distributions add."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-c", "from tpuserve_client.cli import main; main()"]
 
 
 def install(directory: Path, name: str, body: str) -> Path:
-    """A small executable."""
+    """Write an executable shell script."""
     program = directory / name
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -26,7 +26,7 @@ def install(directory: Path, name: str, body: str) -> Path:
 
 @pytest.fixture
 def no_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As if this Python had no executables beside it, and PATH held one empty directory."""
+    """Simulate a Python without executables in its directory, and set PATH to one empty directory."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
@@ -78,7 +78,10 @@ def test_program_beside_this_python_comes_before_path(no_neighbours: Path, monke
 
 
 def from_path_only(directory: Path) -> list[str]:
-    """The command in a process whose Python has no neighbours, so that `directory` on PATH decides."""
+    """Return the command for a Python with no other executables in its directory.
+
+    It must search `directory` on PATH.
+    """
     program = (
         f"import sys; sys.executable = {str(directory / 'python')!r}; from tpuserve_client.cli import main; main()"
     )

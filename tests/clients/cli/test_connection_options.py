@@ -1,4 +1,4 @@
-"""TLS and headers as the commands' options, before real servers of both protocols."""
+"""Tests for the command-line options of TLS and headers, against real servers of both protocols."""
 
 from pathlib import Path
 

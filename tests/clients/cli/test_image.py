@@ -1,4 +1,4 @@
-"""Damaged images are refused with a message."""
+"""Tests that the command rejects damaged images with a message."""
 
 import io
 

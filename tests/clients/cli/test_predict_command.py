@@ -1,4 +1,4 @@
-"""`tpuserve predict` against a real server, with each kind of input file."""
+"""Tests for `tpuserve predict` against a real server, with each kind of input file."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def _address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def predict(content: object, *arguments: str) -> Result:
-    """The command with bytes, or anything else as JSON, on standard input."""
+    """Run the command with `content` on standard input: bytes as they are, any other object as JSON."""
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     return CliRunner().invoke(main, ["predict", *arguments, "--input", "-"], input=data)
 
@@ -171,7 +171,7 @@ def test_sixteen_bits_and_orientation_are_heeded(server: ModelServer) -> None:
     deep = np.array([[0, 0x8080, 0xFFFF]], np.uint16)
     assert answer(png(deep), "mirror") == {"x": [[[[0], [128], [255]]]]}
     file, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = 6  # to be turned by a quarter
+    exif[0x0112] = 6  # an orientation that requires a quarter turn
     Image.fromarray(np.array([[0, 255]], np.uint8)).save(file, "PNG", exif=exif)
     result = predict(file.getvalue(), "mirror", "--json")
     assert json.loads(result.stdout)["outputs"] == {"x": [[[[0]], [[255]]]]}
@@ -268,7 +268,7 @@ def test_servers_refusal_is_one_line(server: ModelServer) -> None:
 
 
 def test_timeout_spans_all_requests_of_the_command(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata that an image needs takes more than all of the time: nothing is left to predict in."""
+    """Let the metadata request, which an image needs, use up the timeout before the prediction starts."""
     clock = Clock()
     monkeypatch.setattr(connection, "monotonic", clock)
     begin = server.begin

@@ -1,4 +1,4 @@
-"""Best classes by the names that fit the scores."""
+"""Tests for the choice of the best classes by names that match the scores."""
 
 import numpy as np
 

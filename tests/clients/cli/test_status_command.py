@@ -1,4 +1,4 @@
-"""`tpuserve status` against a real server."""
+"""Tests for `tpuserve status` against a real server."""
 
 import contextlib
 import json
@@ -83,7 +83,9 @@ def test_timeout_spans_the_wait_and_what_follows(
     monkeypatch.setattr(server, "begin", slowly)
     result = CliRunner().invoke(main, ["status", *arguments, "--wait", "--timeout", "30"])
     assert result.exit_code == 1
-    assert len(server.methods()) == 1  # the probe that found it ready; no time was left to ask again
+    assert (
+        len(server.methods()) == 1
+    )  # the first probe found the server ready, and the timeout left no time for another request
 
 
 def test_unknown_model_is_one_line(server: ModelServer) -> None:
@@ -108,9 +110,9 @@ def test_wrong_usage_exits_2(arguments: list[str]) -> None:
 
 
 def on_a_terminal(command: list[str], **locale: str) -> str:
-    """What a command prints when its standard output is a terminal."""
+    """Return the output that a command prints to a terminal."""
     ours, theirs = pty.openpty()
-    # A terminal of its own type: colours, width and characters do not depend on whoever runs the tests.
+    # A fixed terminal type: colours, width and characters must not depend on the developer's terminal.
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "100", "PYTHONUTF8": "1", **locale}
     with subprocess.Popen(command, stdout=theirs, env=environment) as process:
         os.close(theirs)
