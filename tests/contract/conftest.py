@@ -1,4 +1,4 @@
-"""One server on each host, with the models and the configuration that the contract is about."""
+"""Fixtures: a server on each host, with the models and the configuration of the contract tests."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from tests.support.measured_children import measuring_children
 from tpuserve_client import Client
 
 HOSTS = ["envoy", "python"]
-# TensorFlow Serving's own test models are numbered so; the second adds 3 where the first adds 2.
+# TensorFlow Serving numbers its own test models like this. The second adds 3 where the first adds 2.
 FIRST, SECOND = 123, 124
 
 
 @dataclass
 class Models:
-    """Base paths."""
+    """The base paths of the models."""
 
     half: Path
     kinds: Path
 
     def config(self) -> str:
-        """`half` with both versions and two labels, `kinds` with its latest."""
+        """Return a configuration of `half` (both versions, two labels) and `kinds` (latest version)."""
         return f"""
             model_config_list {{
               config {{
@@ -48,7 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def wait_for_half(server: RunningServer) -> None:
-    """Until both its versions are there: it is told neither by `kinds` nor by one of them."""
+    """Wait until both versions of `half` are ready. Readiness of `kinds`, or of a single version, does not imply it."""
     with Client(server.grpc) as client:
         for version in (FIRST, SECOND):
             client.wait_until_ready(START_TIMEOUT_S, "half", version=version)
@@ -58,7 +58,7 @@ def wait_for_half(server: RunningServer) -> None:
 def serving(
     request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingClient]:
-    """A client of a server that TensorFlow Serving's users would have started with the same flags."""
+    """Yield a client of a server that has the flags a TensorFlow Serving user would set."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "models.config"
     config.write_text(models.config())

@@ -1,4 +1,4 @@
-"""What the contract is asked with: TensorFlow Serving's own stubs, and HTTP as it is on the wire."""
+"""The clients of the contract tests: TensorFlow Serving's own stubs, and plain HTTP."""
 
 import contextlib
 import gzip
@@ -29,7 +29,7 @@ TIMEOUT_S = 60
 
 @dataclass
 class Reply:
-    """One HTTP response, its body decoded from JSON where it is some."""
+    """An HTTP response. `json` decodes the body."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class Reply:
 
     @property
     def error(self) -> str:
-        """The message of `{"error": …}`, which is all that an error's body holds."""
+        """The message of `{"error": …}`, the only member of an error's body."""
         document = self.json
         assert list(document) == ["error"], document
         return str(document["error"])
@@ -49,7 +49,7 @@ class Reply:
 
 @dataclass
 class ServingClient:
-    """Both protocols of one server."""
+    """A client of one server's gRPC and REST ports."""
 
     grpc_address: str
     rest_url: str
@@ -90,7 +90,10 @@ class ServingClient:
         return self.model.HandleReloadConfigRequest(request, timeout=TIMEOUT_S)
 
     def http(self, method: str, path: str, body: bytes | str = b"", **headers: str) -> Reply:
-        """One request on its own connection; the path goes as it is. `content_type=…` becomes `content-type`."""
+        """Send one request on a new connection.
+
+        The path is sent unchanged. `content_type=…` becomes `content-type`.
+        """
         url = urlsplit(self.rest_url)
         connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=TIMEOUT_S)
         try:
@@ -110,12 +113,12 @@ class ServingClient:
 
 
 def zipped(document: object) -> bytes:
-    """A JSON document, gzipped."""
+    """Return a JSON document, compressed with gzip."""
     return gzip.compress(json.dumps(document).encode())
 
 
 def predict_request(model: str = "half", signature: str = "", **inputs: object) -> predict_pb2.PredictRequest:
-    """Inputs are what tf.make_tensor_proto takes, or TensorProtos."""
+    """Return a PredictRequest. Inputs are TensorProtos or values for tf.make_tensor_proto."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
     request.model_spec.signature_name = signature
@@ -126,14 +129,14 @@ def predict_request(model: str = "half", signature: str = "", **inputs: object) 
 
 
 def example(**features: float) -> tf.train.Example:
-    """An Example of float features."""
+    """Return an Example of float features."""
     floats = {name: tf.train.Feature(float_list=tf.train.FloatList(value=[value])) for name, value in features.items()}
     return tf.train.Example(features=tf.train.Features(feature=floats))
 
 
 @contextlib.contextmanager
 def refused(code: grpc.StatusCode, message: str) -> Iterator[None]:
-    """The call inside fails with this code and a message that holds this text."""
+    """Check that the call inside fails with `code` and a message that contains `message`."""
     with pytest.raises(grpc.RpcError) as caught:
         yield
     assert caught.value.code() is code, caught.value.details()

@@ -1,4 +1,4 @@
-"""The models that the contract is asked of: TensorFlow Serving's own half_plus_two, rebuilt, and one of every dtype."""
+"""The models of the contract tests: a copy of TensorFlow Serving's half_plus_two, and a model with every dtype."""
 
 from pathlib import Path
 
@@ -13,10 +13,11 @@ DTYPES = (
 
 
 def save_half_plus_two(path: Path, plus: float = 2.0) -> Path:
-    """As servables/tensorflow/testdata/saved_model_half_plus_two.py builds it (v1, `x` and `x2` of tf.Examples).
+    """Save the model that servables/tensorflow/testdata/saved_model_half_plus_two.py builds.
 
-    `serving_default` predicts y = x / 2 + `plus`; classify_x_to_y and regress_x_to_y give y, regress_x_to_y2 and
-    regress_x2_to_y3 have 3 instead of 2, the latter fed with x2 itself; `strange` has a method of its own.
+    It is the v1 model, with `x` and `x2` in tf.Examples. `serving_default` predicts y = x / 2 + `plus`.
+    `classify_x_to_y` and `regress_x_to_y` return y. `regress_x_to_y2` and `regress_x2_to_y3` add 3 instead of 2.
+    `regress_x2_to_y3` takes x2 as a tensor. `strange` has an unknown method name.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         half = tf1.get_variable("a", initializer=0.5, use_resource=True)
@@ -48,7 +49,10 @@ def save_half_plus_two(path: Path, plus: float = 2.0) -> Path:
 
 
 def save_kinds(path: Path) -> Path:
-    """`echo_DTYPE`: x -> y for every dtype; `two`: a, b -> sum, difference; `scalar`: x [?] -> total (); `text`."""
+    """Save a model with a signature for each kind of tensor.
+
+    `echo_DTYPE`: x -> y for every dtype; `two`: a, b -> sum, difference; `scalar`: x [?] -> total (); `uneven`; `text`.
+    """
     with tf.Graph().as_default(), tf1.Session() as session:
         signatures = {f"echo_{dtype.name}": _echo(dtype) for dtype in DTYPES}
         a, b = (tf1.placeholder(tf.float32, [None], name) for name in ("a", "b"))

@@ -1,4 +1,4 @@
-"""The client against a server built from the official messages and service stubs."""
+"""Tests for the client against a server that uses the official messages and service stubs."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from tpuserve_client.errors import Code
 
 
 class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):  # type: ignore[misc]  # untyped upstream
-    """A model `half_plus_two` that answers in typed fields, as TensorFlow Serving does."""
+    """A model `half_plus_two` that fills typed fields, like TensorFlow Serving."""
 
     def Predict(
         self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext
@@ -53,7 +53,7 @@ class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):  # typ
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         response.model_spec.name = request.model_spec.name
         response.model_spec.version.value = 123
-        # As tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc.
+        # Mirrors tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc.
         for field in request.metadata_field:
             if field != "signature_def":
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"Metadata field {field} is not supported")
@@ -62,7 +62,7 @@ class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):  # typ
 
 
 class Models(model_service_pb2_grpc.ModelServiceServicer):  # type: ignore[misc]  # untyped upstream
-    """One available version and one that failed."""
+    """A model with an available version and a failed version."""
 
     def GetModelStatus(
         self, request: get_model_status_pb2.GetModelStatusRequest, context: grpc.ServicerContext

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's contract: flags and files that are wrong, and the command under its own name."""
+"""TensorFlow Serving's contract: invalid flags and files, and the command under TensorFlow Serving's name."""
 
 import subprocess
 import sys
@@ -21,14 +21,14 @@ def _flags(*flags: str, host: str) -> list[str]:
 
 
 def _serve(*flags: str, host: str = "python") -> subprocess.CompletedProcess[str]:
-    """Run until it refuses; a server that starts after all is ended by the timeout, which fails the test."""
+    """Run the command until it refuses to start. A server that starts exceeds the timeout, which fails the test."""
     command = [str(BIN / "tensorflow_model_server"), *_flags(*flags, host=host)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 @dataclass
 class Refusal:
-    """How the command ended: as of a process."""
+    """The result of a command, with the fields of a CompletedProcess."""
 
     returncode: int
     stderr: str
@@ -36,7 +36,7 @@ class Refusal:
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Refusal]:
-    """As `_serve`, in this process: the command's own entry point, for what it refuses before it serves anything."""
+    """Return a function that runs the command in this process, for refusals before the server starts."""
 
     def run(*flags: str, host: str = "python") -> Refusal:
         monkeypatch.setattr(sys, "argv", ["tensorflow_model_server", *_flags(*flags, host=host)])

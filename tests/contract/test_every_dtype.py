@@ -1,4 +1,4 @@
-"""The client reads every data type that the server answers: bodies by the server's codecs, read by the client's."""
+"""Tests that the client reads every data type that the server's codecs write."""
 
 import numpy as np
 import orjson

@@ -1,4 +1,7 @@
-"""The formats against the official ones, in one process with TensorFlow: messages, data types, tensors, TFRecord."""
+"""Tests for the formats against the official ones: messages, data types, tensors and TFRecord.
+
+TensorFlow runs in the same process.
+"""
 
 import ast
 import importlib
@@ -31,7 +34,7 @@ from tpuserve_formats.tensor_proto import decode_tensor, encode_tensor
 from tpuserve_formats.tf_record import FRAME_BYTES, CutShort, framed, read_records
 
 STUB = ast.parse(Path(official.__file__).with_suffix(".pyi").read_text())
-# As `official.pyi` says it: our name, the official module, the name in it.
+# The imports of `official.pyi`: our name, the official module, the official name.
 NAMED = [
     (alias.asname, str(line.module), alias.name)
     for line in STUB.body
@@ -102,7 +105,7 @@ def test_what_an_official_client_packs_is_unpacked_and_the_other_way_round() -> 
 
 @pytest.mark.parametrize("first", ["tensorflow", "tpuserve_formats"])
 def test_both_sets_of_messages_live_in_one_process_in_either_order(first: str) -> None:
-    # tensorflow's messages without tensorflow: a bare module with its path spares the seconds that it takes to import.
+    # A bare `tensorflow` module with the package's path: its messages import without the seconds of TensorFlow itself.
     bare = (
         "import importlib.util, sys, types; bare = types.ModuleType('tensorflow'); "
         "bare.__path__ = list(importlib.util.find_spec('tensorflow').submodule_search_locations); "
@@ -126,7 +129,7 @@ def test_number_name_dtype_and_field_are_tensorflows(wire_type: WireType) -> Non
     theirs = tf.as_dtype(wire_type.number)
     assert theirs.name in (wire_type.name, str(wire_type.dtype), "string")
     dtype = np.dtype(theirs.as_numpy_dtype)
-    # TensorFlow keeps quantized values in structured arrays of one field.
+    # TensorFlow stores quantized values in structured arrays with one field.
     assert (dtype[0] if dtype.names else dtype) == wire_type.dtype
     assert wire_type.field in tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name
     assert types_pb2.DataType.Value(wire_type.enum_name) == wire_type.number
@@ -136,7 +139,7 @@ def test_number_name_dtype_and_field_are_tensorflows(wire_type: WireType) -> Non
 def test_every_type_of_tensorflow_that_numpy_has_is_there() -> None:
     numbers = {number for number in types_pb2.DataType.values() if 0 < number < 100}
     left_out = {types_pb2.DataType.Name(number) for number in numbers - WITH_QUANTIZED.keys()}
-    # No values that a client could send, or sub-byte types that no signature exposes.
+    # Clients cannot send resource and variant values, and no signature exposes the sub-byte types.
     assert {name for name in left_out if not name.startswith(("DT_INT", "DT_UINT", "DT_FLOAT4"))} == {
         "DT_RESOURCE",
         "DT_VARIANT",
@@ -149,13 +152,13 @@ def test_names_are_tensorflows_and_numpys_for_others() -> None:
     assert type_name(np.dtype("datetime64[s]")) == "datetime64[s]"
 
 
-# Tensors. TensorFlow's Python functions do not take every float8.
+# Tensors. TensorFlow's Python functions reject some float8 types.
 
 NUMBERS = [dtype for dtype in BY_DTYPE if dtype != STRING and "fnuz" not in dtype.name]
 
 
 def arrays(dtype: DType) -> st.SearchStrategy[Array]:
-    """Arrays of any shape, empty and scalar among them, with any bits."""
+    """Return a strategy for arrays of any shape and any bits, including empty arrays and scalars."""
     shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
     if dtype == STRING:
         return hnp.arrays(STRING, shapes, elements=st.binary(max_size=20))
@@ -170,7 +173,7 @@ names = st.text(max_size=8)
 
 
 def same_bytes(array: Array) -> bytes:
-    """The bits of an array, for comparing what may hold NaN."""
+    """Return the bits of an array, to compare values that may be NaN."""
     return repr(array.tolist()).encode() if array.dtype == STRING else array.tobytes()
 
 
@@ -188,12 +191,13 @@ def test_tensor_that_tensorflow_made_is_read_as_it_was(array: Array) -> None:
     made = tf.make_tensor_proto(array, dtype=tf.as_dtype(BY_DTYPE[array.dtype].number), shape=array.shape)
     read = decode_tensor(TensorProto.FromString(made.SerializeToString()))
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
-    # Not the array itself: of a single number TensorFlow makes a Python one, which quietens a signalling NaN.
+    # Compare with TensorFlow's array, not with `array`: TensorFlow converts a scalar to a Python number, which quietens
+    # a signalling NaN.
     assert same_bytes(read) == same_bytes(tf.make_ndarray(made))
 
 
 def typed(array: Array) -> tensor_pb2.TensorProto:
-    """The official message with every value in its typed field, as TensorFlow Serving answers."""
+    """Return the official message with every value in its typed field, like TensorFlow Serving's responses."""
     wire_type = BY_DTYPE[array.dtype]
     made = tensor_pb2.TensorProto(dtype=wire_type.number, tensor_shape=tf.TensorShape(array.shape).as_proto())
     flat = array.reshape(-1)
@@ -212,8 +216,7 @@ def test_typed_fields_are_read_as_they_were(array: Array) -> None:
     read = decode_tensor(TensorProto.FromString(typed(array).SerializeToString()))
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     if array.dtype.name.startswith(("bfloat", "float8")):
-        # By their bits, as they are sent: numpy tells NaN from NaN in dtypes that are not its own, and warns of a
-        # signalling NaN that is cast to one of its own.
+        # Compare bits: for dtypes that numpy does not define, numpy distinguishes NaNs. Casts of a signalling NaN warn.
         assert same_bytes(read) == same_bytes(array)
     else:
         np.testing.assert_array_equal(read, array)
@@ -248,7 +251,7 @@ def test_request_of_the_client_is_the_official_one(
 
 
 def official_content(array: Array) -> tensor_pb2.TensorProto:
-    """The official message as the client means to send it, without our code."""
+    """Return the official message that the client should send, built without our code."""
     made = tensor_pb2.TensorProto(dtype=tf.as_dtype(array.dtype).as_datatype_enum)
     made.tensor_shape.CopyFrom(tf.TensorShape(array.shape).as_proto())
     if array.dtype == STRING:

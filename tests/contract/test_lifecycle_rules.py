@@ -1,4 +1,4 @@
-"""TensorFlow Serving's contract: which versions are served, as directories come, go and change."""
+"""TensorFlow Serving's contract: the served versions while directories appear, disappear and change."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ State = get_model_status_pb2.ModelVersionStatus.State
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
-    """A SavedModel y = x / 2 + plus, built once for each plus."""
+    """Return a function that builds the SavedModel y = x / 2 + plus, once for each `plus`."""
     folder = tmp_path_factory.mktemp("made")
 
     def make(plus: float) -> Path:
@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
 def watched(
     request: pytest.FixtureRequest, tmp_path: Path, made: Callable[[float], Path]
 ) -> Iterator[tuple[ServingClient, Path]]:
-    """A server of `m`, version 1 (plus 1) of which is there, and its base path."""
+    """Yield a server of model `m` and its base path, which contains version 1 (plus 1)."""
     base_path = tmp_path / "m"
     _put(made(1.0), base_path / "1")
     flags = ("--model_name=m", f"--model_base_path={base_path}", "--max_num_load_retries=0")
@@ -43,7 +43,7 @@ def watched(
 
 
 def _put(made: Path, target: Path) -> None:
-    """As a careful uploader does: copied beside, then renamed."""
+    """Publish a version atomically: copy it under another name, then rename it."""
     copying = target.with_name(f"copying-{target.name}")
     shutil.copytree(made, copying)
     copying.rename(target)
@@ -61,7 +61,7 @@ def _states(client: ServingClient) -> dict[int, tuple[str, str]]:
 
 
 def _wait_for(what: Callable[[], bool]) -> None:
-    """Ask until it is so; the test's own timeout is the bound."""
+    """Poll until the condition holds. The test's timeout is the bound."""
     while not what():
         pass
 
@@ -72,13 +72,13 @@ def test_versions_follow_their_directories(
     client, base_path = watched
     assert _plus(client) == 1.0
 
-    # A higher version replaces the lower one, which goes when the new one serves.
+    # A higher version replaces the lower version, which unloads after the new version serves.
     _put(made(2.0), base_path / "00000002")
     _wait_for(lambda: _plus(client) == 2.0)
     _wait_for(lambda: _states(client)[1] == ("END", ""))
     assert _states(client)[2] == ("AVAILABLE", "")
 
-    # One that fails ends with its error, and the old one goes on.
+    # A version that fails to load ends with its error, and the old version still serves.
     (base_path / "3").mkdir()
     (base_path / "3" / "saved_model.pb").write_bytes(b"no model")
     _wait_for(lambda: _states(client).get(3, ("", ""))[0] == "END")
@@ -86,21 +86,21 @@ def test_versions_follow_their_directories(
     assert str(tmp_path) not in _states(client)[3][1]
     assert _plus(client) == 2.0
 
-    # Once its contents change it is tried again (upstream never does).
+    # The server loads the version again after its contents change (upstream never does).
     shutil.rmtree(base_path / "3")
     _put(made(3.0), base_path / "3")
     _wait_for(lambda: _plus(client) == 3.0)
 
-    # A directory that is deleted is unloaded, and the next lower version serves.
+    # The server unloads a deleted directory's version and serves the next lower version.
     shutil.rmtree(base_path / "3")
     _wait_for(lambda: _plus(client) == 2.0)
 
-    # What is no int64 is no version, and one below zero is not the latest.
+    # A name that is not an int64 is no version, and a negative number is never the latest version.
     _put(made(1.0), base_path / "latest")
     _put(made(1.0), base_path / "99999999999999999999")
     _put(made(1.0), base_path / "-5")
 
-    # A base path that goes away changes nothing, as the server has seen ...
+    # A missing base path changes nothing, even after the server has noticed it.
     base_path.rename(tmp_path / "away")
     _wait_for(lambda: f"its base path {base_path} does not exist" in (tmp_path / "log").read_text())
     assert _plus(client) == 2.0
@@ -109,7 +109,7 @@ def test_versions_follow_their_directories(
     _wait_for(lambda: _plus(client) == 4.0)
     assert _states(client).keys() <= {1, 2, 3, 4}
 
-    # ... and one without a version takes the model away.
+    # An empty base path removes the model.
     for child in base_path.iterdir():
         shutil.rmtree(child)
     _wait_for(lambda: _is_gone(client))

@@ -18,7 +18,7 @@ from tests.e2e.running_server import run_configured_server
 def reloading(
     request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingClient]:
-    """A server whose configuration the tests change; each puts it back by its own first step."""
+    """Yield a server whose configuration the tests change. Each test first sets the configuration that it needs."""
     folder = tmp_path_factory.mktemp("reload")
     config = folder / "models.config"
     config.write_text(models.config())
@@ -60,7 +60,7 @@ def _ask(client: ServingClient, model: str = "half", version: int | None = None,
 
 
 def _wait_until_gone(client: ServingClient, model: str, version: int | None = None) -> None:
-    """What is no longer wanted is unloaded in the background: until then it answers, and then it is not found."""
+    """Wait for a background unload: the version responds until the unload, then requests return NOT_FOUND."""
     while (code := _code(client, model, version)) is StatusCode.OK:
         pass
     assert code is StatusCode.NOT_FOUND
@@ -101,7 +101,7 @@ def test_a_label_that_is_left_out_is_gone(reloading: ServingClient, models: Mode
 
 
 def test_a_label_to_a_version_that_the_same_reload_brings(reloading: ServingClient, models: Models) -> None:
-    """Upstream checks labels before versions load (issue 1608); here it is one step."""
+    """Assign a label to a version of the same reload. Upstream checks labels before versions load (issue 1608)."""
     _reload(reloading, _model("half", models.half))
     only_first = "model_version_policy { specific { versions: 123 } }"
     _reload(reloading, _model("fresh", models.half, only_first, _label("old", FIRST)))
@@ -127,11 +127,11 @@ def test_a_label_to_a_version_that_is_not_there(reloading: ServingClient, models
     ids=["default", "latest 2", "specific", "all"],
 )
 def test_version_policies(reloading: ServingClient, models: Models, policy: str, versions: list[int]) -> None:
-    # Nothing of that name before: for models that are new a reload waits.
+    # A reload waits only for new models, so the test first removes a model of this name.
     _reload(reloading, _model("half", models.half))
     _wait_until_gone(reloading, "chosen")
     _reload(reloading, _model("chosen", models.half, policy))
-    # It has waited for one version of the model, as upstream; the others come after it.
+    # The reload waits for one version of the model, like upstream. The other versions may load later.
     for version in versions:
         while _code(reloading, "chosen", version) is StatusCode.NOT_FOUND:
             pass
@@ -164,7 +164,7 @@ def test_a_new_model_with_a_version_that_comes_later(reloading: ServingClient, m
     assert _ask(reloading, "late") == 3.0
 
 
-# Refusals: nothing changes.
+# Rejected reloads: nothing changes.
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_cors_headers(serving: ServingClient) -> None:
     reply = serving.post("/v1/models/half:predict", ROWS, origin="http://example.com")
     assert reply.headers["access-control-allow-origin"] == "*"
     assert reply.headers["access-control-allow-methods"] == "POST, GET"
-    # TensorFlow Serving's, and ours.
+    # TensorFlow Serving's headers, then ours.
     assert reply.headers["access-control-allow-headers"] == "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority"
 
 

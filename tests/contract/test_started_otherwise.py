@@ -1,7 +1,7 @@
-"""TensorFlow Serving's contract: what flags and files change that the other tests' servers do without.
+"""TensorFlow Serving's contract: flags and files that the servers of the other tests do not set.
 
-Batching of a version's own, large requests in parts and TLS are in tests/e2e: test_batching_parameters and
-test_config_files; the log of requests in tests/e2e/test_request_log.
+Three subjects are in tests/e2e instead. `test_batching_parameters` and `test_config_files` cover batching parameters of
+a version, splits of large requests and TLS. `test_request_log` covers the request log.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ RECORDS = ("predict_log", "classify_log", "regress_log", "multi_inference_log")
 
 @dataclass
 class Otherwise:
-    """A server of `half` and of models named by the kind of their warm-up records, and its UNIX socket."""
+    """A server with a UNIX socket, `half` and models named by the kind of their warm-up records."""
 
     client: ServingClient
     socket: Path
@@ -99,7 +99,7 @@ def test_warm_up_records_of_every_kind(otherwise: Otherwise, kind: str) -> None:
 
 
 def _with_record(base_path: Path, kind: str) -> Path:
-    """A base path of half_plus_two whose version 1 has one warm-up record."""
+    """Save half_plus_two as version 1 with one warm-up record, and return the base path."""
     write_logs(save_half_plus_two(base_path / "1"), _record(kind))
     return base_path
 

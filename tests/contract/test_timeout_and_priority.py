@@ -1,4 +1,4 @@
-"""What callers ask for beside TensorFlow Serving's contract: REST's timeout, and priorities on both protocols."""
+"""Tests for request options that extend TensorFlow Serving's contract: REST timeouts, and priorities."""
 
 import grpc
 import numpy as np
