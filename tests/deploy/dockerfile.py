@@ -1,4 +1,4 @@
-"""Reads a Dockerfile into stages of instructions, as far as ours uses the language: no heredocs, no quoted `#`."""
+"""Parse a Dockerfile into stages of instructions. Heredocs and quoted `#` are not supported."""
 
 import json
 import re
@@ -10,14 +10,14 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction with its continuation lines joined, comments left out."""
+    """An instruction with its continuation lines joined and without comments."""
 
     name: str
     text: str
 
     @property
     def words(self) -> list[str]:
-        """The arguments split at white space."""
+        """The arguments, split at whitespace."""
         return self.text.split()
 
     @property
@@ -25,14 +25,17 @@ class Instruction:
         """The arguments of the JSON form.
 
         Raises:
-            ValueError: It is in the shell form.
+            ValueError: The instruction is in the shell form.
         """
         return [str(word) for word in json.loads(self.text[self.text.index("[") :])]
 
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """``arguments`` are those before the first FROM; a stage holds what follows its FROM."""
+    """A parsed Dockerfile.
+
+    ``arguments`` are those before the first FROM. A stage contains the instructions after its FROM.
+    """
 
     arguments: dict[str, str]
     bases: tuple[str, ...]
@@ -44,28 +47,28 @@ class Dockerfile:
         return self.stages[-1]
 
     def base(self, stage: int) -> str:
-        """The base image of a stage, with the arguments before the first FROM filled in."""
+        """Return the base image of a stage, with the arguments before the first FROM substituted."""
         return re.sub(r"\$\{(\w+)}", lambda match: self.arguments[match[1]], self.bases[stage])
 
 
 def instruction(stage: tuple[Instruction, ...], name: str) -> Instruction:
-    """The stage's only instruction of that name."""
+    """Return the stage's only instruction of that name."""
     (found,) = (each for each in stage if each.name == name)
     return found
 
 
 def environment(stage: tuple[Instruction, ...]) -> dict[str, str]:
-    """What the stage's ENV instructions set, unexpanded."""
+    """Return the variables that the stage's ENV instructions set, unexpanded."""
     return dict(word.split("=", 1) for each in stage if each.name == "ENV" for word in each.words)
 
 
 def arguments(stage: tuple[Instruction, ...]) -> dict[str, str]:
-    """What the stage's ARG instructions set where a build says nothing else."""
+    """Return the defaults of the stage's ARG instructions."""
     return dict(each.text.split("=", 1) for each in stage if each.name == "ARG")
 
 
 def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
-    """Read the repository's Dockerfile."""
+    """Read a Dockerfile, by default the repository's."""
     lines = [
         line
         for line in path.read_text(encoding="utf-8").splitlines()

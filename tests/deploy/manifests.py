@@ -10,19 +10,19 @@ from tpuserve_server.__main__ import serve
 
 BASE = ROOT / "deploy/kubernetes/base"
 
-# What YAML holds: the schemas check its shape, so the tests index it freely.
+# YAML data. The schemas check its shape, so the tests index it freely.
 Manifest = dict[str, Any]
 
 
 def read(path: Path) -> Manifest:
-    """The one document of a file."""
+    """Return the only document of a file."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert isinstance(document, dict), path
     return document
 
 
 def base_manifests() -> dict[str, Manifest]:
-    """Every resource of the Kustomize base, by kind; a base has one of each."""
+    """Return the resources of the Kustomize base by kind. The base has one resource of each kind."""
     documents = [read(path) for path in sorted(BASE.glob("*.yaml")) if path.name != "kustomization.yaml"]
     by_kind = {document["kind"]: document for document in documents}
     assert len(by_kind) == len(documents)
@@ -30,16 +30,16 @@ def base_manifests() -> dict[str, Manifest]:
 
 
 def server_container() -> Manifest:
-    """The Deployment's only container."""
+    """Return the Deployment's only container."""
     (container,) = base_manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert isinstance(container, dict)
     return container
 
 
 def parse_flags(arguments: list[str]) -> dict[str, Any]:  # Any: each flag's own type
-    """What `tpuserve-serve` makes of the arguments, defaults included.
+    """Return the parameters that `tpuserve-serve` parses from the arguments, including defaults.
 
     Raises:
-        click.UsageError: There is no such flag, or not with such a value.
+        click.UsageError: A flag is unknown or its value is invalid.
     """
     return serve.make_context("tpuserve serve", list(arguments)).params

@@ -1,4 +1,4 @@
-"""A machine of stand-in programs, for the scripts in .ci/."""
+"""A machine of stub programs, for the scripts in .ci/."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Machine:
-    """A folder of stand-in programs that goes first on PATH, and the record of how they were called."""
+    """A directory of stub programs that is first on PATH, and a record of their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

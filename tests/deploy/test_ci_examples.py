@@ -1,4 +1,7 @@
-"""The examples of load tests in CI: their commands are parsed by the programs themselves, their decisions are run."""
+"""Tests for the examples of load tests in CI.
+
+The programs parse the example commands, and the tests run the script's decisions.
+"""
 
 import os
 import re
@@ -20,7 +23,7 @@ from tpuserve_loadtests.cli import loadtest
 
 CI = ROOT / "deploy/ci"
 SCRIPT = CI / "loadtest.sh"
-# Variables as the script, the jobs and the builds have them.
+# Variables of the script, the jobs and the builds.
 SETTINGS = {
     "MODEL": "digits", "RATE": "200", "LIVE": "stable", "NEW": "canary", "GRPC": "localhost:8500", "REPORTS": "reports",
 }  # fmt: skip
@@ -36,7 +39,7 @@ def build() -> dict[str, Any]:
 
 
 def scripts() -> dict[str, str]:
-    """Everything that a shell runs, by where it stands."""
+    """Return every shell script of the examples, by file and step."""
     found = {"loadtest.sh": SCRIPT.read_text(encoding="utf-8")}
     found |= {f"github-actions: {step['name']}": step["run"] for step in workflow_steps() if "run" in step}
     found |= {f"cloudbuild: {step['id']}": step["script"] for step in build()["steps"] if "script" in step}
@@ -44,7 +47,7 @@ def scripts() -> dict[str, str]:
 
 
 def commands(script: str) -> list[list[str]]:
-    """The words of each `tpuserve …` in it, variables replaced."""
+    """Return the words of each `tpuserve …` command in a script, with variables substituted."""
     joined = script.replace("\\\n", " ")
     lines = [line.strip() for line in joined.splitlines() if line.strip().startswith("tpuserve ")]
     replaced = [re.sub(r"\$\{?(\w+)\}?", lambda name: SETTINGS[name[1]], line) for line in lines]
@@ -55,7 +58,12 @@ ALL = [(where, words) for where, script in scripts().items() for words in comman
 
 
 def parse(group: click.Group, words: list[str]) -> click.Context:
-    """As far as running it. A usage error for an option that is not there, and a failure for a command."""
+    """Parse a command without running it.
+
+    Raises:
+        click.UsageError: An option is unknown.
+        AssertionError: The command is unknown.
+    """
     name, *rest = words
     command = group.get_command(click.Context(group), name)
     assert command is not None, name
@@ -114,7 +122,7 @@ def test_substitutions_are_all_defined_and_used() -> None:
 
 
 class Machine:
-    """Runs the script with a `tpuserve` that ends as it is told."""
+    """Runs the script with a `tpuserve` stub that exits with scripted codes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -172,7 +180,7 @@ def test_without_a_model_it_says_what_is_missing(machine: Machine) -> None:
 
 
 def test_the_build_goes_on_after_the_gates_and_ends_as_they_did(machine: Machine) -> None:
-    machine.run({"run": 99, "compare": 0, "digits": 0})  # `tpuserve status digits` is well
+    machine.run({"run": 99, "compare": 0, "digits": 0})  # `tpuserve status digits` succeeds
     for program in ("pip", "curl"):
         (machine.folder / program).write_text("#!/bin/bash\n")
         (machine.folder / program).chmod(0o755)

@@ -1,4 +1,4 @@
-"""`.ci/run` with stand-ins for apt-get and make on PATH: what it asks of them, and what it makes of their answers."""
+"""Tests for `.ci/run` with stubs for apt-get and make: the calls, and the reaction to their results."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`.ci/run-debian13` with stand-ins for what needs root: what it asks of them, and what it makes of their answers."""
+"""Tests for `.ci/run-debian13` with stubs for commands that need root: the calls, and the reaction to their results."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ echo "Debian main {MIRROR}"; echo "Debian main http://second.example/debian/" ""
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Root on a Debian that allows namespaces and has made a Debian 13, whose commands all succeed."""
+    """Simulate root on a Debian that allows namespaces and has a Debian 13 tree, where all commands succeed."""
     machine = Machine(tmp_path)
     machine.program("apt-get", APT)
     machine.program("apt-config", """echo 'APT "";'; echo 'Acquire::http::Proxy "http://proxy.example:3128/";'""")
@@ -31,7 +31,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def commands(machine: Machine) -> list[str]:
-    """Return what ran in the new Debian, without the environment it ran in."""
+    """Return the commands that ran in the new Debian, without their environment."""
     return [call.split("/sbin:/bin ", 1)[1] for call in machine.called("chroot")]
 
 
@@ -143,7 +143,7 @@ def test_a_signal_ends_what_runs_and_removes_the_debian(machine: Machine) -> Non
     with subprocess.Popen([SCRIPT], env=machine.environment(), stdout=subprocess.PIPE) as run:
         started.read_text()
         run.send_signal(signal.SIGTERM)
-        # The pipe ends with the last process that the script started.
+        # The pipe closes when the last process of the script ends.
         run.communicate()
     assert run.returncode == 143
     assert leftovers(machine) == []

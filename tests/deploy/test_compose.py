@@ -1,4 +1,4 @@
-"""The compose file: what its server may write, when it is killed, and that it is the image the Dockerfile builds."""
+"""Tests for the compose file: the server's write access, its stop timeout, and its image."""
 
 import re
 
@@ -10,7 +10,7 @@ IMAGE = read_dockerfile().final
 
 
 def seconds(duration: str) -> int:
-    """Seconds of a compose duration such as ``90s`` or ``10m``."""
+    """Return the seconds of a compose duration such as ``90s`` or ``10m``."""
     value, unit = re.fullmatch(r"(\d+)([sm])", duration).groups()  # type: ignore[union-attr]  # None fails the test
     return int(value) * {"s": 1, "m": 60}[unit]
 

@@ -1,4 +1,4 @@
-"""The overlay that deploy/README.md shows changes what it says it changes."""
+"""Tests that the overlay in deploy/README.md changes the fields that the README claims."""
 
 import re
 from functools import reduce
@@ -11,12 +11,12 @@ from tests.deploy.manifests import BASE, base_manifests, read
 
 
 def follow(at: Any, key: str) -> Any:  # noqa: ANN401 - a mapping or a list, as YAML has them
-    """One step of a JSON pointer."""
+    """Follow one step of a JSON pointer."""
     return at[int(key)] if isinstance(at, list) else at[key]
 
 
 def overlay() -> dict[str, list[dict[str, object]]]:
-    """The kustomization shown in the README."""
+    """Return the kustomization in the README."""
     (shown,) = re.findall(
         r"```yaml\n(# kustomization.yaml\n.*?)```", (ROOT / "deploy/README.md").read_text(encoding="utf-8"), re.DOTALL
     )

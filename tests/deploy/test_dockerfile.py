@@ -1,4 +1,7 @@
-"""The Dockerfile as text, and its health check as a process. Its build steps run in test_image_steps.py."""
+"""Tests for the Dockerfile as text, and for its health check as a process.
+
+test_image_steps.py runs the build steps.
+"""
 
 import subprocess
 import sys
@@ -111,7 +114,7 @@ def pins(lock: str, name: str) -> list[str]:
 
 @contextmanager
 def readiness(status: int) -> Iterator[int]:
-    """A server on a free port whose /readyz answers ``status``, and everything else 404."""
+    """Serve ``status`` on /readyz and 404 on every other path. Yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -131,7 +134,7 @@ def readiness(status: int) -> Iterator[int]:
 
 
 def run_health_check(port: int) -> int:
-    """Run the image's HEALTHCHECK against another port, in an environment that would send it through a proxy."""
+    """Run the image's HEALTHCHECK against another port, with a proxy in the environment that the check must ignore."""
     command = instruction(DOCKERFILE.final, "HEALTHCHECK").exec_form
     assert command[0] == "python3"
     here = [sys.executable, *(word.replace("8501", str(port)) for word in command[1:])]

@@ -1,5 +1,7 @@
-"""No container engine is needed to know that the image builds and serves. Its build stage is carried out in a folder of
-its own, with this machine's Python in the place of the base image, and its entry point is started there.
+"""Tests that the image builds and serves, without a container engine.
+
+They run the build stage in a separate directory, with this machine's Python instead of the base image. Then they start
+the entry point there.
 """
 
 import json
@@ -26,13 +28,13 @@ OFFLINE = re.compile(r"connection|resolve host|name resolution|network|dns error
 
 
 def plain_environment() -> dict[str, str]:
-    """This process' environment without what would leak from the outer virtual environment or coverage run."""
+    """Return this process' environment without variables of the virtual environment or the coverage run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTHON", "VIRTUAL_ENV"))}
     return kept | {"PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"}
 
 
 def carry_out(step: Instruction, image: Path, build: Path) -> None:
-    """Do one COPY or RUN with ``image`` as the root of /opt and ``build`` as the working directory."""
+    """Run one COPY or RUN with ``image`` as the root of /opt and ``build`` as the working directory."""
     if step.name == "COPY":
         copy(step.words[:-1], build / step.words[-1])
     elif step.name == "RUN":
@@ -55,7 +57,7 @@ def run_step(command: str, image: Path, build: Path, **build_args: str) -> subpr
 
 
 def copy(sources: list[str], destination: Path) -> None:
-    """COPY: a folder's contents become the destination's, files go into it."""
+    """Implement COPY: copy a directory's contents to the destination, and files into it."""
     for source in (ROOT / name for name in sources):
         if source.is_dir():
             shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -66,7 +68,7 @@ def copy(sources: list[str], destination: Path) -> None:
 
 @dataclass(frozen=True)
 class Built:
-    """What the build stage leaves: the root of the image's /opt, and the folder it worked in."""
+    """The results of the build stage: the root of the image's /opt, and the working directory."""
 
     image: Path
     build: Path
@@ -74,7 +76,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[Built]:
-    """Removed at the end: TensorFlow is large."""
+    """Build the image's /opt and remove it at the end, because TensorFlow is large."""
     with tempfile.TemporaryDirectory() as folder:
         made = Built(Path(folder, "image"), Path(folder, "build"))
         for each in (made.image / "opt", made.build):
@@ -86,12 +88,12 @@ def built() -> Iterator[Built]:
 
 @pytest.fixture(scope="module")
 def bin_folder(built: Built) -> Path:
-    """The ``bin`` of /opt/tpuserve."""
+    """Return the ``bin`` of /opt/tpuserve."""
     return built.image / "opt/tpuserve/bin"
 
 
 def install_for(device: str, built: Built) -> subprocess.CompletedProcess[str]:
-    """The step that installs the locks, without downloads: a device's client is up to several GB."""
+    """Dry-run the step that installs the locks, because a device's client takes up to several GB."""
     (install,) = (each.text for each in read_dockerfile().stages[0] if "uv pip sync" in each.text)
     beside = install.replace("/opt/tpuserve", "/opt/of_a_device").replace(" pip sync ", " pip sync --dry-run ")
     return run_step(beside, built.image, built.build, DEVICE=device)
@@ -112,7 +114,7 @@ def test_a_device_that_nobody_knows_ends_the_build(built: Built) -> None:
 
 
 def image_environment(bin_folder: Path, scratch: Path) -> dict[str, str]:
-    """The image's ENV, with ``scratch`` in the place of / for what it mounts: /models and /tmp."""
+    """Return the image's ENV, with ``scratch`` instead of / for its mounts, /models and /tmp."""
     variables = environment(read_dockerfile().final)
     moved = {
         "PATH": f"{bin_folder}:/usr/bin:/bin",
@@ -125,7 +127,7 @@ def image_environment(bin_folder: Path, scratch: Path) -> dict[str, str]:
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A short path: sockets lie below it, and theirs may have 107 characters."""
+    """Create a directory with a short path, because a socket's path is limited to 107 characters."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("models", "tmp"):
             Path(folder, name).mkdir()
@@ -167,7 +169,7 @@ tf.saved_model.save(module, sys.argv[1], signatures={"serving_default": module.s
 
 
 def read_until(stream: IO[str], line: str) -> str:
-    """What comes up to ``line``, or to the end of the stream."""
+    """Read up to ``line``, or to the end of the stream."""
     read = []
     for each in stream:
         read.append(each)
@@ -212,7 +214,7 @@ def test_entry_point_serves_a_model_drains_and_writes_to_tmp_alone(bin_folder: P
 
 
 def predict(values: list[float], address: str, *, bin_folder: Path, scratch: Path) -> object:
-    """Ask with the image's own client; the outputs as JSON reads them."""
+    """Predict with the image's own client and return the decoded JSON outputs."""
     (scratch / "tmp/request.json").write_text(json.dumps({"inputs": {"x": values}}))
     arguments = ("predict", "model", "--input", f"{scratch}/tmp/request.json", "--address", address, "--json")
     asked = run("tpuserve", *arguments, bin_folder=bin_folder, scratch=scratch)

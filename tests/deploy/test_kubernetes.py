@@ -1,4 +1,4 @@
-"""The Kustomize base: valid for Kubernetes, and true to what the server does."""
+"""Tests for the Kustomize base: valid for Kubernetes, and consistent with the server."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_yamllint_has_nothing_to_say() -> None:
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
-# The oldest Kubernetes that understands everything used here, and the newest whose schemas are at hand.
+# The oldest Kubernetes that supports all fields in use, and the newest with available schemas.
 @pytest.mark.parametrize("version", ["1.30", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_manifest_is_valid(kind: str, version: str) -> None:
@@ -83,7 +83,7 @@ def test_probe_asks_the_rest_port(probe: str, path: str) -> None:
 
 
 def patience_s(probe: dict[str, Any]) -> int:
-    """How long a probe may fail before something is done about it."""
+    """Return how long a probe may fail before Kubernetes acts."""
     return int(probe["periodSeconds"]) * int(probe["failureThreshold"])
 
 
@@ -101,7 +101,7 @@ def test_grace_period_outlasts_the_drain() -> None:
 
 
 def test_service_cannot_set_the_servers_flags() -> None:
-    # Kubernetes sets NAME_PORT=tcp://10.0.0.1:8500 in every pod beside a Service of that name.
+    # Kubernetes sets NAME_PORT=tcp://10.0.0.1:8500 in every pod of a namespace that has a Service NAME.
     service = MANIFESTS["Service"]["metadata"]["name"]
     assert serve.context_settings["auto_envvar_prefix"] != service.upper().replace("-", "_")
     assert POD["enableServiceLinks"] is False

@@ -1,4 +1,4 @@
-"""`python -m tests.docs.flag_table`: write the table of flags in docs/reference/server-flags.md again, from their declarations."""
+"""`python -m tests.docs.flag_table`: rewrite the table of flags in docs/reference/server-flags.md."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ BEGIN = "<!-- The declarations of the flags make this table: python -m tests.doc
 END = "<!-- End of the table of flags -->\n"
 
 _NAMES = {flag.name for flag in flags()}
-# Of the command alone: no setting of a server.
+# A flag of the command only, not a setting of the server.
 _CHECK_CONFIG = (
     "| `--check_config` | | check the configuration and serve nothing; `=json` for scripts "
     "([more](../how-to/serve/configuration.md#checking-a-configuration)) |\n"
@@ -26,12 +26,12 @@ def flag_table() -> str:
 
 
 def written_table(page: str) -> str:
-    """Return the table that the page has."""
+    """Return the page's table."""
     return page.partition(BEGIN)[2].partition(END)[0]
 
 
 def write_table(page: str) -> str:
-    """Return the page with the table made again."""
+    """Return the page with a new table."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}{flag_table()}{END}{rest.partition(END)[2]}"
 
@@ -64,7 +64,7 @@ def _default(flag: Flag) -> str:
 
 
 def _meaning(flag: Flag) -> str:
-    """Return the cell's text: as the other cells, a phrase without a capital and a full stop."""
+    """Return the text of the table cell: a phrase without a capital letter and a full stop."""
     text = flag.setting.page or _name_flags(_phrase(flag.setting.help))
     return text + "".join(f"; also `{variable}`" for variable in flag.setting.variables)
 
@@ -76,7 +76,7 @@ def _phrase(text: str) -> str:
 
 
 def _name_flags(text: str) -> str:
-    """Write the names of flags in the text as they are given."""
+    """Format the names of flags in the text as command-line flags."""
     return re.sub(r"\b[a-z]+(_[a-z]+)+\b", lambda word: f"`--{word[0]}`" if word[0] in _NAMES else word[0], text)
 
 

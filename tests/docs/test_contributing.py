@@ -1,4 +1,4 @@
-"""docs/contributing.md names only paths and functions that exist."""
+"""Tests that the paths and functions in docs/contributing.md exist."""
 
 import re
 
@@ -12,17 +12,20 @@ _STEP = re.compile(r"^\d+\. (.*)$", re.MULTILINE)
 
 
 def quoted(text: str) -> list[str]:
-    """Return what stands in backticks."""
+    """Return the texts in backticks."""
     return re.findall(r"`([^`\n]+)`", text)
 
 
 def missing_paths(text: str) -> list[str]:
-    """Return the paths in backticks that the tree lacks. A URL's path begins with a slash, and is none."""
+    """Return the paths in backticks that the tree lacks. The path of a URL begins with a slash and is ignored."""
     return [name for name in quoted(text) if _PATH.fullmatch(name) and not (ROOT / name).exists()]
 
 
 def missing_functions(text: str) -> list[str]:
-    """Return functions that the file of their step lacks: a step begins with its file, and they end in parentheses."""
+    """Return the functions that the file of their step lacks.
+
+    A step begins with its file. Functions end in `()`.
+    """
     missing = []
     for step in _STEP.findall(text):
         path, *names = quoted(step)

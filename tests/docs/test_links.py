@@ -1,4 +1,4 @@
-"""Every link from one of the repository's Markdown files to another file leads somewhere."""
+"""Tests that every link from a Markdown file of the repository to another file has a target."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,16 @@ import pytest
 
 from tests.deploy.dockerfile import ROOT
 
-# Ours, one by one: what is installed or downloaded beside them (.venv, .demo) belongs to other people.
+# An explicit list: installed or downloaded files in other directories (.venv, .demo) are not ours.
 FOLDERS = ("benchmarks", "clients", "deploy", "docs", "examples", "exporter", "formats", "loadtests", "server", "tests")
 BUILT = ("build", "dist", "node_modules")
 
 
 def markdown_files() -> list[Path]:
-    """The repository's Markdown files, relative to its root; needs no git, so it works in a source archive too."""
+    """Return the repository's Markdown files, relative to its root.
+
+    It needs no git, so it works in a source archive.
+    """
     found = list(ROOT.glob("*.md")) + [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")]
     return sorted(path for path in (item.relative_to(ROOT) for item in found) if not _is_foreign(path))
 
@@ -23,7 +26,7 @@ def _is_foreign(path: Path) -> bool:
 
 
 def anchor(heading: str) -> str:
-    """GitHub's anchor of a heading."""
+    """Return GitHub's anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 

@@ -1,4 +1,4 @@
-"""docs/how-to/migrate-from-tensorflow-serving.md names what became of every flag, as the program itself says it."""
+"""Tests that the migration guide lists every flag with the program's own description."""
 
 import pytest
 
