@@ -1,4 +1,4 @@
-"""Servers that several end-to-end tests share: one for each host, over a model with every kind of signature."""
+"""Fixtures that end-to-end tests share: a server on each host, with a model that has every kind of signature."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,10 @@ HOSTS = ["envoy", "python"]
 
 
 def save_calculator(path: Path) -> Path:
-    """`serving_default`: x (float [?, 2]) -> y = 2 x; `add`: a, b -> sum, product; `lookup`: index -> value, text."""
+    """Save the calculator, a model with three signatures.
+
+    `serving_default`: x (float [?, 2]) -> y = 2 x; `add`: a, b -> sum, product; `lookup`: index -> value, text.
+    """
     module = tf.Module()
     rows = [tf.TensorSpec([None, 2], tf.float32, "x")]
     pair = [tf.TensorSpec([None], tf.float32, name) for name in "ab"]
@@ -35,7 +38,7 @@ def save_calculator(path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def calculator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base path with the calculator as version 3."""
+    """Return a base path with the calculator as version 3."""
     base_path = tmp_path_factory.mktemp("calculator")
     save_calculator(base_path / "3")
     return base_path
@@ -45,7 +48,7 @@ def calculator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(
     request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """The calculator on each host."""
+    """Yield a server of the calculator on each host."""
     log = tmp_path_factory.mktemp("server") / "log"
     flags = ("--max_request_bytes=4000000", "--rest_api_enable_cors_support")
     with run_server(request.param, calculator, log, *flags, model="calculator") as server:
@@ -54,7 +57,7 @@ def server(
 
 @pytest.fixture
 def mlp_base(tmp_path: Path) -> Path:
-    """A base path with version 1 of the MLP, for tests that add to it."""
+    """Return a base path with version 1 of the MLP, for tests that add versions."""
     path = save_mlp(tmp_path / "mlp" / "1", seed=1)
     write_manifest(path)
     return path.parent

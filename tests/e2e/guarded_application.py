@@ -1,6 +1,6 @@
-"""The whole server behind a rule that refuses, run by either host: `guarded_application.py envoy|python OPTIONS`.
+"""The whole server behind a rule that refuses requests, on either host.
 
-Every attempt that reaches the rule is a JSON line on standard output.
+Usage: `guarded_application.py envoy|python OPTIONS`. It prints every attempt that reaches the rule as a JSON line.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 
-# Where the model's base path and the monitoring configuration lie.
+# The variable names the directory of the model's base path and the monitoring configuration.
 FOLDER_VARIABLE = "GUARDED_FOLDER"
 PASSWORD = "open-sesame"
 
@@ -26,7 +26,7 @@ def say(event: str, **fields: object) -> None:
 
 
 class PasswordRule:
-    """Tells of every attempt; only those with the password pass."""
+    """A rule that reports every attempt and accepts only requests with the password."""
 
     async def check(self, attempt: Attempt) -> None:
         say("attempt", protocol=attempt.protocol, method=attempt.method, path=attempt.path, model=attempt.model)
@@ -38,14 +38,14 @@ class PasswordRule:
 
 
 class GuardedServer(Server):
-    """Tells its addresses as the echo application does."""
+    """A server that reports its addresses in the same form as the echo application."""
 
     def announce(self, listening: Listening) -> None:
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
 
 
 def make_server(folder: Path, rule: Rule = ALLOW_ALL) -> Server:
-    """A server with every kind of route, whose model has no version."""
+    """Return a server with every kind of route, whose model has no version."""
     settings = read_settings(
         model_name="m",
         model_base_path=str(folder / "models"),

@@ -1,4 +1,4 @@
-"""A real `tpuserve-serve` process for tests: loopback, free ports, stopped by its own."""
+"""A real `tpuserve-serve` process for tests, on free loopback ports."""
 
 import contextlib
 import signal
@@ -21,7 +21,7 @@ STOP_TIMEOUT_S = 120.0
 
 @dataclass
 class RunningServer:
-    """One server process and where it listens."""
+    """A server process and its addresses."""
 
     process: subprocess.Popen[bytes]
     model: str
@@ -30,14 +30,14 @@ class RunningServer:
     log: Path
 
     def terminate(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM, wait for the end and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
-    """Start on `host` and wait until the model is ready; killed at the end if the test has not stopped it."""
+    """Start a server on `host` and wait until the model is ready. Stop the server at exit if it still runs."""
     of_model = (f"--model_name={model}", f"--model_base_path={base_path}")
     with run_configured_server(host, log, *of_model, *flags, model=model) as server:
         yield server
@@ -47,7 +47,7 @@ def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: 
 def run_configured_server(
     host: str, log: Path, *flags: str, model: str, credentials: grpc.ChannelCredentials | None = None
 ) -> Iterator[RunningServer]:
-    """As `run_server`, with flags that say what to serve; `credentials` where the port speaks TLS."""
+    """Start a server with flags that configure its models. `credentials` are for a TLS port."""
     grpc_port, rest_port = free_ports(2)
     command = [
         str(EXECUTABLE), f"--host_backend={host}", f"--port={grpc_port}", f"--rest_api_port={rest_port}",

@@ -1,4 +1,7 @@
-"""Bad input on both hosts and protocols: TensorFlow Serving's codes and words, and nobody else's answer is lost."""
+"""Tests for bad input on both hosts and protocols.
+
+The codes and messages are TensorFlow Serving's, and valid requests in the same batch still succeed.
+"""
 
 import concurrent.futures
 import json

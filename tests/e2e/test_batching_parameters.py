@@ -1,4 +1,4 @@
-"""A BatchingParameters file as a TensorFlow Serving user has it, on real servers."""
+"""Tests for a TensorFlow Serving user's BatchingParameters file on real servers."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ max_execution_batch_size { value: 2 }
 
 @pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Two models of the MLP, in batches of two rows; `m` says itself that they are of four, and nothing is split."""
+    """Serve two MLPs with batches of two rows. A file of `m` raises them to four rows and disables splitting."""
     folder = tmp_path_factory.mktemp("batching")
     file = folder / "batching.config"
     file.write_text(PARAMETERS)

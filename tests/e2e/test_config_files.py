@@ -1,4 +1,4 @@
-"""Real servers, started from nothing but TensorFlow Serving's configuration files and flags, on both hosts."""
+"""Tests for real servers that TensorFlow Serving's configuration files and flags configure, on both hosts."""
 
 import contextlib
 import json
@@ -34,13 +34,13 @@ START_TIMEOUT_S = 300.0
 
 
 def as_text_proto(**fields: str | bool) -> str:
-    """Text as C's string literals, which text protos share with JSON."""
+    """Encode strings as C string literals, which text protos share with JSON."""
     return "\n".join(f"{name}: {json.dumps(value)}" for name, value in fields.items())
 
 
 @dataclass
 class Authority:
-    """A certificate authority with a server and a client, and the files that both need."""
+    """A certificate authority with a server, a client and the files that both need."""
 
     folder: Path
 
@@ -91,7 +91,7 @@ def wait_until_serving(channel: grpc.Channel) -> None:
 
 
 def wait_until_available(channel: grpc.Channel, model: str, versions: int) -> None:
-    """A server is ready when each model has a version; the others tell nobody when they are there."""
+    """Wait until `versions` versions are available. The server reports ready when each model has one version."""
     models = model_service_pb2_grpc.ModelServiceStub(channel)
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = model
@@ -119,7 +119,7 @@ def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two models from a file, TLS with client certificates, metrics where TensorFlow Serving has them."""
+    """Serve two models from a file, with TLS, client certificates and TensorFlow Serving's metrics path."""
     folder = tmp_path_factory.mktemp("configured")
     authority = Authority(folder)
     for name in ("one", "two"):

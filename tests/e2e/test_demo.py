@@ -1,4 +1,4 @@
-"""The demo, whole: what a newcomer runs first must not be the last to be noticed broken."""
+"""Test for the whole demo, which new users run first."""
 
 import re
 import signal

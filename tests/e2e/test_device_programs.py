@@ -1,4 +1,4 @@
-"""A version with device programs, served through PJRT's CPU client by real servers; no TPU or GPU is needed."""
+"""Tests for device programs through PJRT's CPU client on real servers. No TPU or GPU is needed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def base_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 1: x (float [?, 2]) -> y = tanh(x w), by program and by SavedModel; the latter says 0."""
+    """Save version 1: x (float [?, 2]) -> y = tanh(x w) as a program. Its SavedModel returns 0 instead."""
     path = tmp_path_factory.mktemp("programs") / "1"
     save_function(path, lambda x: {"y": x * 0}, tf.TensorSpec([None, 2], tf.float32, "x"))
     tensor = ("float32", (None, 2))
@@ -65,7 +65,7 @@ def test_programs_answer_are_measured_and_are_in_the_profile(host: str, base_pat
         names = {event.name for plane in space.planes for event in plane.event_metadata.values()}
         assert any("dot" in name or "tanh" in name for name in names)
         assert server.terminate() == 0
-    # One for each of the three batch sizes.
+    # A cache entry for each of the three batch sizes.
     assert len(list(cache.iterdir())) >= 3
     assert cache.stat().st_mode & 0o077 == 0
 

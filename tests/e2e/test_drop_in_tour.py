@@ -1,4 +1,4 @@
-"""examples/drop_in/tour.py, as the README tells a user of TensorFlow Serving to run it."""
+"""Test for examples/drop_in/tour.py, run as the README instructs a user of TensorFlow Serving."""
 
 import itertools
 import subprocess

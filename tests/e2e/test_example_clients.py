@@ -1,4 +1,4 @@
-"""Classify, Regress and MultiInference with TensorFlow Serving's own stubs and with curl, against both hosts."""
+"""Tests for Classify, Regress and MultiInference with TensorFlow Serving's stubs and curl, against both hosts."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Every route of every protocol passes the guard exactly once, on both hosts. The routes are the server's own."""
+"""Tests that every route of every protocol passes the guard exactly once, on both hosts.
+
+The routes come from the server's own tables.
+"""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from tests.server.hosts.host_process import PATIENCE_S, HostProcess
 from tpuserve_server.frontends.rest import RestApp
 from tpuserve_server.frontends.rpc import UnaryMethod
 
-# No method can decode it, so that none acts.
+# No method can decode this body, so no method acts on it.
 MALFORMED = b"\xff"
 REFUSALS = [((), grpc.StatusCode.UNAUTHENTICATED, 401), (("wrong",), grpc.StatusCode.PERMISSION_DENIED, 403)]
 
@@ -25,7 +28,7 @@ class GuardedProcess(HostProcess):
     script: ClassVar[Path] = Path(guarded_application.__file__)
 
     def attempt(self) -> tuple[str, str, str, str | None]:
-        """The next that the rule has seen."""
+        """Return the next attempt that the rule reported."""
         seen = self.wait_for("attempt")
         return seen["protocol"], seen["method"], seen["path"], seen["model"]
 
@@ -49,13 +52,13 @@ def guarded(request: pytest.FixtureRequest, folder: Path) -> Iterator[GuardedPro
 
 @pytest.fixture(scope="module")
 def rpc_paths(folder: Path) -> dict[str, bool]:
-    """Whether each method of the server's table is unary."""
+    """Return whether each method is unary, by path, from the server's table."""
     return {path: isinstance(method, UnaryMethod) for path, method in make_server(folder).rpc.items()}
 
 
 @pytest.fixture(scope="module")
 def rest_paths(folder: Path) -> list[tuple[str, str]]:
-    """The application's own routes, the documented paths of its protocols, and paths that are no route."""
+    """Return the application's routes, the documented paths of its protocols, and unknown paths."""
     app = make_server(folder).rest
     assert isinstance(app, RestApp)
     own = [(method, route.path) for route in app.routes if isinstance(route, Route) for method in route.methods or ()]
@@ -65,7 +68,7 @@ def rest_paths(folder: Path) -> list[tuple[str, str]]:
 
 
 def call(channel: Any, path: str, *, unary: bool, password: tuple[str, ...]) -> grpc.StatusCode:  # noqa: ANN401  # grpcio's stubs type no call without a serializer.
-    """The status of one call."""
+    """Make one call and return its status."""
     metadata = tuple(("authorization", value) for value in password)
     try:
         if unary:
@@ -109,6 +112,6 @@ def test_every_rest_route_passes_the_guard_once(guarded: GuardedProcess, rest_pa
 
 
 def expect_no_more(guarded: GuardedProcess) -> None:
-    """Nothing has been asked twice: the next attempt is this one."""
+    """Check that the rule saw no request twice: the next attempt must be this one."""
     httpx.get(f"{guarded.rest}/last", timeout=PATIENCE_S)
     assert guarded.attempt() == ("rest", "GET", "/last", None)

@@ -1,4 +1,4 @@
-"""Versions come, fail and go, and the server stops, while clients keep asking."""
+"""Tests for versions that load, fail and unload, and for shutdown, under load."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow]
 
 
 class Load:
-    """Threads that predict over both protocols, one request after the other, until told to stop."""
+    """Threads that predict over both protocols, each one request at a time, until stopped."""
 
     def __init__(self, server: RunningServer) -> None:
         self.versions: list[int | None] = []
@@ -38,7 +38,7 @@ class Load:
             thread.join()
 
     def wait_for(self, count: int, version: int | None = None) -> None:
-        """Until `count` more answers (of `version`, where it is told) have come."""
+        """Wait for `count` more responses (from `version`, if given)."""
         with self._progress:
             start = len(self.versions)
             enough = self._progress.wait_for(
@@ -48,7 +48,7 @@ class Load:
 
     def _ask(self, address: str, model: str) -> None:
         x = np.ones((1, 64), np.float32)
-        # No retries: a request that fails must be seen.
+        # Without retries, the test sees each failed request.
         with Client(address, retry=Retry(max_attempts=1)) as client:
             while not self._stop.is_set():
                 try:
@@ -83,8 +83,8 @@ def test_a_life_with_new_versions_a_corrupt_one_and_a_sigterm_under_load(
         load.wait_for(50, version=2)
         assert load.errors == []
         assert mlp_server.terminate() == 0
-    # What was taken was answered. What came after was refused, before anything was done with it: no connection, or
-    # UNAVAILABLE on one that was there (grpcio's server cannot ask its clients to go).
+    # The server answered each accepted request. It refused later requests before processing: the client got no
+    # connection, or UNAVAILABLE on an existing connection (grpcio's server cannot ask its clients to disconnect).
     assert all(isinstance(error, Unavailable) for error in load.errors), load.errors
     refusals = {"refused", "shutting down", "failed to connect"}
     lost = [error for error in load.errors if not any(words in str(error) for words in refusals)]
@@ -92,7 +92,7 @@ def test_a_life_with_new_versions_a_corrupt_one_and_a_sigterm_under_load(
 
 
 def publish(base_path: Path, version: int, *, corrupt: bool = False) -> None:
-    """As the exporter does: whole beside the others, then renamed."""
+    """Publish atomically, like the exporter: write a complete hidden directory, then rename it."""
     hidden = base_path / f".{version}"
     save_mlp(hidden, seed=version)
     write_manifest(hidden)
@@ -105,7 +105,7 @@ def publish(base_path: Path, version: int, *, corrupt: bool = False) -> None:
 
 
 def wait_for_end(client: Client, version: int, load: Load) -> str:
-    """The error with which a version ended."""
+    """Wait until the version ends, and return its error."""
     while True:
         for status in client.status("m"):
             if status.version == version and status.state is State.END:

@@ -1,4 +1,4 @@
-"""Batching of one model beside that of all: in the model configuration file, and in a reload request."""
+"""Tests for per-model batching parameters in the model configuration file and in a reload request."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ from tpuserve_formats.messages.model_server_config import ModelServerConfig
 
 
 def configured(base: Path, **batching: str) -> str:
-    """Every model is the MLP in `base`."""
+    """Return a configuration whose models all serve the MLP in `base`."""
     models = " ".join(
         f'config {{ name: "{name}" base_path: "{base}" model_platform: "tensorflow" {text} }}'
         for name, text in batching.items()
@@ -39,7 +39,7 @@ class Served:
     base: Path
 
     def batching(self, model: str) -> str:
-        """What the model's status says of it."""
+        """Return the batching note in the model's status."""
         with urllib.request.urlopen(f"{self.server.rest}/v1/models", timeout=30) as answer:
             [described] = [each for each in json.load(answer)["models"] if each["name"] == model]
         [version] = described["versions"]

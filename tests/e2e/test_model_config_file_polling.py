@@ -1,4 +1,4 @@
-"""--model_config_file_poll_wait_seconds on real servers: changes are served, mistakes change nothing."""
+"""Tests for --model_config_file_poll_wait_seconds on real servers: valid changes apply, invalid changes do not."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow]
 
 
 class TalkingServer:
-    """A server whose lines are read when somebody waits for one."""
+    """A server whose output the test reads line by line."""
 
     def __init__(self, host: str, config: Path) -> None:
         (port,) = free_ports(1)
@@ -35,7 +35,7 @@ class TalkingServer:
         )  # fmt: skip
 
     def hear(self, what: str) -> str:
-        """Wait for a line with `what`."""
+        """Wait for a line that contains `what`."""
         assert self._process.stdout is not None
         lines = []
         for line in self._process.stdout:
@@ -45,14 +45,14 @@ class TalkingServer:
         raise AssertionError(f"it ended without {what!r}: {''.join(lines)}")
 
     def finish(self) -> str:
-        """SIGTERM; the lines that nobody waited for."""
+        """Send SIGTERM and return the remaining output."""
         self._process.terminate()
         said, _ = self._process.communicate(timeout=60)
         assert self._process.returncode == 0, said
         return said
 
     def kill(self) -> None:
-        """Leave nothing behind."""
+        """Kill the server if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
@@ -68,7 +68,7 @@ def talking(host: str, config: Path) -> Iterator[TalkingServer]:
 
 
 def configured(folder: Path, **labels: int | None) -> str:
-    """A ModelServerConfig of these models, each with label `stable` where it has a number."""
+    """Return a ModelServerConfig of these models. Each model with a number has the label `stable` for that version."""
     models = [
         f'config {{ name: "{name}" base_path: "{folder}/{name}" model_platform: "tensorflow" '
         "model_version_policy { all {} } "
@@ -80,7 +80,7 @@ def configured(folder: Path, **labels: int | None) -> str:
 
 
 def replace(file: Path, text: str) -> None:
-    """In one step, as a careful operator does."""
+    """Replace the file atomically."""
     new = file.with_suffix(".new")
     new.write_text(text)
     os.replace(new, file)

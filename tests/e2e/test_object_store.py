@@ -1,4 +1,4 @@
-"""A server whose models lie in an object store: versions come, fail, go, and so does the store."""
+"""Tests for models in an object store: versions appear, fail and disappear, and the store fails."""
 
 import contextlib
 import threading
@@ -34,7 +34,7 @@ def publish(store: RunningStore, folder: Path, version: int, *, corrupt: bool = 
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """As any watcher of a server does; the test's own timeout is the limit."""
+    """Poll until the condition holds. The test's timeout is the limit."""
     while not condition():
         threading.Event().wait(0.1)
 
@@ -71,7 +71,7 @@ def test_versions_in_a_store_are_served_as_they_come_and_go(
         publish(store, tmp_path / "again", 4)
         wait_until(answers(client, 4))
         assert server.terminate() == 0
-        # At most that there is no answer yet, and then why: not one line a poll.
+        # The server logs that the store has not responded yet and then the error, not a line per poll.
         assert server.log.read_text().count("cannot be looked at") <= 2
     with start("second-log") as server, Client(server.grpc) as client:
         assert answers(client, 4)()

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's own stubs, gRPC's own health and reflection clients, and curl, against both hosts."""
+"""Tests with TensorFlow Serving's stubs, gRPC's health and reflection clients, and curl, against both hosts."""
 
 import json
 import subprocess

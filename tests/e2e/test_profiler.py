@@ -1,4 +1,4 @@
-"""TensorBoard's way to a trace, against servers under load."""
+"""Tests for traces that TensorBoard requests from servers under load."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
 @contextlib.contextmanager
 def load(server: RunningServer) -> Iterator[list[int]]:
-    """Predictions one after the other while the context lasts; how many were answered, any failure raised."""
+    """Send predictions one at a time in a thread. Yield the response count, and raise any failure at exit."""
     ended, answered = threading.Event(), [0]
     failures: list[Exception] = []
 
@@ -33,7 +33,7 @@ def load(server: RunningServer) -> Iterator[list[int]]:
     def run_and_tell() -> None:
         try:
             run()
-        except Exception as error:  # the test's own thread raises it
+        except Exception as error:  # raised again in the test's thread
             failures.append(error)
 
     thread = threading.Thread(target=run_and_tell)
@@ -79,6 +79,6 @@ def test_a_server_writes_nothing_where_a_client_says(server: RunningServer, tmp_
 
 
 def message(name: str, **fields: object) -> Message:
-    """A message of the service, which the server's own descriptor is the only one of."""
+    """Return a message of the service. Its only descriptor is the server's own."""
     described = PROFILER_SERVICE.file.message_types_by_name[name]
     return message_factory.GetMessageClass(described)(**fields)

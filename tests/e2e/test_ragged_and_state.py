@@ -1,4 +1,4 @@
-"""Requests with more than rows of one shape: rows of unequal length, and the state of a recurrent network."""
+"""Tests for ragged inputs and for the state of a recurrent network."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_both_are_served_as_their_sources_answer(tmp_path: Path) -> None:
     export(tmp_path / "checkpoint", tmp_path / "sine_gru", progress=False, batch_sizes=(1, 4), **model)
     config = tmp_path / "models.config"
     config.write_text(_CONFIG.format(tmp_path))
-    # As TensorFlow Serving, it batches every input with a free first dimension. Row splits have one, too.
+    # The server batches every input with a free first dimension, like TensorFlow Serving. Row splits have one too.
     flags = (f"--model_config_file={config}", "--enable_batching")
     with run_configured_server("python", tmp_path / "log", *flags, model="sine_gru") as server:
         for address in (server.grpc, server.rest):

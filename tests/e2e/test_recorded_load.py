@@ -1,4 +1,4 @@
-"""From a server's request log to a load of the same requests, with the real server on both ends."""
+"""Test for a load test that replays the request log of a real server."""
 
 import json
 import subprocess
@@ -40,8 +40,8 @@ def test_what_a_server_logged_is_sent_to_it_again(tmp_path: Path) -> None:
         first = loadtest(*addresses, "--rate", "40", "--duration", "2s", "--warm-up", "0", "--rows", "1..4")
         (path,) = logged.parent.iterdir()
         while path.read_bytes().count(b"\n") < first["total"]["requests"]:
-            time.sleep(0.1)  # written after they are answered, by another process
-        sent = path.with_name("sent")  # the log goes on
+            time.sleep(0.1)  # another process writes the log after the responses
+        sent = path.with_name("sent")  # a copy, because the server still writes to the log
         sent.write_bytes(path.read_bytes())
         again = loadtest(*addresses, "--recorded", str(sent), "--speed", "2", "--warm-up", "0")
         assert again["total"]["requests"] == first["total"]["requests"]

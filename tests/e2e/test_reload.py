@@ -1,4 +1,4 @@
-"""Models, versions and labels that change under a running server, as an operator of TensorFlow Serving changes them."""
+"""Tests for reloads that change models, versions and labels of a running server."""
 
 import shutil
 import subprocess
@@ -32,7 +32,10 @@ PATIENCE_S = 60
 
 
 def publish(base_path: Path, version: int, *, broken: bool = False) -> Path:
-    """y = version * x, whole at once; or nothing that can be loaded, which its exporter has not noticed."""
+    """Publish y = version * x atomically.
+
+    With `broken`, publish a model that cannot load although its manifest matches.
+    """
     hidden = base_path.parent / f".{base_path.name}.{version}"
     spec = tf.TensorSpec([None], tf.float32, "x")
     save_function(hidden, lambda x: {"y": x * tf.constant(float(version))}, spec)
@@ -44,7 +47,7 @@ def publish(base_path: Path, version: int, *, broken: bool = False) -> Path:
 
 
 class Operator:
-    """Official stubs against one server, and a folder of models."""
+    """Official stubs for one server, and a directory of models."""
 
     def __init__(self, server: RunningServer, root: Path) -> None:
         self.server = server
@@ -79,7 +82,7 @@ class Operator:
         return caught.value.code().name, caught.value.details() or ""
 
     def predict(self, name: str, *, label: str = "", version: int = 0) -> int:
-        """The version that answered, by what it computed."""
+        """Return the version that served the request, which the output identifies."""
         request = predict_pb2.PredictRequest()
         request.model_spec.name = name
         if label:
@@ -109,7 +112,7 @@ class Operator:
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
-    """Ask another process again and again, as it tells nobody by itself."""
+    """Poll until the condition holds, because the server sends no notification."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < deadline
@@ -118,7 +121,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 @dataclass
 class Started:
-    """A server whose configuration had, at the start, a model that cannot be loaded; and what it said of it then."""
+    """A server whose initial configuration had a model that cannot load, and its first reports of that model."""
 
     server: RunningServer
     labelled: int
@@ -155,10 +158,10 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def operator(started: Started, tmp_path: Path) -> Iterator[Operator]:
-    """The server with version 1 of `m` alone."""
+    """Yield an operator of the server with only version 1 of `m`."""
     publish(tmp_path / "m", 1)
     operator = Operator(started.server, tmp_path)
-    # An `m` of an earlier test would stay what it is: upstream does not wait for models that are not new either.
+    # Remove the `m` of an earlier test first: a reload does not wait for existing models, as upstream.
     operator.reload()
     wait_for(lambda: set(operator.states("m").values()) <= {"END"})
     operator.reload(operator.model("m"))

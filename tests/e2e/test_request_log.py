@@ -1,4 +1,4 @@
-"""The log of requests, as an operator turns it on: what clients asked, written, and good for warm-up."""
+"""Tests for the request log: it records requests, and its records work as warm-up records."""
 
 import shutil
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ ROWS = np.array([[1, 2], [3, 4]], np.float32)
 
 @dataclass
 class Logged:
-    """What a server left that was asked by gRPC and by REST for each of its two models."""
+    """The files of a server after one gRPC and one REST request to each of its two models."""
 
     folder: Path
     base_path: Path
 
     def check(self, logs: list[PredictionLog]) -> None:
-        """Both requests are there with their answers."""
+        """Check that the log contains both requests and their responses."""
         assert len(logs) == 2
         for log in logs:
             assert log.log_metadata.model_spec.version.value == 3
@@ -38,7 +38,7 @@ class Logged:
 
 @pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def logged(request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
-    """`m` is logged by the flag for all models, `own` as its configuration says, in TensorFlow Serving's format."""
+    """Log `m` through the flag for all models, and `own` through its configuration, in TensorFlow Serving's format."""
     folder = tmp_path_factory.mktemp("logged")
     config = folder / "models.config"
     config.write_text(f"""

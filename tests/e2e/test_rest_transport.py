@@ -1,4 +1,4 @@
-"""REST beyond its JSON, with curl on both hosts: gzip, CORS, odd methods and names, bodies in crumbs."""
+"""Tests for REST transport with curl on both hosts: gzip, CORS, unusual methods and names, tiny chunks."""
 
 import gzip
 import json
@@ -74,7 +74,7 @@ def test_gzip_in_both_directions(server: RunningServer) -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """The resident memory of a process and its children."""
+    """Return the resident memory of a process and its children, in bytes."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident_bytes(int(child)) for child in children)
@@ -97,7 +97,7 @@ def test_a_gzip_bomb_is_refused_and_takes_no_memory(server: RunningServer) -> No
         ("gzip", b'{"instances": [[1, 2]]}', 400, "Failed to uncompress the gzipped body"),
         ("gzip", gzip.compress(b'{"instances": [[1, 2]]}')[:-3], 400, "Failed to uncompress the gzipped body"),
     ],
-    # gzip writes the time of day: names that differ between two processes end a run on several.
+    # Explicit IDs: gzip embeds the time, and pytest-xdist fails if the IDs of two processes differ.
     ids=["foreign", "plain", "cut short"],
 )
 def test_broken_and_foreign_encodings(
@@ -109,7 +109,7 @@ def test_broken_and_foreign_encodings(
 
 
 def test_preflight_and_cross_origin_requests(server: RunningServer) -> None:
-    # The browser's question, and the request that follows.
+    # The preflight request, and the request that follows it.
     asked = curl(server, PREDICT, "-X", "OPTIONS", "-H", "Origin: http://a.example")
     answered = curl(server, PREDICT, "-H", "Origin: http://a.example", body=b'{"instances": [[1, 2]]}')
     refused = curl(server, PREDICT, "-X", "OPTIONS")
@@ -161,7 +161,7 @@ def test_strange_names_are_not_found_or_malformed(server: RunningServer, name: s
 
 
 def test_a_body_in_crumbs_takes_no_memory(server: RunningServer) -> None:
-    # 80,000 chunks of one byte; what a server hands on as one may have been many on the wire.
+    # Send 80,000 chunks of one byte. A server may merge several chunks before the application reads them.
     address = urlsplit(server.rest)
     assert address.hostname is not None
     before = resident_bytes(server.process.pid)

@@ -1,4 +1,4 @@
-"""Texts of different lengths through a real server's two protocols: what comes back has the length that came."""
+"""Tests for texts of different lengths over both protocols: outputs have the length of the input."""
 
 import asyncio
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ async def test_texts_that_come_together_are_answered_at_their_own_lengths(server
             length = text.shape[1]
             assert np.asarray(answer.outputs["tags"]).shape == (2, length, 5)
             assert np.asarray(answer.outputs["attention"]).shape == (2, length, length)
-            # Longer by padding that is masked: the same text.
+            # The same text with masked padding.
             longer = np.pad(text, ((0, 0), (0, 16 - length)))
             alone = await client.predict("m", {"ids": longer})
             np.testing.assert_allclose(

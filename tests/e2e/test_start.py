@@ -1,4 +1,4 @@
-"""The start of a server, as scripts see it: open ports, lines of the log, and the status of a missing file."""
+"""Tests for server start as scripts see it: open ports, log lines, and the exit status for a missing file."""
 
 import re
 import shutil
@@ -34,12 +34,12 @@ def host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A version without a manifest, as TensorFlow saves it."""
+    """Save a version without a manifest, like TensorFlow does."""
     return save_mlp(tmp_path_factory.mktemp("saved") / "1", seed=1)
 
 
 class Command:
-    """A started command. Tests can wait for its lines."""
+    """A started command whose output lines tests can wait for."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Command:
         self._reader.start()
 
     def wait_for(self, text: str) -> str:
-        """Wait for the first line that holds `text`, and return it."""
+        """Wait for the first line that contains `text`, and return it."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(text in line for line in self.lines), START_TIMEOUT_S), self.lines
             return next(line for line in self.lines if text in line)
@@ -109,7 +109,7 @@ def test_an_open_port_of_tensorflow_model_server_means_loaded_models(host: str, 
                 stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
                 request = predict_request(x=np.ones((1, 64), np.float32))
                 request.model_spec.name = "m"
-                stub.Predict(request, timeout=30)  # The first call, without a retry.
+                stub.Predict(request, timeout=30)  # the first call, without a retry
         assert server.stop() == 0
         assert not path.exists()
 
@@ -130,7 +130,7 @@ def test_a_model_that_fails_opens_no_port_and_ends_the_server(host: str, tmp_pat
     write_manifest(broken)
     (broken / "saved_model.pb").write_bytes(
         b"other"
-    )  # The server refuses it by its hash, before it imports TensorFlow.
+    )  # the hash mismatch refuses the version before TensorFlow is imported
     flags = (f"--model_base_path={tmp_path}/m", "--max_num_load_retries=0")
     with started("tensorflow_model_server", host, port, *flags) as server:
         server.wait_for("tpuserve: 1 servable(s) did not become available")

@@ -1,4 +1,4 @@
-"""--prefer_tflite_model, as a client of TensorFlow Serving sees it."""
+"""Tests for --prefer_tflite_model through TensorFlow Serving's API."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_the_tflite_model_is_served_and_after_it_a_version_with_a_saved_model_al
     save(base_path / "1", half_plus_two())
     flags = ("--prefer_tflite_model=true", "--enable_batching", "--num_tflite_pools=2")
     with run_server(host, base_path, tmp_path / "log", *flags) as server, Client(server.grpc) as client:
-        # The names that TensorFlow Serving gives to the tensors of a model without SignatureDefs.
+        # TensorFlow Serving's names for the tensors of a model without SignatureDefs.
         x = np.array([[2], [4], [6]], np.float32)
         (y,) = client.predict("m", {"serving_default_x": x}).outputs.values()
         assert y.tolist() == [[3], [4], [5]]
@@ -40,6 +40,6 @@ def test_the_tflite_model_is_served_and_after_it_a_version_with_a_saved_model_al
 
 
 def has_tensorflow(server: RunningServer) -> bool:
-    """Whether its library is in the memory of one of the server's processes."""
+    """Return whether a process of the server has TensorFlow's library in memory."""
     process = psutil.Process(server.process.pid)
     return any("tensorflow" in each.path for one in (process, *process.children(True)) for each in one.memory_maps())

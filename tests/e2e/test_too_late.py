@@ -1,4 +1,4 @@
-"""What a model with an objective answers to a request that it cannot answer in time, on real servers."""
+"""Tests that a model with a latency objective rejects requests that it cannot answer in time, on real servers."""
 
 import json
 import re
@@ -19,8 +19,7 @@ from tpuserve_client import Client, ResourceExhausted, Retry
 
 pytestmark = [pytest.mark.slow]
 
-# Of additions, one after the other: long enough that less time than they take is plenty for a request to reach the
-# queue, on a busy machine, too.
+# The number of additions. Even on a busy machine, a request reaches the queue in less time than they take.
 STEPS = 200_000
 
 

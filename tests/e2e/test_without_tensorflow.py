@@ -1,4 +1,7 @@
-"""A server of device programs, from recorded requests to the request log, by Python's own list of what it imported."""
+"""Test that a server of device programs never imports TensorFlow, according to Python's import log.
+
+It covers recorded requests and the request log.
+"""
 
 from pathlib import Path
 
@@ -25,7 +28,7 @@ def test_device_programs_are_served_without_it(host: str, tmp_path: Path, monkey
     write_programs(version, double_and_add())
     logged = tmp_path / "requests" / "log"
     flags = ("--device=cpu", f"--request_log_path_prefix={logged}", "--request_log_format=tfrecord")
-    # As `python -X importtime`: a line on stderr for each module, in the process that Envoy embeds, too.
+    # Like `python -X importtime`: a line on stderr per module, including the process that Envoy embeds.
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
     with run_server(host, version.parent, tmp_path / "log", *flags) as server:
         for address in (server.grpc, server.rest):
@@ -46,6 +49,6 @@ def test_device_programs_are_served_without_it(host: str, tmp_path: Path, monkey
 
 
 def rss_bytes(server: RunningServer) -> int:
-    """What the largest of the server's processes holds."""
+    """Return the resident memory of the server's largest process, in bytes."""
     process = psutil.Process(server.process.pid)
     return max(each.memory_info().rss for each in (process, *process.children(recursive=True)))

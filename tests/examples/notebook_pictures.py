@@ -1,6 +1,6 @@
-"""The example notebook's outputs: written into it, and as pictures for the docs.
+"""Write the example notebook's outputs into the notebook, and render them as images for the docs.
 
-python -m tests.examples.notebook_pictures does both anew. Take them on an idle machine: there is a plot of latencies.
+`python -m tests.examples.notebook_pictures` does both. Run it on an idle machine, because the notebook plots latencies.
 """
 
 import html
@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "examples" / "notebooks" / "train_export_serve.ipynb"
 PICTURES = ROOT / "docs" / "images"
 WIDTH = 860
-# Cells of each picture, and whether it shows their code.
+# The cells of each image, and whether it shows their code.
 PARTS = {"notebook-export": (("export",), True), "notebook-answers": (("answers", "load"), False)}
 
-# The looks of cells and tables in JupyterLab.
+# The style of cells and tables in JupyterLab.
 _STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 0; padding: 8px 16px; color: #1f2328; }
 pre { font-size: 12px; margin: 6px 0; white-space: pre-wrap; }
@@ -38,28 +38,28 @@ img { max-width: 100%; }
 
 
 def render(cells: Collection[NotebookNode], *, code: bool = True) -> str:
-    """A page of these cells as a reader sees them."""
+    """Return an HTML page of these cells."""
     body = "\n".join(part for cell in cells for part in _parts(cell, code))
     style = _STYLE + HtmlFormatter().get_style_defs(".input")
     return f'<!doctype html><meta charset="utf-8"><style>{style}</style>{body}'
 
 
 def without_remarks(notebook: NotebookNode) -> NotebookNode:
-    """Remove what libraries write to standard error as they start: it names this machine's devices and folders."""
+    """Remove the libraries' messages on standard error, which name this machine's devices and directories."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             cell.metadata = {}
-    # The kernel's own versions are of no use to a reader, and change with each run.
+    # The kernel's versions change with each run and are of no use to readers.
     notebook.metadata.language_info = {"name": "python"}
     return notebook
 
 
 def take_pictures(notebook: NotebookNode, folder: Path) -> None:
-    """PNG files in `folder`, named as in PARTS, and `notebook.png` of the whole."""
+    """Write PNG files to `folder`: those in PARTS, and `notebook.png` with the whole notebook."""
     cells = {cell.id: cell for cell in notebook.cells}
     pages = {name: render([cells[one] for one in ids], code=code) for name, (ids, code) in PARTS.items()}
-    # The browser's helpers may write to its profile for a moment after its end.
+    # The browser's child processes may write to the profile for a moment after the browser ends.
     temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     with temporary as scratch, open_browser(Path(scratch, "profile")) as browser:
         for name, page in {**pages, "notebook": render(notebook.cells)}.items():

@@ -1,4 +1,4 @@
-"""Differences between served and expected outputs."""
+"""Tests for the differences between served and expected outputs."""
 
 import numpy as np
 import pytest

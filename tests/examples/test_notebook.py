@@ -1,4 +1,4 @@
-"""The example notebook runs as it is in a real kernel, and what it shows is right."""
+"""Tests that the example notebook runs in a real kernel and shows correct results."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ from tests.examples.notebook_pictures import NOTEBOOK, ROOT, render, without_rem
 from tests.support.notebook_kernel import execute, text_of
 
 LARGEST_BYTES = 300_000
-# Run after the notebook's own cells, in its kernel.
+# Code that runs after the notebook's own cells, in its kernel.
 _LOOK = """
 import json, sys
 print(json.dumps({
@@ -31,7 +31,7 @@ print(json.dumps({
 }))
 """
 
-# One group: one process runs the notebook.
+# The group makes one process run the notebook.
 slow = [pytest.mark.slow, pytest.mark.xdist_group("notebook")]
 
 
@@ -42,7 +42,7 @@ def committed() -> NotebookNode:
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, NotebookNode]:
-    """The notebook's cells by id, after a run."""
+    """Run the notebook and return its cells by id."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
