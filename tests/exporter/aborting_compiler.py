@@ -1,4 +1,4 @@
-"""A compiler's process that ends as libtpu may: in the middle of a job, by a signal, with a word on standard error."""
+"""A compiler process that fails like libtpu can: a signal in the middle of a job, with a message on standard error."""
 
 import os
 import sys

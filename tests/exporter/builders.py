@@ -9,14 +9,14 @@ import keras
 
 
 def tiny(units: int = 4, dtype: str = "float32") -> keras.Model:
-    """`features` [batch, 3] → `scores` [batch, 2]."""
+    """Build a model: `features` [batch, 3] → `scores` [batch, 2]."""
     features = keras.Input((3,), name="features")
     hidden = keras.layers.Dense(units, activation="relu", name="hidden", dtype=dtype)(features)
     return keras.Model(features, keras.layers.Dense(2, name="scores", dtype=dtype)(hidden))
 
 
 def tiny_with_extra() -> keras.Model:
-    """`tiny` with a layer that its checkpoints lack."""
+    """Build `tiny` with a layer that its checkpoints lack."""
     features = keras.Input((3,), name="features")
     hidden = keras.layers.Dense(4, activation="relu", name="hidden")(features)
     hidden = keras.layers.Dense(4, name="extra")(hidden)
@@ -24,30 +24,30 @@ def tiny_with_extra() -> keras.Model:
 
 
 def headless() -> keras.Model:
-    """`tiny` without its last layer."""
+    """Build `tiny` without its last layer."""
     features = keras.Input((3,), name="features")
     return keras.Model(features, keras.layers.Dense(4, activation="relu", name="hidden")(features))
 
 
 def unnamed() -> keras.Model:
-    """`tiny` with the names that Keras counts up."""
+    """Build `tiny` with Keras' numbered default names."""
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
 
 
 def unnamed_relu() -> keras.Model:
-    """As `unnamed`, its first layer with a relu."""
+    """Build `unnamed` with a relu in its first layer."""
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(2)])
 
 
 def renamed() -> keras.Model:
-    """`tiny` with other names, and a layer more: neither names nor places are those of `tiny`."""
+    """Build `tiny` with other names and an additional layer, so that neither names nor positions match `tiny`."""
     features = keras.Input((3,), name="features")
     hidden = keras.layers.ReLU(name="positive")(keras.layers.Dense(4, name="encoder")(features))
     return keras.Model(features, keras.layers.Dense(2, name="head")(hidden))
 
 
 def named_parts() -> keras.Model:
-    """Dictionaries in and out, of two inputs with different dtypes."""
+    """Build a model with dictionaries of inputs and outputs, and two inputs of different dtypes."""
     ids, weight = keras.Input((5,), name="ids", dtype="int32"), keras.Input((1,), name="weight")
     pooled = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(2, 4)(ids))
     outputs = {"score": keras.layers.Dense(1)(pooled) * weight, "embedding": pooled}
@@ -55,21 +55,21 @@ def named_parts() -> keras.Model:
 
 
 def fixed_batch() -> keras.Model:
-    """A model for exactly four rows."""
+    """Build a model for exactly four rows."""
     features = keras.Input(batch_shape=(4, 3), name="features")
     return keras.Model(features, keras.layers.Dense(2, name="scores")(features))
 
 
 @keras.saving.register_keras_serializable("tests")
 class RanksRows(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Takes the rows for one list, and ranks them: no row is what it is by itself."""
+    """A layer that ranks the rows as one list, so that each row depends on the others."""
 
     def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
         return keras.ops.softmax(x, axis=0)
 
 
 class TracedNoise(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Adds a number drawn while tracing: every trace of it is another function."""
+    """A layer that adds a random number drawn while tracing, so that every trace is a different function."""
 
     def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
         return x + random.SystemRandom().uniform(1.0, 2.0)
@@ -103,7 +103,7 @@ def no_model() -> int:
 
 
 class Stuck(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Builds, and then never finishes being traced for serving."""
+    """A layer that builds, but never finishes tracing for serving."""
 
     def call(self, x: Any, training: bool | None = None) -> Any:  # noqa: ANN401 - a Keras tensor
         if training is False:
@@ -118,43 +118,43 @@ def stuck() -> keras.Model:
 
 
 def normalized() -> keras.Model:
-    """`features` [batch, 3], less the mean it was adapted to and over its deviation."""
+    """Build a model that normalizes `features` [batch, 3] with a fixed mean and variance."""
     features = keras.Input((3,), name="features")
     return keras.Model(features, keras.layers.Normalization(name="scores")(features))
 
 
 def free_width() -> keras.Model:
-    """`features` [batch, any] → those above 0."""
+    """Build a model: `features` [batch, any] → the same values with a relu."""
     features = keras.Input((None,), name="features")
     return keras.Model(features, keras.layers.Activation("relu", name="positive")(features))
 
 
 def colliding() -> keras.Model:
-    """Outputs `a_b` at two depths."""
+    """Build a model whose outputs are named `a_b` at two depths."""
     features = keras.Input((3,), name="features")
     return keras.Model(features, {"a": {"b": keras.layers.Dense(1)(features)}, "a_b": keras.layers.Dense(2)(features)})
 
 
 def dashed() -> keras.Model:
-    """An input of a name that is no Python identifier."""
+    """Build a model whose input name is not a Python identifier."""
     features = keras.Input((3,), name="my-features")
     return keras.Model(features, keras.layers.Dense(2, name="scores")(features))
 
 
 def talkative() -> keras.Model:
-    """`tiny`, and a remark."""
+    """Build `tiny` and print a line."""
     print("building")
     return tiny()
 
 
 def interrupted() -> keras.Model:
-    """As if Ctrl-C were pressed while it builds."""
+    """Simulate Ctrl-C during the build."""
     signal.raise_signal(signal.SIGINT)
     return tiny()
 
 
 def pictures() -> keras.Model:
-    """`image` [batch, 6, 8, 3] → `probabilities` [batch, 3], `area` [batch, 1]."""
+    """Build a model: `image` [batch, 6, 8, 3] → `probabilities` [batch, 3], `area` [batch, 1]."""
     image = keras.Input((6, 8, 3), name="image")
     flat = keras.layers.Flatten()(image)
     outputs = {
@@ -165,13 +165,13 @@ def pictures() -> keras.Model:
 
 
 def passed_on(shape: list[int | None], dtype: str) -> keras.Model:
-    """`image` [batch, *shape] → `same`: its values as floats."""
+    """Build a model: `image` [batch, *shape] → `same`, its values as floats."""
     image = keras.Input(shape, name="image", dtype=dtype)
     return keras.Model(image, keras.layers.Rescaling(1.0, name="same")(image))
 
 
 class Inverse(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Its matrix inverse, which TensorFlow Lite lacks."""
+    """A layer that inverts a matrix, which TensorFlow Lite does not support."""
 
     def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
         return keras.ops.inv(x[:, :, None] * x[:, None, :] + keras.ops.eye(x.shape[1]))
@@ -183,7 +183,7 @@ def inverting() -> keras.Model:
 
 
 def module(units: int = 2) -> Any:  # noqa: ANN401 - a tf.Module
-    """`features` [batch, 3] → `scores` [batch, units], by a tf.Module that says so itself."""
+    """Build a tf.Module that declares its signature: `features` [batch, 3] → `scores` [batch, units]."""
     import tensorflow as tf
 
     class Linear(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
@@ -200,7 +200,7 @@ def module(units: int = 2) -> Any:  # noqa: ANN401 - a tf.Module
 
 
 def lazy_module() -> Any:  # noqa: ANN401 - a tf.Module
-    """A tf.Module that makes its variable when it is first called, and says nothing of its inputs."""
+    """Build a tf.Module that creates its variable in the first call and declares no inputs."""
     import tensorflow as tf
 
     class Lazy(tf.Module):  # type: ignore[misc]  # tensorflow is untyped

@@ -1,4 +1,4 @@
-"""Real checkpoints to export, made once a session, and the command run in this process: TensorFlow starts slowly."""
+"""Fixtures: real checkpoints, made once per session, and the command in this process, because TensorFlow is slow."""
 
 import json
 import os
@@ -20,9 +20,10 @@ from tpuserve_exporter.tensorflow_start import start_tensorflow
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test draws the same weights each time; the rare draw that makes two models answer alike would fail it.
+    """Seed the random generators by the test's name.
 
-    Before its fixtures, which draw, too.
+    Rare weights make two models give equal outputs, which fails tests. The hook runs before the test's fixtures,
+    because they draw random numbers too.
     """
     seed = zlib.crc32(f"{item.path.name}::{item.name}".encode())
     random.seed(seed)
@@ -33,13 +34,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def tensorflow() -> None:
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # or JAX looks for a TPU first, and for long
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # otherwise JAX first spends a long time searching for a TPU
     start_tensorflow()
 
 
 @pytest.fixture(scope="session")
 def digits_checkpoint(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the digits example leaves after two epochs: mixed_bfloat16, optimizer, step, two checkpoints."""
+    """Train the digits example for two epochs: mixed_bfloat16, optimizer, step, two checkpoints."""
     from examples.digits.train import train
 
     out = tmp_path_factory.mktemp("digits") / "checkpoints"
@@ -49,14 +50,14 @@ def digits_checkpoint(tensorflow: None, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`builders.tiny`, trained for one step."""
+    """Return a checkpoint of `builders.tiny` after one step."""
     from tests.exporter import builders
 
     return save_checkpoint(tmp_path_factory.mktemp("tiny"), builders.tiny())
 
 
 def save_checkpoint(directory: Path, model: Any) -> Path:  # noqa: ANN401 - a Keras model
-    """Train `model` for a step, so that there is optimizer state, and save it as training scripts do."""
+    """Train `model` for a step, which creates optimizer state, and save it like a training script."""
     import tensorflow as tf
 
     model.compile("adam", loss="mse")
@@ -70,7 +71,7 @@ def save_checkpoint(directory: Path, model: Any) -> Path:  # noqa: ANN401 - a Ke
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -78,7 +79,7 @@ class Finished:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Standard output as the one JSON document it must be."""
+        """Standard output, which must be a single JSON document."""
         document: dict[str, Any] = json.loads(self.out)
         return document
 
@@ -87,7 +88,7 @@ class Finished:
 def export(
     tensorflow: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Finished]]:
-    """Runs `tpuserve export` with these arguments, as its entry point does."""
+    """Return a function that runs `tpuserve export` with its arguments, like the entry point."""
     before = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: object) -> Finished:

@@ -1,17 +1,17 @@
-"""Models whose device programs are tried, named as `tests.exporter.device_builders:FUNCTION`."""
+"""Models for the tests of device programs, named as `tests.exporter.device_builders:FUNCTION`."""
 
 import keras
 import tensorflow as tf
 
 
 def recurrent() -> keras.Model:
-    """`steps` [batch, 5, 3] → `scores` [batch, 2] by an LSTM, whose module XLA fills with copies."""
+    """Build an LSTM, whose module XLA fills with copies: `steps` [batch, 5, 3] → `scores` [batch, 2]."""
     steps = keras.Input((5, 3), name="steps")
     return keras.Model(steps, keras.layers.Dense(2, name="scores")(keras.layers.LSTM(4, name="lstm")(steps)))
 
 
 def wide() -> keras.Model:
-    """`ids` int64 [batch, 4] → an embedding's mean in float64, and the ids' own sum."""
+    """Build a model: `ids` int64 [batch, 4] → a float64 mean of embeddings, and the sum of the ids."""
     ids = keras.Input((4,), dtype="int64", name="ids")
     vectors = keras.layers.Embedding(6, 3, dtype="float64", name="table")(ids)
     outputs = {"mean": keras.ops.mean(vectors, axis=1), "sum": keras.ops.sum(ids, axis=1)}
@@ -19,7 +19,7 @@ def wide() -> keras.Model:
 
 
 class Suppressed(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Boxes and their scores, the best of them: by an operation that no compiler has."""
+    """A layer that selects the best boxes by score, with an operation that no compiler supports."""
 
     def call(self, features: tf.Tensor) -> tf.Tensor:
         boxes = tf.reshape(tf.tile(features[:, :1], [1, 8]), [-1, 2, 1, 4])
@@ -33,7 +33,7 @@ def suppressing() -> keras.Model:
 
 
 class Counted(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Counts its calls, in a variable."""
+    """A layer that counts its calls in a variable."""
 
     def build(self, shape: tuple[int, ...]) -> None:
         self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
@@ -49,14 +49,14 @@ def counting() -> keras.Model:
 
 
 def of_any_length() -> keras.Model:
-    """`steps` [batch, any, 3] → `scores` [batch, 2]."""
+    """Build a model: `steps` [batch, any, 3] → `scores` [batch, 2]."""
     steps = keras.Input((None, 3), name="steps")
     pooled = keras.layers.GlobalMaxPooling1D()(steps)
     return keras.Model(steps, keras.layers.Dense(2, name="scores")(pooled))
 
 
 def texts() -> keras.Model:
-    """`ids` int32 [batch, any] → `scores` [batch, 2] of words that are not 0."""
+    """Build a model that masks 0: `ids` int32 [batch, any] → `scores` [batch, 2]."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     real = keras.ops.cast(keras.ops.not_equal(ids, 0), "float32")[:, :, None]
     vectors = keras.layers.Embedding(6, 3, name="table")(ids) * real
@@ -65,7 +65,7 @@ def texts() -> keras.Model:
 
 
 def spreading() -> keras.Model:
-    """`features` [batch, 1] → `least` [batch, 1]: on the way, eight thousand million numbers a row."""
+    """Build a model with 2**31 intermediate numbers (8 GiB) per row: `features` [batch, 1] → `least` [batch, 1]."""
     features = keras.Input((1,), name="features")
     spread = keras.ops.sort(keras.ops.cumsum(keras.ops.tile(features[:, :, None], [1, 2**17, 2**14]), axis=2), axis=1)
     return keras.Model(features, keras.ops.min(spread, axis=(1, 2))[:, None])

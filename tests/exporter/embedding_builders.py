@@ -1,4 +1,4 @@
-"""Modules with tables of TPUEmbedding, for the exporter's tests."""
+"""Modules with TPUEmbedding tables, for the exporter's tests."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ tpu_embedding = tf.tpu.experimental.embedding
 
 
 def features(rows: int = 6, dim: int = 4) -> dict[str, Any]:
-    """One table, `words`."""
+    """Return the configuration of one table, `words`."""
     table = tpu_embedding.TableConfig(vocabulary_size=rows, dim=dim, combiner="sqrtn", name="words")
     return {"ids": tpu_embedding.FeatureConfig(table=table, name="ids")}
 
 
 class Pooled(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
-    """`ids` [batch, length] → `pooled`, through a layer of Keras."""
+    """A module: `ids` [batch, length] → `pooled`, through a Keras layer."""
 
     def __init__(self, rows: int, dim: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from tpuserve_exporter.models.jax_function import PyTree
 
 
 class Scorer(linen.Module):  # type: ignore[misc]  # flax is untyped
-    """`features` [batch, 3] → [batch, 2], with batch norm and dropout."""
+    """A model with batch norm and dropout: `features` [batch, 3] → [batch, 2]."""
 
     units: int = 8
     dtype: Any = jnp.float32
@@ -30,7 +30,7 @@ def scorer(units: int = 8, dtype: str = "float32") -> Scorer:
 
 
 def applied() -> tuple[Callable[..., Any], PyTree]:
-    """An apply function of two inputs and a dictionary of outputs, and what its parameters are."""
+    """Return an apply function of two inputs with a dictionary of outputs, and the shapes of its parameters."""
 
     def apply(params: PyTree, x: Any, scale: Any) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
         return {"scores": x @ params["kernel"] * scale[:, None], "rows": scale}
@@ -39,7 +39,7 @@ def applied() -> tuple[Callable[..., Any], PyTree]:
 
 
 def row_picky() -> tuple[Callable[..., Any], PyTree]:
-    """What asks how many rows there are, which no symbol answers."""
+    """Return a function that compares the number of rows, which JAX cannot do with a symbolic dimension."""
 
     def apply(params: PyTree, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
         return x @ params["kernel"] if x.shape[0] < 3 else jnp.einsum("bi,io->bo", x, params["kernel"])
@@ -48,7 +48,10 @@ def row_picky() -> tuple[Callable[..., Any], PyTree]:
 
 
 class Tower(nnx.Module):  # type: ignore[misc]  # flax is untyped
-    """`features` [batch, 3] → [batch, 2]; a list of layers, batch norm, and dropout with a key of its own."""
+    """A model: `features` [batch, 3] → [batch, 2].
+
+    It has a list of layers, batch norm, and dropout with a separate key.
+    """
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List([nnx.Linear(3, 4, rngs=rngs), nnx.Linear(4, 4, rngs=rngs)])
@@ -67,12 +70,12 @@ def tower() -> Tower:
 
 
 def abstract_tower() -> Callable[[], Tower]:
-    """Makes it when called, which the exporter does without values."""
+    """Return a function that builds the tower. The exporter calls it without values."""
     return lambda: Tower(nnx.Rngs(0))
 
 
 def other_input() -> Scorer:
-    """Fails for `features` [batch, 3]."""
+    """Build a model that fails for `features` [batch, 3]."""
 
     class Narrow(Scorer):
         @linen.compact  # type: ignore[untyped-decorator]  # flax is untyped
@@ -83,7 +86,7 @@ def other_input() -> Scorer:
 
 
 def lookup() -> tuple[Callable[..., Any], PyTree]:
-    """Sorts out by a callback on the host, which no TPU program can have."""
+    """Return a function with a callback to the host, which no TPU program can contain."""
 
     def apply(params: PyTree, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
         return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ params["kernel"]
@@ -92,7 +95,7 @@ def lookup() -> tuple[Callable[..., Any], PyTree]:
 
 
 def haiku_like() -> tuple[Callable[..., Any], PyTree]:
-    """What Haiku's `transform` gives: module paths as keys, and a function that takes random keys before its inputs."""
+    """Return Haiku's `transform` results: module paths as keys, and a function with a random key before its inputs."""
 
     def apply(params: PyTree, rng: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - arrays of jax
         assert rng is None
@@ -107,7 +110,7 @@ def haiku_like() -> tuple[Callable[..., Any], PyTree]:
 
 
 class JaxSine(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Computes with JAX, whatever Keras runs on."""
+    """A layer that computes with JAX, whatever Keras' backend is."""
 
     def call(self, x: Any) -> Any:  # noqa: ANN401 - a tensor of some framework
         return jnp.sin(x)

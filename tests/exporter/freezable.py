@@ -1,4 +1,4 @@
-"""Models whose graphs have something to fold, to compute or to drop; builders for the command line among them."""
+"""Models whose graphs have nodes to fold, precompute or drop, including builders for the command line."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from tpuserve_exporter.models.served_function import ServedFunction
 
 
 def settle(model: keras.Model) -> keras.Model:
-    """With statistics, scales and biases as training leaves them: none is 0 or 1."""
+    """Set statistics, scales and biases to values of a trained model: none is 0 or 1."""
     random = np.random.default_rng(1)
     for variable in model.variables:
         if variable.path.endswith(("variance", "gamma")):
@@ -21,7 +21,10 @@ def settle(model: keras.Model) -> keras.Model:
 
 
 def convolutions(dtype: str = "float32") -> keras.Model:
-    """`image` [batch, 8, 8, 3] → `scores` [batch, 5]: a batch norm behind each of six kernels, and one behind none."""
+    """Build a model with a batch norm behind each of six kernels and one without a kernel.
+
+    `image` [batch, 8, 8, 3] → `scores` [batch, 5].
+    """
     layers = keras.layers
 
     def norm(value: Any) -> Any:  # noqa: ANN401 - a Keras tensor
@@ -39,14 +42,17 @@ def convolutions(dtype: str = "float32") -> keras.Model:
 
 
 def function(shape: list[int | None], call: Callable[..., Any], *trackables: Any) -> ServedFunction:  # noqa: ANN401
-    """`x` float32 of that shape → `y`."""
+    """Return a function: `x` float32 of that shape → `y`."""
     import tensorflow as tf
 
     return ServedFunction({"x": tf.TensorSpec(shape, tf.float32, name="x")}, lambda x: {"y": call(x)}, trackables)
 
 
 def guarded() -> Any:  # noqa: ANN401 - a tf.Module
-    """`x` [batch, 3] → `scores`: a function within a function, with what training asserts, prints and checks."""
+    """Build a module: `x` [batch, 3] → `scores`.
+
+    It has nested functions and the assertions, prints and checks of training.
+    """
     import tensorflow as tf
 
     class Guarded(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
@@ -69,7 +75,7 @@ def guarded() -> Any:  # noqa: ANN401 - a tf.Module
 
 
 class CountsCalls(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Adds one to a variable at each call."""
+    """A layer that increments a variable at each call."""
 
     def build(self, shape: Any) -> None:  # noqa: ANN401 - Keras' own
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
@@ -85,7 +91,7 @@ def counting() -> keras.Model:
 
 
 class AlwaysTraining(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Calls a layer as in training, whatever it is told."""
+    """A layer that always calls another layer in training mode."""
 
     def __init__(self, layer: keras.layers.Layer, **options: Any) -> None:  # noqa: ANN401 - Keras' own
         super().__init__(**options)
@@ -96,12 +102,12 @@ class AlwaysTraining(keras.layers.Layer):  # type: ignore[misc]  # keras is unty
 
 
 def dropping() -> keras.Model:
-    """Dropout that cannot be switched off."""
+    """Build a model whose dropout cannot be disabled."""
     features = keras.Input((3,), name="features")
     return keras.Model(features, AlwaysTraining(keras.layers.Dropout(0.5, name="drop"), name="scores")(features))
 
 
 def normalising() -> keras.Model:
-    """A batch norm that takes the statistics of each request."""
+    """Build a model whose batch norm uses the statistics of each request."""
     features = keras.Input((3,), name="features")
     return keras.Model(features, AlwaysTraining(keras.layers.BatchNormalization(name="norm"), name="scores")(features))

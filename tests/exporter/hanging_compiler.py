@@ -1,4 +1,4 @@
-"""A compiler's process that takes a job and never answers."""
+"""A compiler process that accepts a job and never responds."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""`python -m tests.exporter.pictures`: make docs/images/export-*.{png,svg} again, of a real export of a real example.
+"""`python -m tests.exporter.pictures`: make docs/images/export-*.{png,svg} from a real export of an example.
 
-What a terminal shows, as a picture of text, and the report page as a browser shows it, in light and dark.
+They show the terminal output as text, and the report page in a browser in light and dark mode.
 """
 
 import os
@@ -24,16 +24,16 @@ COMMAND = (
     "--signature serving_default=tensor --signature examples=tf_example --serve-check --report report.html"
 )
 _COLUMNS = 112
-# Up to which height the page is shown, in CSS pixels.
+# The maximum height of the page's image, in CSS pixels.
 _HEIGHT = 1500
-# How rich moves the cursor: up a line, and over a line to write it anew.
+# The cursor movements of rich: up a line, and back to rewrite a line.
 _MOVES = re.compile(r"(\n|\x1b\[1A|\x1b\[2K|\r|\x1b\[\?25[lh])")
 
 
 def main() -> None:
     from examples.text_classifier.train import train
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the browser writes until it is gone
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the browser writes files until it has ended
         folder = Path(name)
         train(folder / "checkpoints")
         shown = run_in_terminal([str(Path(sys.executable).with_name("tpuserve")), *COMMAND.split()], folder)
@@ -45,12 +45,12 @@ def main() -> None:
 
 
 def run_in_terminal(command: list[str], folder: Path) -> str:
-    """What a terminal of _COLUMNS columns shows in the end."""
+    """Return the final screen of a terminal with _COLUMNS columns."""
     ours, theirs = pty.openpty()
-    # Training was in this process, and set up TensorFlow for it.
+    # Set TensorFlow's log level: training in this process set it up only here.
     environment = {
         **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TERM": "xterm-256color", "COLUMNS": str(_COLUMNS),
-        # The command runs in a folder of its own and imports the examples of this checkout.
+        # The command runs in a separate directory and imports the examples of this checkout.
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=theirs, stderr=theirs) as process:
@@ -64,7 +64,7 @@ def run_in_terminal(command: list[str], folder: Path) -> str:
 
 
 def settle(written: str) -> str:
-    """The lines that are left of them when all is written."""
+    """Return the lines that remain on the screen after all output."""
     lines, row = [""], 0
     for part in _MOVES.split(written):
         if part == "\n":
@@ -82,7 +82,7 @@ def settle(written: str) -> str:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how Linux tells of the end of a terminal
+    except OSError:  # Linux reports the end of a terminal as EIO
         return b""
 
 
@@ -90,7 +90,7 @@ def draw_terminal(text: str, to: Path) -> None:
     with open(os.devnull, "w") as nowhere:
         console = Console(width=_COLUMNS, record=True, file=nowhere, force_terminal=True)
         console.print(Text.from_ansi(text), soft_wrap=False)
-    # Without the fonts that it would fetch: the reader's own will do.
+    # Remove the downloaded fonts. The reader's fonts suffice.
     to.write_text(
         re.sub(r"\s*@font-face \{.*?\}", "", console.export_svg(title="tpuserve export", theme=MONOKAI), flags=re.S)
     )

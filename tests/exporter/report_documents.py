@@ -1,10 +1,10 @@
-"""JSON reports of exports, to make pages of: long names, several outputs, what did not fit."""
+"""JSON reports of exports for report pages: long names, several outputs, programs that do not fit."""
 
 from typing import Any
 
 
 def preflight(topology: str, size: int, needed_gib: int) -> dict[str, Any]:
-    """A program of so many rows, which fits on a v5e or does not."""
+    """Return the preflight of a program with `size` rows, which fits on the topology or does not."""
     fits = needed_gib < 15
     return {
         "part": "device", "topology": topology, "mesh": {"data": 1, "model": 1},
@@ -26,7 +26,7 @@ PIXEL = (
 
 
 def sample(name: str, expected: str | None = None, passed: bool | None = None, **shown: str) -> dict[str, Any]:
-    """An input of two classes, the second of which has a long name and comes first."""
+    """Return a sample with two classes. The second class has a long name and the highest score."""
     top = [
         {"index": 1, "label": "a class whose name is long enough to need a line or two of its own", "score": 0.93},
         {"index": 0, "label": None, "score": 0.07},
@@ -39,7 +39,7 @@ def sample(name: str, expected: str | None = None, passed: bool | None = None, *
 
 
 def samples() -> list[dict[str, Any]]:
-    """A picture answered as expected, a text that is not, and numbers without classes."""
+    """Return samples: an image with the expected class, a text with another class, and numbers without classes."""
     numbers = sample("row 0, made up", text="float32[1, 30]: [[0.1, 0.2, 0.3, ..., 0.4, 0.5, 0.6]]")
     numbers["prediction"] = {"top": [], "outputs": {"area": "float32[1, 1]: [[0.637]]"}}
     return [
@@ -50,7 +50,7 @@ def samples() -> list[dict[str, Any]]:
 
 
 def published() -> dict[str, Any]:
-    """A version with two outputs, one of which puts another class first now and then."""
+    """Return the report of a version with two outputs. One output sometimes ranks another class first."""
     output = {"max_abs_difference": 5.1e-3, "mean_abs_difference": 1.2e-5, "top1_agreement": 0.9921}
     layer = {"max_abs_difference": 0.0, "mean_abs_difference": 0.0, "top1_agreement": None}
     outputs = {"probabilities": output, "embeddings_of_the_last_but_one_layer_of_the_encoder": layer}
@@ -112,7 +112,7 @@ def published() -> dict[str, Any]:
 
 
 def together(topology: str, needed_gib: int | None) -> dict[str, Any]:
-    """All programs on a topology of a v6e's size, or nothing known of them."""
+    """Return the memory use of all programs on a topology with a v6e's memory, or unknown values."""
     names = ("needed", "weights", "batches", "temporary", "code")
     sizes = (5, 3, 1, 1, 0) if needed_gib is not None else (None,) * 5
     return {
@@ -127,7 +127,7 @@ def together(topology: str, needed_gib: int | None) -> dict[str, Any]:
 
 
 def restored() -> dict[str, Any]:
-    """Forty variables that fit, one that may be missing, and what was left out."""
+    """Return a restore report: forty matched variables, one that may be missing, and omitted values."""
     matched = [_variable(f"encoder/layer_{number}/self_attention/query/kernel", "matched") for number in range(40)]
     return {
         "variables": [*matched, _variable("head/kernel", "missing", allowed=True)],
@@ -140,7 +140,7 @@ def restored() -> dict[str, Any]:
 
 
 def refused() -> dict[str, Any]:
-    """An export that ended because the checkpoint did not fit."""
+    """Return the report of an export that failed because the checkpoint does not match."""
     variables = [_variable("head/kernel", "shape differs"), _variable("head/bias", "missing")]
     return {
         "ok": False,

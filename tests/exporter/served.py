@@ -1,4 +1,4 @@
-"""What an exported version answers, loaded in each of the two ways that SavedModels are."""
+"""The outputs of an exported version, loaded in both ways that SavedModels support."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def serve(version: Path, signature_name: str = "serving_default", /, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """In a session, as servers load it."""
+    """Run a signature in a session, like servers."""
     import tensorflow as tf
 
     graph = tf.Graph()
@@ -20,7 +20,7 @@ def serve(version: Path, signature_name: str = "serving_default", /, **inputs: n
 
 
 def serve_rows(version: Path, rows: np.ndarray) -> np.ndarray:
-    """As `serve`, of a version with one input and one output, whatever they are called."""
+    """Run a version with one input and one output, whatever their names."""
     from tests.exporter.written_graph import read_meta_graph
 
     (name,) = read_meta_graph(version).signature_def["serving_default"].inputs
@@ -29,7 +29,7 @@ def serve_rows(version: Path, rows: np.ndarray) -> np.ndarray:
 
 
 def call(version: Path, /, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """By Python, as scripts load it."""
+    """Run the version through tf.saved_model.load, like scripts."""
     import tensorflow as tf
 
     function = tf.saved_model.load(str(version)).signatures["serving_default"]

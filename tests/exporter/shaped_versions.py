@@ -1,4 +1,4 @@
-"""Version directories with device programs lowered from shapes alone: all that a preflight reads, of any size."""
+"""Version directories with device programs that are lowered from shapes alone, as large as a preflight test needs."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import numpy as np
 
 FOLDER = "assets.extra/tpuserve/programs/device"
 
-# A shape and a dtype; in an input's the first dimension is the rows'.
+# A shape and a dtype. The first dimension of an input is the number of rows.
 Shape = tuple[tuple[int, ...], Any]
 
 
@@ -22,7 +22,10 @@ def write_version(
     batch_sizes: Iterable[int],
     shard: Iterable[Mapping[str, Any]] = (),
 ) -> Path:
-    """`call` takes inputs and then weights, and returns a tuple. The SavedModel and the weights are left out."""
+    """Write a version without SavedModel and weights.
+
+    `call` takes the inputs and then the weights, and returns a tuple.
+    """
     (version / FOLDER).mkdir(parents=True)
     programs = {f"{FOLDER}/b{size}.jaxexport": _lower(call, size, inputs, weights) for size in batch_sizes}
     files = {name: bytes(program.serialize()) for name, program in programs.items()}
@@ -60,7 +63,7 @@ def _lower(
 
 
 def write_classifier(version: Path, batch_sizes: Iterable[int] = (1, 8)) -> Path:
-    """Two small layers."""
+    """Write a version with two small layers."""
     import jax
 
     def call(x: Any, kernel: Any, bias: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what jax traces with
@@ -71,7 +74,7 @@ def write_classifier(version: Path, batch_sizes: Iterable[int] = (1, 8)) -> Path
 
 
 def write_wide(version: Path, batch_sizes: Iterable[int] = (1024, 2048)) -> Path:
-    """Rows of 4 MiB: of the larger batch a v5e has room for one and not for two."""
+    """Write a version with rows of 4 MiB. A v5e can hold one of the larger batches, but not two."""
 
     def call(x: Any, kernel: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what jax traces with
         return (x @ kernel,)
@@ -81,7 +84,7 @@ def write_wide(version: Path, batch_sizes: Iterable[int] = (1024, 2048)) -> Path
 
 
 def write_mixed(version: Path) -> Path:
-    """Arguments of many ranks and dtypes, one of which is not read."""
+    """Write a version with arguments of many ranks and dtypes, including an unused argument."""
     import jax
 
     def call(x: Any, ids: Any, on: Any, kernel: Any, table: Any, filters: Any, scale: Any, unread: Any) -> Any:  # noqa: ANN401 - what jax traces with
@@ -100,7 +103,7 @@ def write_mixed(version: Path) -> Path:
 
 
 def write_lookup(version: Path, shard: Iterable[Mapping[str, Any]] = ()) -> Path:
-    """A table of 40 GiB, and a layer over the sum of some of its rows."""
+    """Write a version with a table of 40 GiB, and a layer over the sum of some of its rows."""
     import jax
 
     def call(ids: Any, table: Any, kernel: Any) -> tuple[Any, ...]:  # noqa: ANN401 - what jax traces with

@@ -1,4 +1,4 @@
-"""Signatures of a user's own, named on the exporter's command line as `tests.exporter.signature_functions:FUNCTION`."""
+"""User-defined signatures, named on the exporter's command line as `tests.exporter.signature_functions:FUNCTION`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ WORDS = ("zero", "one", "two")
 
 
 def words(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec], unit: float = 1) -> Made:
-    """`text` [batch], up to three words each, found in a table; those become the model's one input."""
+    """Return a signature of `text` [batch], up to three words each. A table maps them to the model's one input."""
     [(name, spec)] = inputs.items()
     keys = tf.constant(WORDS)
     table = tf.lookup.StaticHashTable(
@@ -37,7 +37,7 @@ def fails_when_traced(call: object, inputs: Mapping[str, tf.TensorSpec]) -> Made
 
 
 def lists(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec]) -> Made:
-    """Outputs without names."""
+    """Return a signature whose outputs have no names."""
     return lambda **given: list(call(**given).values()), dict(inputs), []  # type: ignore[return-value]  # on purpose
 
 
@@ -46,7 +46,7 @@ def nothing(call: object, inputs: object) -> None:
 
 
 def any_words(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec]) -> Made:
-    """`text` [batch], of as many words as the longest has, found in a table; refused where it is empty."""
+    """Return a signature of `text` [batch] of any length. A table maps the words, and empty texts are rejected."""
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(tf.constant(WORDS), tf.range(1, 1 + len(WORDS))), default_value=4
     )
@@ -59,7 +59,7 @@ def any_words(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str,
 
 
 def averaged(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec]) -> Made:
-    """The model asked twice, as with pictures and their mirror images."""
+    """Return a signature that averages two runs of the model, like test-time augmentation with mirrored images."""
 
     def run(**given: tf.Tensor) -> Mapping[str, tf.Tensor]:
         once, again = call(**given), call(**{name: -value for name, value in given.items()})

@@ -1,4 +1,4 @@
-"""All that can be wrong with a source or a command: what is said of it is what docs/exporting-errors.md shows."""
+"""Tests that every bad source or command fails as docs/exporting-errors.md shows."""
 
 import functools
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from tests.exporter.bad_inputs.sections import SECTIONS
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, when it saves
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # from Keras' saving code
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]
 
-# PyTorch's are run where it is (tests/exporter/pytorch).
+# The cases of PyTorch run in PyTorch's environment (tests/exporter/pytorch).
 CASES = [
     pytest.param(name, case, id=f"{name}: {case.title}")
     for name, section in SECTIONS.items()
@@ -28,7 +28,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def make(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The sources of a section, made once."""
+    """Return a function that makes the sources of a section once."""
 
     @functools.cache
     def made(name: str) -> Path:

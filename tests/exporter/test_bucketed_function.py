@@ -1,4 +1,4 @@
-"""A function made of functions of fixed sizes takes any number of rows up to the largest."""
+"""Tests for a function of any number of rows that consists of functions of fixed sizes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensor
 
 
 def _of_size(size: int) -> TensorFunction:
-    """Sums up each row, for so many rows and no others; and says which size it is."""
+    """Return a function that sums each row, for exactly `size` rows, and returns its size."""
     import tensorflow as tf
 
     def call(x: tf.Tensor, scale: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""The command as users start it: quick to help, quiet, interruptible, and readable on a terminal."""
+"""Tests for the command as users start it: fast help, quiet, interruptible, and readable on a terminal."""
 
 import io
 import itertools
@@ -56,7 +56,7 @@ def test_an_export_is_quiet_but_for_its_own_lines(tiny_checkpoint: Path, tmp_pat
 @pytest.mark.slow
 @pytest.mark.xdist_group(__name__)
 def test_a_terminated_export_cleans_up(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Stopped while it holds a hidden directory: a builder's model that never finishes tracing keeps it there."""
+    """Stop an export while it has a hidden directory: the builder's model never finishes tracing."""
     base = tmp_path / "tiny"
     stuck = ("--model", "tests.exporter.builders:stuck", "--allow-unused", "*")
     with subprocess.Popen(
@@ -85,7 +85,7 @@ def test_a_killed_export_leaves_nothing_that_a_server_sees_and_the_next_removes_
         run.kill()
     assert run.returncode == -signal.SIGKILL
     (left,) = base.iterdir()
-    assert left.name.startswith(".")  # servers go by numbers
+    assert left.name.startswith(".")  # servers load only numbered directories
     assert export(tiny_checkpoint, base, *TINY, "--batch-sizes", "1").code == 0
     assert [path.name for path in base.iterdir()] == ["1"]
 
@@ -112,7 +112,7 @@ def test_terminal_shows_steps_and_a_panel() -> None:
 
 
 class StepClock:
-    """Advances by the next of `seconds` at every second reading: from the begin of a step to its end."""
+    """A clock that advances by the next of `seconds` at every second reading: from the start of a step to its end."""
 
     def __init__(self, *seconds: float) -> None:
         self._readings = itertools.chain.from_iterable((0.0, taken) for taken in seconds)
@@ -178,7 +178,7 @@ def _exported() -> Exported:
 
 
 def test_the_working_directory_is_importable_for_builders_alone(tmp_path: Path) -> None:
-    """A module beside the user's checkpoint must not take the place of one of ours before it is asked for."""
+    """Check that a module in the user's directory cannot shadow the exporter's modules before the builder's import."""
     (tmp_path / "rich.py").write_text("raise SystemExit('imported what nobody named')")
     done = subprocess.run(
         [COMMAND, "--help"], cwd=tmp_path, env=os.environ.copy(), capture_output=True, encoding="utf-8", check=False

@@ -1,4 +1,4 @@
-"""Padded ids give what sparse ones give."""
+"""Tests that padded ids give the same result as sparse ids."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Data flow separates batch statistics from those of a row, random numbers from fixed ones, state from counters."""
+"""Tests that data flow separates batch from row statistics, random numbers from constants, and state from counters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ Tensor = Any
 
 
 def _look(call: Callable[[Tensor], Tensor], shape: tuple[int | None, ...] = (None, 6)) -> Dependence:
-    """Return what the result of `call`, a function within a function, depends on. Batches have 4 rows."""
+    """Return the dependence of the result of `call`, wrapped in a second function. Batches have 4 rows."""
     import tensorflow as tf
 
     inner = tf.function(call, autograph=False)
@@ -61,7 +61,7 @@ def _looped(x: Tensor) -> Tensor:
 
 
 def _of_powers(x: Tensor) -> Tensor:
-    """Centre an activation that is made of powers, as a softmax is."""
+    """Centre an activation that consists of powers, like a softmax."""
     import tensorflow as tf
 
     powers = tf.exp(-tf.square(x))
@@ -108,7 +108,7 @@ def test_averages_over_rows_are_found(call: Callable[[Tensor], Tensor]) -> None:
 
 
 def _fused_over_features(x: Tensor) -> Tensor:
-    """Normalise as layers of Keras 2 do, with rows as channels."""
+    """Normalise like Keras 2 layers, with rows as channels."""
     import tensorflow as tf
 
     rows = tf.shape(x)[0]
@@ -240,7 +240,7 @@ def test_averages_in_a_program_are_told_from_a_softmax_over_the_rows() -> None:
 
 @pytest.fixture
 def analysed_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the graphs that shapes are inferred for."""
+    """Return the sizes of the graphs whose shapes are inferred. The list grows during the test."""
     from tpuserve_exporter.dataflow import dependence
 
     sizes_bytes: list[int] = []

@@ -1,4 +1,4 @@
-"""Which fixed shapes a model gets programs for."""
+"""Tests for the choice of the fixed shapes that become programs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lowering itself: that it tries its private interfaces first, and the emulation of a TPU's products."""
+"""Tests for lowering: its check of private interfaces, and the emulation of a TPU's products."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def test_interfaces_that_have_changed_are_told_by_version(tried_anew: None, monk
 
     lowering.check_lowering()
     lowering.check_lowering.cache_clear()
-    monkeypatch.setattr(export, "Exported", lambda **fields: None)  # another JAX takes other fields
+    monkeypatch.setattr(export, "Exported", lambda **fields: None)  # another JAX has other fields
     with pytest.raises(CannotLower, match=r"cannot be lowered with tensorflow 2\.\d+\.\d+, jax 0\.\d+\.\d+, jaxlib"):
         lowering.check_lowering()
 
@@ -58,7 +58,7 @@ def test_products_are_of_operands_rounded_to_bfloat16() -> None:
     rounded = lowering.run_program(lowering.round_products(program), [x, w])
     np.testing.assert_allclose(rounded[0], in_bfloat16(x) @ in_bfloat16(w), rtol=1e-6)
     assert abs(rounded[0] - plain[0]).max() > 1e-3
-    np.testing.assert_array_equal(rounded[1], plain[1])  # it asks for more
+    np.testing.assert_array_equal(rounded[1], plain[1])  # requests the highest precision
     assert abs(rounded[2] - plain[2]).max() > 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Versions with device programs in the real server: the host's work on the CPU, the rest through PJRT."""
+"""Tests for device programs in the real server: host parts on the CPU, device parts through PJRT."""
 
 import io
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tpuserve_client import Client
 pytestmark = [
     pytest.mark.xdist_group(__name__),
     pytest.mark.slow,
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

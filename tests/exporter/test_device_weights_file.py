@@ -1,4 +1,4 @@
-"""`weights.safetensors` as it is written: the library reads it, it can be mapped, and it is written value by value."""
+"""Tests for `weights.safetensors`: the library can read and map it, and the writer holds one value at a time."""
 
 import weakref
 from pathlib import Path

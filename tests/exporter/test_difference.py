@@ -1,4 +1,4 @@
-"""What counts as the same answer."""
+"""Tests for the comparison of outputs."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""The digits example trains as on TPU: it learns, goes on where it stopped, and looks for a TPU without waiting."""
+"""Tests that the digits example trains like on TPU: it learns, resumes, and does not wait for a missing TPU."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A disk that is full at any moment of an export: exit code 5 with what was needed, and nothing left behind."""
+"""Tests for a full disk at any moment of an export: exit code 5, the required space, and no files left behind."""
 
 import errno
 import resource
@@ -12,7 +12,7 @@ from tpuserve_exporter.destinations.disk_errors import disk_errors
 from tpuserve_exporter.errors import PublishFailed, SourceUnreadable
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
-# `hidden/kernel` takes 1.2 MB, all else is less than 300 kB.
+# `hidden/kernel` takes 1.2 MB, and all other files take less than 300 kB.
 WIDE = ("--model", "tests.exporter.builders:tiny", "--model-arg", "units=100000", "--batch-sizes", "1")
 
 
@@ -26,13 +26,13 @@ def wide_checkpoint(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def largest_file() -> Iterator[Callable[[int], None]]:
-    """Files beyond so many bytes cannot be written by this process, as with `ulimit -f`; undone at the end."""
+    """Limit the file size of this process in bytes, like `ulimit -f`. Restore the limit at the end."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-# saved_model.pb is among the first to be too large, then the variables.
+# The first limit stops saved_model.pb, the second the variables.
 @pytest.mark.parametrize("limit", [4_000, 900_000])
 def test_a_file_that_cannot_be_written_whole_ends_the_export_with_what_was_needed(
     export: Callable[..., Finished],

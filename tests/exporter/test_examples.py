@@ -1,4 +1,4 @@
-"""The examples are found without their frameworks, and what is served otherwise than the source answers is seen."""
+"""Tests that the examples are found without their frameworks and that they report outputs that differ."""
 
 import json
 import subprocess

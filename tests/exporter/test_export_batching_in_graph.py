@@ -1,4 +1,4 @@
-"""`tpuserve export --batching in-graph`: calls that come at the same time share a run of the device part."""
+"""Tests for `tpuserve export --batching in-graph`: concurrent calls share a run of the device part."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from tests.exporter.written_graph import nodes, read_meta_graph
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 
@@ -32,7 +32,7 @@ def test_the_device_part_is_what_is_batched(export: Export, tensorflow: None, tm
     meta_graph = read_meta_graph(tmp_path / "m/1")
     [device] = meta_graph.meta_info_def.function_aliases
     batching = [node for node in nodes(meta_graph) if node.op == "BatchFunction"]
-    assert len(batching) >= 2  # of each signature
+    assert len(batching) >= 2  # at least one per signature
     for node in batching:
         settings = (node.attr[name].i for name in ("num_batch_threads", "batch_timeout_micros", "max_enqueued_batches"))
         assert (*settings, list(node.attr["allowed_batch_sizes"].list.i)) == (3, 500, 7, [2, 4])
@@ -45,7 +45,7 @@ def test_the_device_part_is_what_is_batched(export: Export, tensorflow: None, tm
     with ThreadPoolExecutor(8) as callers:
         answers = list(callers.map(lambda row: loaded(tf.constant(row[None]))["scores"].numpy(), rows))
     np.testing.assert_allclose(np.concatenate(answers), expected, atol=1e-6)
-    # More rows than the largest batch are split, not refused.
+    # The graph splits more rows than the largest batch instead of rejecting them.
     np.testing.assert_allclose(loaded(tf.constant(rows[:9]))["scores"].numpy(), expected[:9], atol=1e-6)
 
 

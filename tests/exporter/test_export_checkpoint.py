@@ -1,4 +1,4 @@
-"""A TF2 checkpoint becomes a version, or an explanation."""
+"""Tests that a TF2 checkpoint becomes a version or an error that explains why."""
 
 import hashlib
 import shutil
@@ -32,7 +32,7 @@ def test_digits_checkpoint_becomes_version_1_that_a_session_serves(
     _, held_out = data.load()
     probabilities = serve(tmp_path / "digits/1", image=held_out.images)["probabilities"]
     assert probabilities.dtype == np.float32
-    assert np.mean(probabilities.argmax(axis=1) == held_out.labels) > 0.8  # trained weights, not fresh ones
+    assert np.mean(probabilities.argmax(axis=1) == held_out.labels) > 0.8  # trained weights, not initial weights
 
 
 def test_manifest_describes_the_version(export: Export, digits_checkpoint: Path, tmp_path: Path) -> None:
@@ -232,6 +232,6 @@ def _convolution_dtypes(version: Path) -> set[str]:
 
 
 def _serve(version: Path, **inputs: np.ndarray) -> np.ndarray:
-    """The one output."""
+    """Return the only output."""
     (output,) = call(version, **inputs).values()
     return output

@@ -1,4 +1,4 @@
-"""What keeps a version from being published, and what is only said of it."""
+"""Tests for the checks that prevent publication and for those that only warn."""
 
 import signal
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_a_report_that_cannot_be_written_is_refused_at_once(
 
 
 def test_a_report_that_fails_in_the_end_hides_no_outcome(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    full = Path("/dev/full")  # opens, and takes nothing
+    full = Path("/dev/full")  # opens, but every write fails
     finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--report", full)
     assert (finished.code, "Published version 1" in finished.out) == (0, True)
     assert "warning: cannot write /dev/full: No space left on device" in finished.err
@@ -178,7 +178,7 @@ def test_a_repeated_row_counts_once(export: Export, tiny_checkpoint: Path, tmp_p
     assert finished.code == 0, finished.err
     manifest = read_manifest(tmp_path / "tiny/1")
     assert manifest["parity"]["rows"] == 1
-    assert manifest["signatures"]["serving_default"]["rows_independent"] is True  # made-up rows beside it
+    assert manifest["signatures"]["serving_default"]["rows_independent"] is True  # compared with made-up rows
 
 
 def test_a_base_that_cannot_be_written_is_explained(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:

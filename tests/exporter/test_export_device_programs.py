@@ -1,4 +1,4 @@
-"""`tpuserve export --device-programs`: programs that answer as the source does, with weights beside them."""
+"""Tests for `tpuserve export --device-programs`: the programs and their weights match the source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from tpuserve_exporter.version.loaded_model import open_session
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 
@@ -34,7 +34,7 @@ def save(path: Path, model: Any) -> Path:  # noqa: ANN401 - a Keras model
 
 
 def run_program(version: Path, part: str, index: int, inputs: list[Any]) -> list[Any]:
-    """As any PJRT client can: by public interfaces and the manifest alone."""
+    """Run a program with only public interfaces and the manifest, like any PJRT client."""
     device = read_manifest(version)["device"]
     described = device["parts"][part]
     program = jax_export.deserialize(bytearray((version / described["programs"][index]["file"]).read_bytes()))
@@ -75,7 +75,7 @@ def test_a_program_tells_nothing_of_the_machine_and_is_the_same_again(
     model = save(tmp_path / "model.keras", device_builders.recurrent())
     assert export(model, tmp_path / "m", *PROGRAMS).code == 0
     program = (tmp_path / "m/1/assets.extra/tpuserve/programs/device/b4.jaxexport").read_bytes()
-    assert b"lstm" in program  # what profiles show
+    assert b"lstm" in program  # names for profiles
     assert b".py" not in program
     assert export(model, tmp_path / "m", *PROGRAMS).code == 0
     assert not (tmp_path / "m/2").exists()
@@ -148,7 +148,7 @@ def test_what_the_host_does_is_cut_from_what_the_device_does(export: Export, ten
     with open_session(version / path) as session:
         after = session.signatures["classes/after"]
         assert (list(after.inputs), list(after.outputs)) == (["area", "probabilities"], ["classes", "scores"])
-    # Of the model's weights, nothing.
+    # The host part has none of the model's weights.
     kept = tf.train.list_variables(str(version / path / "variables/variables"))
     assert [name for name, _ in kept] == ["_CHECKPOINTABLE_OBJECT_GRAPH"]
 
@@ -209,7 +209,7 @@ def test_a_tpus_products_are_emulated_on_request(tensorflow: None, tmp_path: Pat
     found = numerics["signatures"]["serving_default"]["outputs"]["scores"]
     assert 1e-6 < found["max_abs_difference"] < 0.02
     assert read_manifest(tmp_path / "m/1")["parity"]["max_abs_difference"] < 1e-6
-    # What was emulated is nothing that another version would have.
+    # The emulation is not part of the version, so the second export finds no change.
     again = api.export(model, tmp_path / "m", device_programs=True, batch_sizes=(1, 4), progress=False)
     assert not again.published
 

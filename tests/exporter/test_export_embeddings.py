@@ -1,4 +1,4 @@
-"""Checkpoints of tf.tpu.experimental.embedding.TPUEmbedding become versions, or an explanation."""
+"""Tests that checkpoints of tf.tpu.experimental.embedding.TPUEmbedding become versions or errors that explain why."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ POOLED = (
 
 @pytest.fixture(scope="module")
 def tables(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What training with TPUEmbedding saves: a table with Adam's state, beside a model and the step."""
+    """Save the files of a training with TPUEmbedding: a table with Adam's state, a model and the step."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""`--example INPUT=EXPECTED` asks the version from the bytes of a file on, and a wrong answer ends the export."""
+"""Tests for `--example INPUT=EXPECTED`: it runs the version on a file's bytes, and a wrong output ends the export."""
 
 import json
 import struct
@@ -31,7 +31,7 @@ PHOTO = ("--signature", "serving_default=tensor", "--signature", "photo=image_by
 
 
 def brightest() -> keras.Model:
-    """`image` [batch, 8, 8, 3] of 0..255 → `probabilities` [batch, 3]: the share of each colour."""
+    """Build a model of the share of each colour: `image` [batch, 8, 8, 3] of 0..255 → `probabilities` [batch, 3]."""
     image = keras.Input((8, 8, 3), name="image")
     mean = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(image))
     return keras.Model(image, keras.layers.Softmax(name="probabilities")(mean))
@@ -39,7 +39,7 @@ def brightest() -> keras.Model:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, labels, and a picture of each colour."""
+    """Write a model, labels, and an image of each colour."""
     path = tmp_path_factory.mktemp("colours")
     brightest().save(path / "colours.keras")
     (path / "labels.txt").write_text("\n".join(LABELS) + "\n")

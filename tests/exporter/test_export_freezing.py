@@ -1,4 +1,4 @@
-"""--freeze on the command line: what is written, told and refused."""
+"""Tests for --freeze on the command line: its results, messages and refusals."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +9,7 @@ import pytest
 from tests.exporter import builders, freezable
 from tests.exporter.conftest import Finished, read_manifest
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning"
-)  # Keras' own, when it saves
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # from Keras' saving code
 Export = Callable[..., Finished]
 
 

@@ -1,4 +1,4 @@
-"""Pixel values that an image signature feeds a model, and their comparison with the pixels of a file."""
+"""Tests for the pixel values that an image signature feeds to a model, and their comparison with a file's pixels."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ PIXELS = np.random.default_rng(1).integers(0, 256, (2, 6, 8, 3), np.uint8)
 
 
 def save(path: Path, *before: keras.layers.Layer, shape: tuple[int, ...] = (6, 8, 3)) -> keras.Model:
-    """`image` → `same`: the pixel values after the layers `before`, as every output element is one of them."""
+    """Save a model of `image` → `same`: each output element is a pixel value after the layers `before`."""
     image = keras.Input(shape, name="image")
     value = image
     for layer in before:
@@ -78,7 +78,7 @@ def test_the_scale_is_asked_for(
 
 
 def prepare(mode: str) -> np.ndarray:
-    """As keras.applications prepares images."""
+    """Prepare images like keras.applications."""
     if mode in ("none", "0..1"):
         return PIXELS.astype(np.float32) / (255 if mode == "0..1" else 1)
     mode = "tf" if mode == "-1..1" else mode
@@ -118,7 +118,7 @@ def test_values_that_integers_cannot_hold_are_refused(
 
 
 class Answers:
-    """Answers each question the same."""
+    """A model that returns constant outputs."""
 
     def __init__(self, value: float) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""--int8: weights of 8 bits of Keras models, within a tolerance of their own; and what it is not for."""
+"""Tests for --int8: 8-bit weights of Keras models with a separate tolerance, and its limits."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +10,7 @@ import pytest
 from tests.exporter import builders, freezable
 from tests.exporter.conftest import Finished, read_manifest
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning"
-)  # Keras' own, when it saves
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # from Keras' saving code
 Export = Callable[..., Finished]
 
 
@@ -65,7 +63,7 @@ def test_other_kinds_of_sources_are_refused(export: Export, tmp_path: Path) -> N
 
 
 def test_another_class_in_too_many_rows_is_no_parity(export: Export, tmp_path: Path) -> None:
-    """Each class' score is within the tolerance, and which is the largest is left to chance."""
+    """Check scores that are all within the tolerance, but whose largest is random."""
     features = keras.Input((64,), name="features")
     model = keras.Model(features, keras.layers.Dense(50, name="scores")(features))
     random = np.random.default_rng(1)

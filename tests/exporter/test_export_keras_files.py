@@ -1,4 +1,4 @@
-"""Keras files of either Keras, whole or weights alone: what fits is served, what does not is told, all of it."""
+"""Tests for Keras 2 and Keras 3 files, whole or weights alone: matching files are served, mismatches are all listed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.exporter.test_weights_choice import ROWS
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, when it saves
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # from Keras' saving code
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]
 
@@ -27,7 +27,7 @@ def model_option(name: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`builders.tiny` after three steps with `use_ema`, in every format of Keras 3's."""
+    """Save `builders.tiny` after three steps with `use_ema`, in every format of Keras 3."""
     import keras
 
     model = builders.tiny()
@@ -57,7 +57,7 @@ def files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_that_does_not_fit_is_listed(
     export: Export, files: Path, tmp_path: Path, name: str, builder: str, problems: list[str]
 ) -> None:
-    """By place, Keras 3's layout calls the third layer's weights missing, not the second's; no less is listed."""
+    """Check Keras 3's layout by position: it reports the third layer's weights as missing, and the list is complete."""
     finished = export(files / name, tmp_path / "tiny", *model_option(builder.split()[0]), *builder.split()[1:])
     assert finished.code == 2, finished.err
     table = " ".join(finished.err.split())
@@ -107,7 +107,10 @@ def test_averages_that_the_optimizer_kept_are_taken(
 def test_names_that_keras_wrote_in_parts_are_read(
     export: Export, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it does in the older layout where a list of them is longer than an attribute can be: hundreds of layers."""
+    """Read a list of names that Keras splits.
+
+    The older layout does so for hundreds of layers, when the list exceeds the limit of an HDF5 attribute.
+    """
     import keras
 
     model = keras.saving.load_model(files / "tiny.keras")
@@ -161,7 +164,7 @@ def test_a_lambda_is_run_on_request(export: Export, tensorflow: None, tmp_path: 
 def keras_2_files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tf_keras
 
-    tf_keras.layers.Dense(1).build((1,))  # the model's layers do not count from the start
+    tf_keras.layers.Dense(1).build((1,))  # shifts the numbering of the model's layers
     layers = [tf_keras.layers.Dense(4, "relu"), tf_keras.layers.Dense(2)]
     model = tf_keras.Sequential([tf_keras.Input((3,)), *layers])
     directory = tmp_path_factory.mktemp("keras2")
@@ -180,7 +183,7 @@ def keras_2_files(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def keras_2_operations(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`ops.h5`, a model of Keras 2 with operations on tensors between its layers; `ops.npy`, its answer to ROWS."""
+    """Save `ops.h5`, a Keras 2 model with tensor operations between layers, and `ops.npy`, its output for ROWS."""
     import tensorflow as tf
     import tf_keras
 

@@ -1,4 +1,4 @@
-"""Keras 3 models that were trained on JAX are served by TensorFlow."""
+"""Tests that TensorFlow serves Keras 3 models that were trained on JAX."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tests.exporter.served import call
 
 pytestmark = [
     pytest.mark.xdist_group("exporter"),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

@@ -1,4 +1,4 @@
-"""Checkpoints of models that are no Keras 3 model: a tf.Module, and Keras 2's."""
+"""Tests for checkpoints of models other than Keras 3: a tf.Module, and Keras 2."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_module_is_served_by_its_input_signature(export: Export, tensorflow: N
 
 def test_a_module_without_input_signature_is_told_its_inputs(export: Export, tensorflow: None, tmp_path: Path) -> None:
     trained = builders.lazy_module()
-    expected = trained(ROWS).numpy()  # makes its variables
+    expected = trained(ROWS).numpy()  # creates its variables
     source = save(tmp_path / "run", model=trained)
     finished = export(source, tmp_path / "lazy", *model_option("lazy_module"))
     assert finished.code == 2

@@ -1,4 +1,4 @@
-"""Orbax checkpoints of JAX models become versions that answer as JAX does."""
+"""Tests that Orbax checkpoints of JAX models become versions that match JAX."""
 
 import os
 import subprocess
@@ -23,7 +23,10 @@ ROWS = np.random.default_rng(5).random((2, 3)).astype(np.float32)
 
 @pytest.fixture(scope="session")
 def scorer_state(tensorflow: None) -> dict[str, Any]:
-    """What a run with Flax linen and Optax keeps: parameters, statistics, an average, the optimizer's state, a step."""
+    """Return the state of a Flax linen and Optax run.
+
+    It has parameters, statistics, an average, optimizer state and a step.
+    """
     import jax
     import optax
 
@@ -42,7 +45,7 @@ def scorer_state(tensorflow: None) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def scorer_steps(scorer_state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CheckpointManager's directory with steps 5 and 10."""
+    """Save a CheckpointManager's directory with steps 5 and 10."""
     import orbax.checkpoint as ocp
 
     directory = tmp_path_factory.mktemp("orbax") / "steps"
@@ -100,7 +103,7 @@ def test_an_nnx_model_is_made_without_values(export: Export, tensorflow: None, t
 
 
 def test_inputs_and_outputs_have_the_names_of_the_function(export: Export, tensorflow: None, tmp_path: Path) -> None:
-    """An item of a step, saved under a name; both inputs have the rows."""
+    """Export a named item of a step. The rows are the first dimension of both inputs."""
     import orbax.checkpoint as ocp
 
     kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -135,7 +138,7 @@ def test_a_program_for_each_batch_size_where_rows_cannot_be_free(
 
 
 def test_a_tree_of_haiku_keeps_its_names_everywhere(export: Export, tensorflow: None, tmp_path: Path) -> None:
-    """From a checkpoint and from memory: in the report, the variables, the programs and their weights."""
+    """Export from a checkpoint and from memory. The report, variables, programs and weights use the same names."""
     import jax
 
     from tests.exporter.flax_builders import haiku_like

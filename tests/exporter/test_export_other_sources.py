@@ -1,4 +1,4 @@
-"""Keras files and existing SavedModels become versions."""
+"""Tests that Keras files and existing SavedModels become versions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.exporter.served import serve
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 
@@ -120,7 +120,7 @@ def test_saved_model_is_taken_over_with_its_signatures(export: Export, tensorflo
     assert manifest["signatures"]["scale"]["rows_independent"] is True
     assert (version / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
     served = serve(version, word=np.array([b"two", b"unknown"], object))
-    np.testing.assert_array_equal(served["number"], [2, -1])  # its asset came along
+    np.testing.assert_array_equal(served["number"], [2, -1])  # the export copied its asset
 
 
 def test_exported_version_can_be_exported_again(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -189,7 +189,8 @@ def test_of_the_sources_warmup_requests_predictions_are_kept(export: Export, ten
     assert finished.code == 0, finished.out
     assert finished.document["warmup_records"] == 1
     assert "1 warm-up request(s) are no predictions and were left out" in finished.document["warnings"]
-    framing = 16  # of a TFRecord: the length, and a checksum of each
+    # framing of a TFRecord: the length, and two checksums
+    framing = 16
     assert len((tmp_path / "lookup/1" / WARMUP).read_bytes()) == kept.ByteSize() + framing
 
 
@@ -225,7 +226,7 @@ def test_strings_that_all_get_one_answer_leave_independence_unchecked(
     export: Export, tensorflow: None, tmp_path: Path
 ) -> None:
     source = _save_module(tmp_path / "source")
-    finished = export(source, tmp_path / "lookup")  # none of the made-up words is in the vocabulary
+    finished = export(source, tmp_path / "lookup")  # the vocabulary has none of the made-up words
     assert "rows of serving_default all get one answer" in finished.out
     assert read_manifest(tmp_path / "lookup/1")["signatures"]["serving_default"]["rows_independent"] is False
     np.savez(tmp_path / "samples.npz", word=np.array(["one", "two"]), x=np.ones((2, 2)))
@@ -237,7 +238,7 @@ def test_strings_that_all_get_one_answer_leave_independence_unchecked(
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_strings_that_mix_are_found_out(export: Export, tensorflow: None, tmp_path: Path, rows: int) -> None:
-    """With made-up rows, and with one real row among made-up ones."""
+    """Test made-up rows, and one real row with made-up rows."""
     import tensorflow as tf
 
     module = tf.Module()
@@ -311,7 +312,7 @@ def _save_warmup(source: Path, logs: list[Any]) -> None:
 
 
 def _save_module(path: Path) -> Path:
-    """A lookup table with an asset, and a second signature of floats."""
+    """Save a lookup table with an asset, and a second signature of floats."""
     import tensorflow as tf
 
     vocabulary = path.parent / "vocabulary.txt"
@@ -333,7 +334,7 @@ def _save_module(path: Path) -> Path:
 
 
 def _save_tf1(path: Path) -> Path:
-    """A classifier of tf.Examples, and a signature that hands out a reference variable, which Python cannot load."""
+    """Save a classifier of tf.Examples, and a signature that returns a reference variable, which Python cannot load."""
     import tensorflow as tf
 
     v1, graph = tf.compat.v1, tf.Graph()

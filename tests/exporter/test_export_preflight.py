@@ -1,4 +1,4 @@
-"""`tpuserve export --tpu`: what the preflight found is in the version and in its reports, or ends the export."""
+"""Tests for `tpuserve export --tpu`: the preflight's findings are in the version and its reports or end the export."""
 
 import importlib.util
 import re
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("libtpu") is None, reason="libtpu, for Linux on x86-64, is not installed"
     ),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 
@@ -52,7 +52,7 @@ def test_a_version_carries_what_its_programs_take_on_a_tpu(
     assert re.search(rf"device programs +2 for batches of 1, 4; lowered with jax {re.escape(jax.__version__)}", told)
     assert re.search(r"on v5e:2x2 +all together: fits, over --mesh data=2,model=2", told)
     again = export(digits_checkpoint, tmp_path / "m", *DIGITS, "--device-programs", "--shard", rule)
-    assert "Version 1 already holds exactly this" in again.out  # compile times tell no versions apart
+    assert "Version 1 already holds exactly this" in again.out  # compile times do not distinguish versions
 
 
 def test_a_model_that_fits_nowhere_is_not_published_where_that_was_asked(

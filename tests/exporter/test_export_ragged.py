@@ -1,4 +1,4 @@
-"""Ragged inputs and outputs become values and row splits, whatever kind of source they come from."""
+"""Tests that ragged inputs and outputs become values and row splits, for every kind of source."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def publish(source: Any, base: Path, **options: Any) -> Path:  # noqa: ANN401 - 
 
 
 def call(version: Path, **inputs: Any) -> Any:  # noqa: ANN401 - arrays
-    """As servers run it: in a session."""
+    """Run a version in a session, like servers."""
     with open_session(version) as session:
         return session.run(session.signatures["serving_default"], inputs)
 
@@ -36,7 +36,7 @@ def pair_of(version: Path, side: str, name: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def save_bags(path: Path, output: str = "ragged") -> Path:
-    """`ids` ragged [rows, ?] and `scale` [rows] to sums of rows of a table, saved by TensorFlow alone."""
+    """Save a model with TensorFlow alone: `ids` ragged [rows, ?] and `scale` [rows] → sums of a table's rows."""
     import tensorflow as tf
 
     class Bags(tf.Module):  # type: ignore[misc]  # tensorflow is untyped
@@ -50,7 +50,7 @@ def save_bags(path: Path, output: str = "ragged") -> Path:
             return {"sum": tf.reduce_sum(taken, axis=1) * scale[:, None], "doubled": doubled}
 
     module = Bags()
-    # Traced for other dtypes, too: of its traces the one that is served counts.
+    # A trace for other dtypes: only the served trace counts.
     module(tf.ragged.constant([[1]], tf.int64), tf.constant([1.0]))
     specs = tf.RaggedTensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.float32, name="scale")
     tf.saved_model.save(module, str(path), signatures=module.__call__.get_concrete_function(*specs))
@@ -120,7 +120,7 @@ def test_a_ragged_input_of_keras_is_no_dense_one(tmp_path: Path) -> None:
 
 
 def words() -> ServedFunction:
-    """Strings of two ragged dimensions, and how many there are in each row."""
+    """Return a function of strings with two ragged dimensions, which counts the strings of each row."""
     import tensorflow as tf
 
     def count(words: Any) -> dict[str, Any]:  # noqa: ANN401 - a ragged tensor

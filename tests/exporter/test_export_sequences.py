@@ -1,4 +1,4 @@
-"""`tpuserve export --sequence-buckets`: what it checks, what it writes, and that the server takes it up."""
+"""Tests for `tpuserve export --sequence-buckets`: its checks, its files, and their use by the server."""
 
 from collections.abc import Callable
 from pathlib import Path

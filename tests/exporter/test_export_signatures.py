@@ -1,4 +1,4 @@
-"""`tpuserve export --signature`: host parts around the one device part, each compared with the source."""
+"""Tests for `tpuserve export --signature`: host parts around the one device part, each compared with the source."""
 
 import io
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.exporter.written_graph import nodes, read_meta_graph
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 
@@ -30,7 +30,7 @@ LABELS = ("cat", "dog", "owl")
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`image` [batch, 6, 8, 3] → `probabilities` [batch, 3], `area` [batch, 1]."""
+    """Save a model: `image` [batch, 6, 8, 3] → `probabilities` [batch, 3], `area` [batch, 1]."""
     path = tmp_path_factory.mktemp("pictures") / "pictures.keras"
     builders.pictures().save(path)
     return path
@@ -73,12 +73,12 @@ def test_several_signatures_share_one_device_part(export: Export, pictures: Path
     [(function, alias)] = meta_graph.meta_info_def.function_aliases.items()
     assert alias == "tpu_func"
     assert holders_of_weights(meta_graph) == {function}
-    assert callers(meta_graph, function) >= 5  # and no host operation is within it
+    assert callers(meta_graph, function) >= 5  # and the function contains no host operation
     assert not {"DecodeImage", "ParseExampleV2"} & operations(meta_graph, function)
     signatures = read_manifest(version)["signatures"]
     assert signatures["classes"]["inputs"] == {"inputs": {"dtype": "string", "shape": [None]}}
     assert all(one["rows_independent"] for one in signatures.values())
-    # The server, and whoever checks, takes the fingerprint for that of the rewritten file.
+    # The fingerprint must match the rewritten file, because the server and other tools verify it.
     tf.saved_model.experimental.read_fingerprint(str(version)).singleprint()
 
     image = np.random.default_rng(0).random((2, 6, 8, 3)).astype(np.float32)
@@ -103,7 +103,7 @@ def test_image_bytes_are_decoded_resized_and_normalised(export: Export, pictures
     np.testing.assert_allclose(
         served["probabilities"], load_model(pictures)(normalised.astype(np.float32))["probabilities"], atol=1e-5
     )
-    # No signature was called serving_default: requests that name none get the first.
+    # No signature is named serving_default, so requests without a name get the first signature.
     assert set(read_manifest(tmp_path / "m/1")["signatures"]) == {"photo", "serving_default"}
 
 
@@ -139,7 +139,8 @@ def test_the_middle_of_an_image_is_taken(export: Export, tmp_path: Path, crop: f
     raw = [np.random.default_rng(2).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
     served = serve(tmp_path / "m/1", "photo", image_bytes=np.array([png(one) for one in raw], object))["same"]
     boxes = {1.0: [(2, 0, 18, 12), (0, 3, 16, 15)], 0.5: [(6, 3, 14, 9), (4, 6, 12, 12)]}[crop]
-    boxes += [(0, 0, 16, 12) if crop == 1 else (4, 3, 12, 9), (0, 0, 1, 1)]  # in PIL's order: left, top, right, bottom
+    # PIL's order: left, top, right, bottom
+    boxes += [(0, 0, 16, 12) if crop == 1 else (4, 3, 12, 9), (0, 0, 1, 1)]
     taken = [Image.fromarray(one).crop(box) for one, box in zip(raw, boxes, strict=True)]
     expected = [np.asarray(one.resize((8, 6), Image.Resampling.NEAREST)) for one in taken]
     np.testing.assert_array_equal(served, np.stack(expected))
@@ -259,7 +260,7 @@ def test_labels_that_do_not_fit_are_refused(
 
 
 def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Export, tmp_path: Path) -> None:
-    """`embedding` is floats of [batch, 4], beside `score`."""
+    """Check that `embedding`, floats of [batch, 4], is not mistaken for scores."""
     builders.named_parts().save(tmp_path / "parts.keras")
     finished = export(tmp_path / "parts.keras", tmp_path / "m", "--signature", "c=classify")
     assert (finished.code, "which output is it, embedding? Say so: scores=NAME" in finished.err) == (2, True)
@@ -316,7 +317,7 @@ def callers(meta_graph: MetaGraphDef, function: str) -> int:
 
 
 def holders_of_weights(meta_graph: MetaGraphDef) -> set[str]:
-    """Functions that compute with variables."""
+    """Return the functions that compute with variables."""
     return {
         one.signature.name
         for one in meta_graph.graph_def.library.function

@@ -1,4 +1,4 @@
-"""A TF1 checkpoint and the function that builds its graph become a version, or an explanation."""
+"""Tests that a TF1 checkpoint and its graph function become a version or an error that explains why."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ MLP = ("--model", "tests.exporter.tf1_graphs:mlp", *FEATURES)
 
 @pytest.fixture(scope="module")
 def checkpoint(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tf1_graphs.mlp` after twenty steps of Adam."""
+    """Return a checkpoint of `tf1_graphs.mlp` after twenty steps of Adam."""
     from tests.exporter import tf1_graphs
 
     return tf1_graphs.train(tmp_path_factory.mktemp("tf1") / "model.ckpt")
@@ -26,7 +26,7 @@ def checkpoint(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def averaged(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, with moving averages of its variables."""
+    """Return the same checkpoint with moving averages of its variables."""
     from tests.exporter import tf1_graphs
 
     return tf1_graphs.train(tmp_path_factory.mktemp("averaged") / "model.ckpt", averages=True)
@@ -165,7 +165,7 @@ def _value(checkpoint: Path, name: str) -> np.ndarray:
 
 
 def _logits(checkpoint: Path, features: np.ndarray, suffix: str = "") -> np.ndarray:
-    """The model in numpy, from the values in the checkpoint."""
+    """Compute the model in numpy from the values in the checkpoint."""
     kernels = {name: _value(checkpoint, f"mlp/{name}{suffix}") for name in ("hidden/kernel", "logits/kernel")}
     biases = {name: _value(checkpoint, f"mlp/{name}{suffix}") for name in ("hidden/bias", "logits/bias")}
     hidden = np.maximum(features @ kernels["hidden/kernel"] + biases["hidden/bias"], 0)

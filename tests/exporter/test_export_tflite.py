@@ -1,4 +1,4 @@
-"""`tpuserve export --also tflite`: converted from the device part, and checked with LiteRT as the SavedModel is."""
+"""Tests for `tpuserve export --also tflite`: converted from the device part, and checked with LiteRT."""
 
 import importlib.util
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tpuserve_client import Client
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 
@@ -43,7 +43,7 @@ def test_the_model_for_litert_is_checked_and_listed(export: Export, tiny: Path, 
 
     requests = (tmp_path / "m/1/assets.extra/tf_serving_warmup_requests").read_bytes()
     assert b"serving_default" in requests
-    assert b"examples" not in requests  # a server that runs model.tflite would not load with them
+    assert b"examples" not in requests  # a server that runs model.tflite would fail to load with them
 
     interpreter = Interpreter(str(tmp_path / "m/1/model.tflite"))
     assert list(interpreter.get_signature_list()) == ["serving_default"]
@@ -62,7 +62,7 @@ def test_a_server_that_prefers_it_serves_it_under_the_same_names(export: Export,
         for name in ("predict", "serving_default"):
             served = client.predict("m", {"features": ROWS}, signature_name=name)
             np.testing.assert_allclose(served["scores"], expected, atol=1e-6)
-    assert "XNNPACK" in log.read_text()  # it was LiteRT that answered
+    assert "XNNPACK" in log.read_text()  # LiteRT served the requests
 
 
 def test_a_model_without_a_signature_of_tensors_is_refused(export: Export, tiny: Path, tmp_path: Path) -> None:

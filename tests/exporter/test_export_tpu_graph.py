@@ -1,4 +1,4 @@
-"""The `.meta` graph of a training run on TPUs becomes a version that runs anywhere, or an explanation."""
+"""Tests that the `.meta` graph of a TPU training run becomes a version for any device or an error that explains why."""
 
 import shutil
 from collections.abc import Callable
@@ -25,7 +25,7 @@ SCORES = ("--output-tensor", "scores", *X)
 
 @pytest.fixture(scope="module")
 def estimator(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The .meta file that the example leaves after forty steps."""
+    """Return the .meta file of the example after forty steps."""
     from examples.tpu_estimator.train import train
 
     return train(tmp_path_factory.mktemp("estimator"), steps=40)
@@ -164,7 +164,7 @@ def test_options_that_do_not_fit_the_graph_say_so(
 
 
 def test_an_operation_of_a_library_that_is_not_there_is_named(export: Export, estimator: Path, tmp_path: Path) -> None:
-    """Where it is served; elsewhere it does not matter."""
+    """Check that an unknown operation fails only in the served part of the graph."""
     folder = shutil.copytree(estimator.parent, tmp_path / "source")
 
     def make_custom(name: str) -> None:

@@ -1,4 +1,4 @@
-"""One model has one fingerprint, however often it is exported; whatever answers otherwise has another."""
+"""Tests for fingerprints: equal for all exports of one model, and different for models with other outputs."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def save(
     words: tuple[str, ...] = ("a", "b"),
     swap: bool = False,
 ) -> Path:
-    """A module with two variables, a constant and a table, saved by TensorFlow alone."""
+    """Save a module with two variables, a constant and a table, with TensorFlow alone."""
     import tensorflow as tf
 
     module = tf.Module()
@@ -46,7 +46,7 @@ def save(
 
 
 def test_a_graph_hash_is_of_what_is_computed(tensorflow: None, tmp_path: Path) -> None:
-    """TensorFlow's own singleprint is the same for all but one of these."""
+    """Compare graphs of which TensorFlow's own singleprint distinguishes only one."""
     first = hash_graph(save(tmp_path / "first"))
     assert hash_graph(save(tmp_path / "again")) == first
     others = {
@@ -84,7 +84,7 @@ def test_what_is_served_otherwise_is_published(
     for changed in (("--batch-sizes", "1,4"), ("--warmup", str(samples)), ("--input", "renamed")):
         done = export(tiny_checkpoint, base, *TINY, *changed, "--json")
         assert (done.code, done.document["published"]) == (0, True), changed
-    # Neither how closely it was compared nor the number asked for is what a version is.
+    # Neither the tolerance nor the requested number identifies a version.
     done = export(tiny_checkpoint, base, *TINY, "--input", "renamed", "--atol", "0.1", "--json")
     assert (done.document["version"], done.document["published"]) == (4, False)
     asked = export(tiny_checkpoint, base, *TINY, "--input", "renamed", "--version", "9", "--json")

@@ -1,4 +1,4 @@
-"""What --freeze makes of a graph: it answers the same, with what was promised folded, computed and dropped."""
+"""Tests for --freeze on graphs: equal outputs, and the expected nodes folded, computed and dropped."""
 
 from collections import Counter
 from typing import Any
@@ -49,7 +49,7 @@ def test_kernels_in_bfloat16_are_written_in_bfloat16() -> None:
 
 
 def test_a_fused_batch_norm_is_folded() -> None:
-    """As graphs of TensorFlow 1 and Keras 2 have it, also with channels first."""
+    """Fold the batch norm of TensorFlow 1 and Keras 2 graphs, also with channels first."""
     import tensorflow as tf
 
     random = np.random.default_rng(3)
@@ -68,7 +68,7 @@ def test_a_fused_batch_norm_is_folded() -> None:
 
 
 def test_scales_that_are_not_of_channels_stay() -> None:
-    """Of rows, of a wider shape, or of what two others use."""
+    """Keep scales of rows, of a wider shape, and of values with two uses."""
     import tensorflow as tf
 
     kernel = tf.Variable(np.ones((3, 1), np.float32), name="kernel")
@@ -100,7 +100,7 @@ def test_arithmetic_on_both_sides_of_a_product_is_one_shift() -> None:
 
 
 def test_large_values_do_not_grow() -> None:
-    """Weights of int8 stay int8: the cast of a large one is left to each request."""
+    """Keep int8 weights as int8: each request casts a large weight."""
     import tensorflow as tf
 
     small = tf.Variable(np.ones((2, 3), np.int8), name="small")

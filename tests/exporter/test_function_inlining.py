@@ -1,4 +1,4 @@
-"""Inlined graphs compute the same as graphs with calls."""
+"""Tests that inlined graphs compute the same as graphs with calls."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensor
 
 
 def test_calls_within_calls_compute_the_same_inline() -> None:
-    """One of them has nodes whose names the graph already has."""
+    """Inline a function whose nodes have names that exist in the graph."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -52,7 +52,7 @@ def test_branches_and_loops_become_nodes_that_shapes_can_be_told_of() -> None:
 
 
 def test_a_function_that_calls_itself_ends_at_its_own_call() -> None:
-    """It calls itself twice in one of two branches, so each level of inlining would double the graph."""
+    """Inline a function that calls itself twice in one branch, so that each level would double the graph."""
     import tensorflow as tf
 
     stub = tf.function(lambda n: tf.identity(n), autograph=False)

@@ -1,4 +1,4 @@
-"""Image files of every kind are decoded for models of every number of channels, or refused with a reason."""
+"""Tests that image files of every kind are decoded for every number of channels or rejected with a reason."""
 
 import io
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tpuserve_exporter.signatures.raw_images import encode_png
 pytestmark = [pytest.mark.xdist_group(__name__)]
 
 COLOUR, GREY, ALPHA = (200, 100, 50), 120, 128
-# What Pillow makes of COLOUR in grey.
+# COLOUR in grey, according to Pillow.
 COLOUR_AS_GREY = 124
 
 Decode = Callable[[bytes, int], np.ndarray]
@@ -23,7 +23,7 @@ Decode = Callable[[bytes, int], np.ndarray]
 
 @pytest.fixture(scope="module")
 def decode() -> Decode:
-    """One pixel's channels, decoded in a graph as where it is served."""
+    """Return a function that decodes one pixel's channels in a graph, like the served signature."""
     graphs = {
         channels: tf.function(
             lambda files, channels=channels: tf.map_fn(

@@ -1,4 +1,4 @@
-"""`tpuserve inspect`: what lies at a path, of every kind, and what is damaged or missing there."""
+"""Tests for `tpuserve inspect` on paths of every kind, including damaged and missing files."""
 
 import json
 import os
@@ -40,14 +40,14 @@ def inspect(*arguments: object) -> Inspected:
 
 @pytest.fixture(scope="module")
 def version(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`builders.tiny`, published."""
+    """Publish `builders.tiny`."""
     base = tmp_path_factory.mktemp("versions") / "tiny"
     return Path(export(builders.tiny(), base, batch_sizes=(1, 2), progress=False).path or "")
 
 
 @pytest.fixture
 def copied(version: Path, tmp_path: Path) -> Path:
-    """A version to damage."""
+    """Copy a version, for tests that damage it."""
     shutil.copytree(version, tmp_path / "tiny" / "1")
     return tmp_path / "tiny" / "1"
 
@@ -102,7 +102,7 @@ def test_a_tpu_graph_tells_its_tpu_operations_and_where_it_could_be_cut(tensorfl
         session.run(v1.get_variable("dense/kernel", [3, 2], use_resource=True).initializer)
         session.run(v1.get_variable("beta1_power", initializer=0.9).initializer)
         v1.train.Saver().save(session, str(tmp_path / "model.ckpt-5"), write_meta_graph=False)
-    with tf.Graph().as_default() as graph:  # no session here has a kernel for it
+    with tf.Graph().as_default() as graph:  # no kernel exists for it in a session
         images = v1.placeholder(tf.float32, [None, 3], "images")
         replicated = tf.raw_ops.TPUReplicatedInput(inputs=[images], name="replicated")
         weights = v1.get_variable("dense/kernel", [3, 2], use_resource=True)
@@ -126,7 +126,7 @@ def test_a_tpu_graph_tells_its_tpu_operations_and_where_it_could_be_cut(tensorfl
     assert alone.document["problems"] == ["no checkpoint beside it: model.ckpt-5.index is not there"]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Keras' own, as it writes HDF5
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from Keras' HDF5 code
 def test_keras_files_are_read_as_data(tensorflow: None, tmp_path: Path) -> None:
     import keras
 

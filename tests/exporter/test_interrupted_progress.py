@@ -1,4 +1,4 @@
-"""Ctrl-C while the live line of a terminal is drawn: what is said next has a line of its own."""
+"""Tests for Ctrl-C while a live line is on the terminal: the next message starts on a new line."""
 
 import io
 import re
@@ -18,7 +18,7 @@ _HIDE, _SHOW, _UP, _ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[1A", "\x1b[2K"
 
 @pytest.fixture(autouse=True)
 def _ctrl_c_interrupts() -> Iterator[None]:
-    """As at a terminal: a shell without one has the commands that it leaves in the background ignore it."""
+    """Let SIGINT interrupt, like at a terminal. Shells without one let background commands ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -26,12 +26,12 @@ def _ctrl_c_interrupts() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that can rewrite its line."""
+    """Simulate a terminal that can rewrite its line."""
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
 class InterruptedScreen(io.StringIO):
-    """A terminal at which Ctrl-C is pressed while the main thread writes to it for the `at`-th time, from 0."""
+    """A terminal where Ctrl-C is pressed during write number `at` of the main thread, from 0."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class InterruptedScreen(io.StringIO):
         return written
 
     def lines(self) -> list[str]:
-        """What a terminal shows of it, with the line that the cursor is in."""
+        """Return the lines on the screen, including the line of the cursor."""
         shown, row, column = [""], 0, 0
         for part in re.split(f"({_CONTROL.pattern}|[\r\n])", self.getvalue()):
             if part == "\n":

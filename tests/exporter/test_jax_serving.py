@@ -1,4 +1,4 @@
-"""JAX functions within TensorFlow: what they compute in, and whether they run where they are served."""
+"""Tests for JAX functions in TensorFlow: their precision, and whether they run where they are served."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""--labels: the classes' names lie in the version, for those who are given scores alone."""
+"""Tests for --labels: the version contains the class names, for clients that get only scores."""
 
 from collections.abc import Callable
 from pathlib import Path

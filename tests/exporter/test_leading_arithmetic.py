@@ -1,4 +1,4 @@
-"""The exporter finds a model's leading arithmetic, and the pixel values that it expects."""
+"""Tests that the exporter finds a model's leading arithmetic and the pixel values that it expects."""
 
 from collections.abc import Callable
 from pathlib import Path

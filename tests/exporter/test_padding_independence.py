@@ -1,4 +1,4 @@
-"""Models that padding changes are found out; those that mask it pass."""
+"""Tests that the exporter finds models that padding changes and accepts models that mask it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ SAMPLES = {"ids": np.random.default_rng(0).integers(1, 9, (6, 5)).astype(np.int3
 
 
 class _Function:
-    """A model that is one numpy function; remembers the lengths it ran at."""
+    """A model that is one numpy function and records the lengths that it runs at."""
 
     def __init__(self, function: Callable[[Array], Any]) -> None:
         self._function = function
@@ -51,7 +51,7 @@ def check(function: Callable[[Array], Any], **pad_values: PadValue) -> list[int]
     ids=["each by itself", "only what comes before", "zeros add nothing", "masked", "nan in the padding"],
 )
 def test_padding_that_is_masked_passes(tensorflow: None, function: Callable[[Array], Any]) -> None:
-    # Rows are cut to be shorter than the bucket, and no longer than they are.
+    # Rows are cut to lengths below the bucket, and are never extended.
     assert check(function) == [3, 4, 5, 16]
 
 

@@ -1,4 +1,4 @@
-"""The leaves of a tree: parameters, scalars, fixed leaves, and leaves that cannot be served."""
+"""Tests for the leaves of a tree: parameters, scalars, fixed leaves, and leaves that cannot be served."""
 
 import collections
 import dataclasses
@@ -23,7 +23,7 @@ Pair = collections.namedtuple("Pair", "w b")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Registered:
-    """Equinox-like: a static field, and an activation function among the leaves."""
+    """A class like Equinox's, with a static field and an activation function among the leaves."""
 
     w: Any
     activation: Callable[..., Any]
@@ -46,7 +46,7 @@ def test_arrays_are_parameters_and_the_tree_comes_back() -> None:
 
 @pytest.mark.parametrize("number", [3, 0.5, True, 2j])
 def test_a_number_of_python_stays_one(number: complex) -> None:
-    """As an array it would promote bfloat16, and could not size another."""
+    """Keep it a number: an array would promote bfloat16 and could not be the size of another array."""
     structure, arrays = read_tree({"n": number, "w": W}, live=True)
     assert set(arrays) == {"w"}
     assert structure.rebuild(arrays)["n"] is number
@@ -61,7 +61,7 @@ def test_random_keys_are_kept_as_their_data() -> None:
 
 
 def test_a_shape_of_another_library_is_a_parameter() -> None:
-    """Orbax' metadata of a checkpoint, given for the parameters that it holds."""
+    """Accept Orbax' metadata of a checkpoint instead of the parameters."""
     leaf = types.SimpleNamespace(shape=[3, 2], dtype=np.dtype(np.float32), sharding=None)
     assert read_tree({"w": leaf}, live=False)[0].shapes == {"w": jax.ShapeDtypeStruct((3, 2), np.float32)}
     with pytest.raises(BuilderFailed, match=r"params\['w'\] is a shape without a value"):

@@ -1,4 +1,4 @@
-"""A version against its source: every comparison counts, and what they found is told by output and by bucket."""
+"""Tests for the comparison of a version with its source: the report lists each comparison by output and bucket."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ LOOSE = Tolerance(atol=0.3, rtol=0.0)
 
 
 class Model:
-    """Answers scores that are the rows, and their lengths, each changed as `change` says."""
+    """A model whose scores are the rows and their lengths, after `change`."""
 
     def __init__(self, change: Callable[[Array], Array] = lambda rows: rows) -> None:
         self._change = change
@@ -34,7 +34,7 @@ class Model:
 
 
 def nudge(rows: Array) -> Array:
-    """The second score is 0.2 more in batches of two."""
+    """Add 0.2 to the second score in batches of two."""
     return rows + np.array([0.0, 0.2], np.float32) if len(rows) == 2 else rows
 
 
@@ -44,7 +44,7 @@ def check(change: Callable[[Array], Array], tolerance: Tolerance, sizes: tuple[i
 
 
 def compare(loaded: dict[str, Model], tolerance: Tolerance, sizes: tuple[int, ...] = (1, 2)) -> ParityResult:
-    """As an export does: compared, and refused where it is off."""
+    """Compare and require parity, like an export."""
     result = compare_cases(SIGNATURE, {"x": ROWS}, sizes, Model(), loaded, tolerance, padded=True)
     require_parity(SIGNATURE, result, tolerance)
     return result
@@ -66,7 +66,8 @@ def test_differences_are_told_by_output_and_by_bucket() -> None:
 
 
 def test_the_mean_is_over_every_element_that_was_compared() -> None:
-    # 1 row, then 2, 2 and 1 rows of all five, then 1 of a padded two: 7 rows of 2 scores, 5 of which are 0.2 off.
+    # 1 row, then 2, 2 and 1 of the five rows, then 1 row of a padded batch of two.
+    # Together they are 7 rows of 2 scores, 5 of them off by 0.2.
     only_session = compare({"session": Model(nudge)}, LOOSE)
     assert only_session.outputs["scores"].elements == 14
     assert only_session.outputs["scores"].mean_abs == pytest.approx(5 * 0.2 / 14)

@@ -1,4 +1,4 @@
-"""Device programs compiled for real TPU topologies by libtpu, and what is said of them."""
+"""Tests for device programs that libtpu compiles for real TPU topologies, and for the reports about them."""
 
 import functools
 import importlib.util
@@ -37,7 +37,7 @@ from tpuserve_exporter.preflight.verdict import ProgramVerdict
 from tpuserve_exporter.preflight.version_memory import VersionMemory
 from tpuserve_exporter.preflight.version_programs import VersionProgram
 
-# Compilers use every core; those that need one share a process.
+# Compilers use every core, so one process runs all their tests.
 pytestmark = [pytest.mark.xdist_group(__name__)]
 compiles = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu, which has wheels for Linux on x86-64, is not installed"
@@ -125,7 +125,7 @@ def test_batches_are_cut_over_data(tmp_path: Path) -> None:
     version = write_classifier(tmp_path / "1", (3, 512))
     rows = check(version, "--tpu", "v5e:2x2", "--mesh", "data=4", "--json").document["preflight"]
     whole = check(version, "--tpu", "v5e:2x2", "--json").document["preflight"]
-    # Three rows go to every device, as the server has it.
+    # Three rows go to every device, like in the server.
     assert rows[0]["hbm_bytes"]["arguments"] == whole[0]["hbm_bytes"]["arguments"]
     assert rows[1]["hbm_bytes"]["arguments"] < whole[1]["hbm_bytes"]["arguments"]
 
@@ -153,7 +153,7 @@ def test_arguments_are_as_large_as_the_compiler_says_one_by_one(tmp_path: Path, 
     with Compilers() as compilers:
         for _, outcome in compilers.run(jobs):
             assert sum(outcome.weight_bytes) + outcome.input_bytes == outcome.argument_bytes
-            # Rows of 300 float32 come in tiles of 8 x 128, whether they are read or not: so a server has them.
+            # The compiler pads rows of 300 float32 to tiles of 8 x 128, even in unused arguments, like in a server.
             assert outcome.weight_bytes[-1] == 304 * 384 * 4
 
 
@@ -185,7 +185,7 @@ def test_a_mesh_of_several_machines_is_compiled_and_said_to_be_beyond_a_server(c
 
 @compiles
 def test_available_memory_is_what_the_compiler_says(lookup: Path) -> None:
-    """The table of chips is from its refusals, which differ by some MiB from one libtpu to the next."""
+    """Compare the table of chips with libtpu's error messages, which vary by some MiB between versions of libtpu."""
     program = str(lookup / FOLDER / "b8.jaxexport")
     topologies = [TpuTopology(family, family.grids[0]) for family in FAMILIES.values() if family.hbm_bytes < 40 * 2**30]
     jobs = [CompileJob(program, one.name, 1, 1, (False,), (False,), ((), ())) for one in topologies]
@@ -290,14 +290,14 @@ def test_a_compiler_that_dies_or_hangs_has_checked_nothing(
 
 
 def test_breaking_off_ends_the_compilers(job: CompileJob) -> None:
-    """As Ctrl-C does while all of them work."""
+    """Simulate Ctrl-C while all compilers work."""
     started: list[CompilerProcess] = []
 
     def start() -> CompilerProcess:
         process = CompilerProcess(module="tests.exporter.hanging_compiler")
         started.append(process)
         if len(started) == 2:
-            signal.setitimer(signal.ITIMER_REAL, 0.5)  # by then both are asked
+            signal.setitimer(signal.ITIMER_REAL, 0.5)  # by then both have a job
         return process
 
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -379,7 +379,7 @@ def test_latency_is_no_less_than_arithmetic_and_memory_take() -> None:
     by_bytes = _verdict(8, _compiled(argument_bytes=819 * 10**6, bytes_accessed=3 * 819e6)).latency
     assert by_bytes is not None
     assert (by_bytes.lower_s, by_bytes.upper_s) == pytest.approx((1e-3, 3e-3))
-    # A table of which a program reads some rows.
+    # A table of which a program reads only some rows.
     rows = _verdict(8, _compiled(argument_bytes=8 * 2**30, bytes_accessed=819e3, flops=0.0)).latency
     assert rows is not None
     assert rows.lower_s == pytest.approx(1e-6)

@@ -1,4 +1,4 @@
-"""Versions appear whole, and nobody's work is lost."""
+"""Tests that versions appear atomically and that concurrent exports lose no version."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ EXPORTERS = 8
 
 
 def _race(base: Path, version: VersionChoice) -> list[str]:
-    """Publish from several threads at once; each one's content says whose it is."""
+    """Publish from several threads at once. The content of each version names its thread."""
     barrier, outcomes = threading.Barrier(EXPORTERS), []
 
     def export(name: str) -> None:
@@ -104,7 +104,7 @@ def test_a_failed_export_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_directories_that_could_only_be_made_in_part_are_removed(tmp_path: Path) -> None:
-    base = tmp_path / "models" / ("n" * 300)  # longer than a file's name may be
+    base = tmp_path / "models" / ("n" * 300)  # longer than the limit for file names
     with pytest.raises(PublishFailed, match="cannot write to"), LocalDirectory(base).staging():
         pass
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Versions in s3:// and gs://: whole by the server's own reading, or not there for it at all."""
+"""Tests for versions in s3:// and gs://: the server's code finds them complete or not at all."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def base(store: RunningStore, request: pytest.FixtureRequest) -> str:
-    """A base path of the test's own."""
+    """Return a separate base path for each test."""
     return store.uri(f"exporter/{request.node.name.partition('[')[0]}/m")
 
 
@@ -50,7 +50,7 @@ def destination(base: str) -> ObjectStore:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[RemoteStorage]:
-    """As a server reads a store."""
+    """Yield the storage that a server reads with."""
     storage = RemoteStorage(VersionCache(tmp_path / "cache", 2**30), patience_s=10.0)
     yield storage
     storage.close()
@@ -58,7 +58,7 @@ def reader(tmp_path: Path) -> Iterator[RemoteStorage]:
 
 @pytest.fixture
 def staged(tmp_path: Path) -> Path:
-    """What a version looks like from outside. Its manifest lists the other files."""
+    """Return a directory with a version's file names. Its manifest lists the other files."""
     folder = tmp_path / "staged"
     entries = {}
     for name in FILES[1:]:
@@ -110,14 +110,14 @@ def test_a_kill_at_any_point_leaves_nothing_that_a_server_loads(
     base = store.uri(f"killed/{arriving}/m")
     destination = open_destination(parse_out_base(base))
     _record_uploads(monkeypatch, stop_after=arriving)
-    # As after SIGKILL: nobody cleans up.
+    # No cleanup happens after SIGKILL.
     monkeypatch.setattr(ObjectStore, "_remove", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         destination.publish(staged, "next")
     versions = reader.find_versions(base)
     assert versions is not None
     assert reader.missing(versions[1])
-    with pytest.raises(ServingError):  # were it tried all the same, as a server does after some time
+    with pytest.raises(ServingError):  # a server tries such a version after a while
         reader.fetch(versions[1])
     monkeypatch.undo()
     assert destination.publish(staged, "next") == 2
@@ -138,7 +138,7 @@ def test_a_broken_off_upload_is_deleted_again(
     ("hours", "names", "left"),
     [
         (25, FILES[1:], False),
-        (23, FILES[1:], True),  # its exporter may be at it
+        (23, FILES[1:], True),  # its exporter may still be running
         (25, FILES, True),
     ],
     ids=["abandoned", "recent", "published"],
@@ -161,7 +161,10 @@ def test_what_a_killed_export_left_is_deleted_by_one_a_day_later(
 
 
 def test_of_racing_exporters_each_gets_a_number(base: str, staged: Path, store: RunningStore) -> None:
-    """S3's is a real race for one object; the emulator of GCS does not know conditions, so there they take turns."""
+    """Race for numbers.
+
+    Only S3 supports the real race: the GCS emulator ignores conditions, so its exporters take turns.
+    """
     numbers, lock = list[int](), threading.Lock()
 
     def publish() -> None:
@@ -180,7 +183,7 @@ def test_of_racing_exporters_each_gets_a_number(base: str, staged: Path, store: 
 def test_a_claim_is_known_again_whatever_its_bytes(
     destination: ObjectStore, staged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As raw bytes this one would come back from the emulator of GCS without its last."""
+    """Use bytes whose last byte the GCS emulator would drop if the claim were raw bytes."""
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"fifteen letters\r"))
     assert destination.publish(staged, "next") == 1
 
@@ -215,7 +218,7 @@ def test_a_bucket_that_is_not_there_is_named_before_any_work(store: RunningStore
         missing.check("next")
 
 
-# An emulator of GCS asks for no credentials.
+# The GCS emulator needs no credentials.
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_without_credentials_it_says_how_to_get_some(monkeypatch: pytest.MonkeyPatch, store: RunningStore) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -226,7 +229,7 @@ def test_without_credentials_it_says_how_to_get_some(monkeypatch: pytest.MonkeyP
         open_destination(parse_out_base("s3://bucket/m")).check("next")
 
 
-# gcsfs tries for a minute.
+# Only S3: gcsfs retries for a minute.
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_a_store_that_is_away_is_said_to_be(monkeypatch: pytest.MonkeyPatch, store: RunningStore) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
@@ -264,7 +267,7 @@ def test_uris_and_directories_are_told_apart() -> None:
 def test_a_claimed_version_without_a_manifest_is_refused_by_the_server(
     store: RunningStore, reader: RemoteStorage
 ) -> None:
-    """A SavedModel that is whole but for the manifest, which a killed export did not come to write."""
+    """Refuse the files of a killed export, which are complete except for the manifest."""
     for name in (*FILES[1:], "assets.extra/tpuserve/claim"):
         store.put(f"claimed/m/1/{name}", b"x")
     versions = reader.find_versions(store.uri("claimed/m"))
@@ -275,7 +278,10 @@ def test_a_claimed_version_without_a_manifest_is_refused_by_the_server(
 
 
 def _record_uploads(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[str]:
-    """The URIs of uploads as they come; Ctrl-C instead of the one after `stop_after`."""
+    """Return the list of uploaded URIs, which grows.
+
+    Raise KeyboardInterrupt instead of the upload after `stop_after`.
+    """
     upload, arrived = StoreFiles.upload, list[str]()
 
     def record(files: StoreFiles, path: Path, uri: Any) -> None:  # noqa: ANN401 - a StoreUri

@@ -1,4 +1,4 @@
-"""`tpuserve_exporter.export(...)` at the end of a training script: the command's checks, options and errors."""
+"""Tests for `tpuserve_exporter.export(...)` in a training script: the checks, options and errors of the command."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The export refuses models that call Python: only the process of the export could run them."""
+"""Tests that the export refuses models that call Python, because only the exporting process could run them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ Export = Callable[..., Finished]
 
 
 def save_module(folder: Path, *, served: bool) -> Path:
-    """Save a SavedModel whose signature calls Python, or that has such a function beside its signature."""
+    """Save a SavedModel with a Python function in its signature (`served`) or outside of it."""
     import tensorflow as tf
 
     def clip(x: Any) -> Any:  # noqa: ANN401 - a tensor

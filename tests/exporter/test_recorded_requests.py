@@ -1,4 +1,4 @@
-"""An export records answers of its warm-up requests; `tpuserve check` compares a version's answers with them."""
+"""Tests for recorded responses of warm-up requests, which `tpuserve check` compares with a version's responses."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def exported(tensorflow: None, tiny_checkpoint: Path, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def version(exported: Path, tmp_path: Path) -> Path:
-    """Copy a version, for changes."""
+    """Copy a version, for tests that change it."""
     return shutil.copytree(exported, tmp_path / "tiny/1")
 
 
@@ -57,7 +57,7 @@ def check(*arguments: object) -> tuple[int, dict[str, Any]]:
 
 
 def precise(version: Path, dtype: str, tolerance: float) -> None:
-    """Make a version's manifest record another precision."""
+    """Record another precision in a version's manifest."""
     manifest = read_manifest(version)
     manifest["compute_dtype"] = dtype
     manifest["parity"] |= {"atol": tolerance, "rtol": tolerance}
@@ -65,7 +65,7 @@ def precise(version: Path, dtype: str, tolerance: float) -> None:
 
 
 def shift(version: Path, distance: float) -> None:
-    """Move every recorded answer."""
+    """Shift every recorded response by `distance`."""
     import tensorflow as tf
 
     logs = logs_of(version)
@@ -102,7 +102,7 @@ def test_a_fingerprint_is_of_requests_and_not_of_answers(version: Path) -> None:
 def test_answers_that_would_be_too_large_are_omitted(
     export: Callable[..., Finished], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmup, "_MOST_ANSWER_BYTES", 10)  # those of one row take 8
+    monkeypatch.setattr(warmup, "_MOST_ANSWER_BYTES", 10)  # responses of one row take 8 bytes
     assert export(tiny_checkpoint, tmp_path / "tiny", *TINY).code == 0
     assert [bool(log.predict_log.response.outputs) for log in logs_of(tmp_path / "tiny/1")] == [True, False]
 

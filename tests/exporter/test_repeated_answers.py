@@ -1,4 +1,4 @@
-"""The check finds models whose answer to one request changes, at once or after another request."""
+"""Tests that the check finds models whose response to one request changes, at once or after another request."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ SAMPLES = {"x": np.random.default_rng(0).random((6, 3)).astype(np.float32)}
 
 
 class _Model:
-    """A model whose answer is a function of its input and of all earlier inputs."""
+    """A model whose output is a function of its input and of all earlier inputs."""
 
     def __init__(self, function: Callable[[Array, list[Array]], Array]) -> None:
         self._function = function

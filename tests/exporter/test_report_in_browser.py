@@ -1,4 +1,4 @@
-"""The report in a real browser: fits a phone, both colour schemes, no complaint, the search finds, print shows all."""
+"""Tests for the report in a real browser: phone width, colour schemes, console errors, search and print."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 
-# What sticks out to the right, but for what may be scrolled within its own box.
+# Elements that exceed the right edge, except those inside a scrollable box.
 OVERFLOWING = """
 [...document.querySelectorAll("main *")].filter(one =>
   one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scrolls, pre"))
@@ -88,7 +88,7 @@ def test_every_mark_of_the_chart_is_drawn_within_it(browser: Browser, page: Path
         mark.bottom <= chart.bottom;
     })"""
     drawn = browser.evaluate(inside)
-    assert len(drawn) == 8  # of one output: the other has no difference to draw
+    assert len(drawn) == 8  # only one output: the other has no difference to draw
     assert all(drawn)
 
 

@@ -1,4 +1,4 @@
-"""The page says what the JSON report says, and nothing in a report becomes markup."""
+"""Tests that the page shows the content of the JSON report and escapes all markup in it."""
 
 import re
 from html.parser import HTMLParser
@@ -15,7 +15,7 @@ from tpuserve_formats.markup import Markup, element
 
 
 class Balance(HTMLParser):
-    """Fails where a tag is closed that is not the last one opened."""
+    """A parser that fails at a closing tag that does not match the last open tag."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Balance(HTMLParser):
 
 
 def text_of(page: str) -> str:
-    """What a reader sees, more or less."""
+    """Return the approximate visible text of a page."""
     body = re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.DOTALL)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 

@@ -1,4 +1,4 @@
-"""Models whose rows mix are found out, however little they mix."""
+"""Tests that the exporter finds models that mix rows, even slightly."""
 
 from collections.abc import Callable
 

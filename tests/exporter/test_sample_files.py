@@ -1,4 +1,4 @@
-"""Samples from TFRecord files and from arrays, for signatures of tensors and of Examples."""
+"""Tests for samples from TFRecord files and arrays, for signatures of tensors and of Examples."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from tpuserve_exporter.signature import Signature, TensorSpec
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
-    # Keras 3.15 hands h5py its variables, which numpy 2 remarks upon.
+    # Keras 3.15 passes its variables to h5py, and numpy 2 warns about it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

@@ -1,4 +1,4 @@
-"""--serve-check: a real server process answers as the source does, or nothing is published and its words say why."""
+"""Tests for --serve-check: a real server must match the source, or the export fails with the server's message."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def test_what_a_server_answered_is_in_the_report(
     document = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--serve-check", "--json").document
     assert document["version"] == 1
     served = document["serve_check"]
-    assert (served["grpc_answers"], served["rest_answers"]) == (3, 3)  # two rows, three padded to four, four
+    assert (served["grpc_answers"], served["rest_answers"]) == (3, 3)  # two rows, three rows padded to four, four rows
     assert served["max_abs_difference"] < 1e-6
     assert served["start_seconds"] > 0
     steps = [step["title"] for step in document["steps"]]
@@ -47,7 +47,7 @@ def test_without_a_server_it_says_what_to_install_before_any_work(
 
 @pytest.fixture(scope="module")
 def server(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Of a model with a string input and outputs of two dtypes."""
+    """Serve a model with a string input and outputs of two dtypes."""
     with serving(save(tmp_path_factory.mktemp("saved") / "m"), "m") as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""The digits, exported with signatures of image files and of classes, asked through a real server."""
+"""Tests for the digits on a real server, exported with signatures of image files and classes."""
 
 import base64
 import io
@@ -37,7 +37,7 @@ def server(export: Callable[..., Finished], digits_checkpoint: Path, tmp_path: P
 
 
 def test_one_model_answers_tensors_image_files_and_examples_alike(server: RunningServer) -> None:
-    """The digits as their own size in PNG, and enlarged: what is served resizes them to 8 by 8."""
+    """Send the digits as PNG in their own size and enlarged: the signature resizes them to 8 by 8."""
     _, held_out = load()
     grey = np.rint(held_out.images[:3, ..., 0] * 255).astype(np.uint8)
     image = grey[..., None].astype(np.float32) / 255

@@ -1,4 +1,4 @@
-"""The export detects the source in a directory, and asks for the path or kind of one of several."""
+"""Tests that the export detects the source in a directory and requests a path or kind if there are several."""
 
 from pathlib import Path
 

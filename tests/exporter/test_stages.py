@@ -1,4 +1,4 @@
-"""The stages of an export, each by itself: values that later stages leave as they are."""
+"""Tests for the separate stages of an export: later stages do not change the values of earlier stages."""
 
 from pathlib import Path
 

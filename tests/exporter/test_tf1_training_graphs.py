@@ -1,4 +1,4 @@
-"""The export serves the `.meta` of a training run as inference, for any spelling of batch norms and dropout."""
+"""Tests that the export serves a training run's `.meta` as inference, for any form of batch norm and dropout."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 Export = Callable[..., Finished]
 PICTURES = (6, 6, 2)
-# Inputs are so large that statistics of a batch are far from the moving ones.
+# The inputs are so large that batch statistics differ clearly from the moving statistics.
 ROWS = np.random.default_rng(7).normal(1.0, 2.0, (5, 6)).astype(np.float32)
 IMAGES = np.random.default_rng(7).normal(1.0, 2.0, (5, *PICTURES)).astype(np.float32)
 
@@ -44,7 +44,7 @@ def _trains_by_default() -> Any:  # noqa: ANN401 - a tensor
 
 
 def _answers(saved: "Saved", *, fixed: bool = False) -> np.ndarray:
-    """Return the answers of the opened source, row by row, or for a fixed batch all rows at once."""
+    """Return the outputs of the opened source, row by row, or with all rows at once for a fixed batch."""
     import tensorflow as tf
 
     from tpuserve_exporter.models.served_function import ServedFunction

@@ -1,4 +1,4 @@
-"""PyTorch models pass their tests in the environment that has PyTorch; without it, users are told what to install."""
+"""Tests that run PyTorch's tests in its environment. Without PyTorch, the error names the package to install."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""Names of TPUs, meshes and shard rules as people write them."""
+"""Tests for names of TPUs, meshes and shard rules in the forms that users write."""
 
 import pytest
 

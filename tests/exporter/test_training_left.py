@@ -1,4 +1,4 @@
-"""The export refuses models in training mode, and no others, from every kind of source."""
+"""Tests that the export refuses exactly the models in training mode, for every kind of source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.exporter.conftest import Finished, read_manifest
 pytestmark = [
     pytest.mark.xdist_group(__name__),
     pytest.mark.usefixtures("tensorflow"),
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, when it saves
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # from Keras' saving code
 ]
 Export = Callable[..., Finished]
 Tensor = Any
@@ -98,7 +98,7 @@ def _accumulating(x: Tensor, state: Tensor) -> Tensor:
 
 
 def _remembering(x: Tensor, state: Tensor) -> Tensor:
-    """Answer the same twice in a row, and differently after another request."""
+    """Return equal outputs for repeated requests, and other outputs after a different request."""
     import tensorflow as tf
 
     before = tf.identity(state)
@@ -134,7 +134,7 @@ def test_a_saved_model_whose_answers_are_not_its_own_is_refused(
 
 
 def test_a_jax_model_that_averages_over_its_rows_is_refused(export: Export, tmp_path: Path) -> None:
-    """The graph holds its operations as a StableHLO program."""
+    """Export a graph that contains its operations as a StableHLO program."""
     jax2tf = pytest.importorskip("jax.experimental.jax2tf")
 
     def call(x: Tensor, state: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which arrays of a stored tree are a JAX model's parameters, and what the others are."""
+"""Tests for the choice of a stored tree's arrays that are a JAX model's parameters, and the roles of the others."""
 
 import pytest
 

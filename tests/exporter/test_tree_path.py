@@ -1,4 +1,4 @@
-"""Names of a tree's leaves: one to one, and back."""
+"""Tests that the names of a tree's leaves are unique and reversible."""
 
 import re
 

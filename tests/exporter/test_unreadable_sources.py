@@ -1,6 +1,6 @@
-"""Sources that the operating system refuses to read give exit code 6 and name the file.
+"""Tests that sources without read permission give exit code 6 and name the file.
 
-Root reads everything, so that a process without that capability runs the exports.
+Root can read everything, so a process without that capability runs the exports.
 """
 
 import json
@@ -66,7 +66,7 @@ def folder(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     model = builders.tiny()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras' own: numpy's copy keyword, and HDF5 is old
+        warnings.simplefilter("ignore")  # from Keras: numpy's copy keyword, and the legacy HDF5 format
         for name in ("tiny.keras", "tiny.h5"):
             model.save(folder / name)
         model.export(folder / "saved", verbose=False)
@@ -108,5 +108,5 @@ def test_every_unreadable_source_is_exit_code_6_and_named(folder: Path) -> None:
         message = json.loads(export[2])["error"]
         assert Path(CASES[name][0]).stem in message or Path(CASES[name][1]).name in message, (name, message)
         assert "Errno" not in message, (name, message)
-    # Inspecting a .meta graph reads no values.
+    # An inspection of a .meta graph reads no values.
     assert found == {**dict.fromkeys(CASES, (6, 6)), "its values": (6, 0)}

@@ -1,4 +1,4 @@
-"""Weights that are NaN or infinite are found, all of them, and published only on request."""
+"""Tests that the export finds all NaN and infinite weights and publishes them only on request."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_no_variable_at_all_is_nothing_wrong() -> None:
 
 @pytest.fixture(scope="module")
 def diverged(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of `builders.tiny` with a NaN in one variable and infinities in another."""
+    """Save a checkpoint of `builders.tiny` with a NaN in one variable and infinities in another."""
     model = builders.tiny()
     model.weights[1].assign([np.nan, 0, 0, 0])
     model.weights[3].assign([np.inf, -np.inf])
@@ -58,7 +58,7 @@ def _save(directory: Path, model: Any) -> Path:  # noqa: ANN401 - a Keras model
 
 
 def test_numbers_in_a_tree_of_jax_are_weights_too(tensorflow: None, tmp_path: Path) -> None:
-    """A learned temperature: JAX has an array of no dimensions for it, or Python has a number."""
+    """Check a learned temperature, which is a JAX array without dimensions or a Python number."""
     import jax.numpy as jnp
 
     def apply(params: Any, x: Any) -> Any:  # noqa: ANN401 - arrays of jax

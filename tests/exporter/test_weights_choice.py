@@ -1,4 +1,4 @@
-"""Which weights of a checkpoint are taken: as trained, or their moving average; and what stored names are made into."""
+"""Tests for the choice of weights (as trained or moving average) and for renaming."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ ROWS = np.array([[0, 1, 2], [3, 1, 0]], np.float32)
 
 @pytest.fixture(scope="module")
 def averaging(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Array, Array]:
-    """A checkpoint from the middle of a run with `use_ema`; what the weights as trained and their averages answer."""
+    """Save a checkpoint of a run with `use_ema`. Return it with the outputs of the trained and the averaged weights."""
     import keras
     import tensorflow as tf
 
@@ -88,7 +88,7 @@ def test_averages_that_no_step_has_fed_are_not_taken(export: Export, tmp_path: P
 
 
 def test_averages_in_slots_are_found_in_a_keras_2_checkpoint(export: Export, tensorflow: None, tmp_path: Path) -> None:
-    """As Model Garden keeps them, with Keras 2's keys and layer names of their own count."""
+    """Find averages that Model Garden saves in slots, with Keras 2's keys and independently numbered layer names."""
     import tensorflow as tf
     import tf_keras
 
@@ -140,7 +140,7 @@ def test_renamed_variables_are_matched_by_their_new_names(export: Export, tmp_pa
     source = save(tmp_path / "run", model=trained)
     builder = ("--model", "tests.exporter.builders:renamed", "--batch-sizes", "2")
     finished = export(source, tmp_path / "tiny", *builder, "--rename", "^hidden/=encoder/", "--rename", "^scor=s")
-    assert finished.code == 2  # "ses/kernel" is of no use
+    assert finished.code == 2  # "ses/kernel" matches no variable
     finished = export(source, tmp_path / "tiny", *builder, "--rename", "^hidden/=encoder/", "--rename", "^s(c)=h\\1")
     assert finished.code == 2
     finished = export(source, tmp_path / "tiny", *builder, "--rename", "^hidden/=encoder/", "--rename", "scores/=head/")

@@ -1,4 +1,4 @@
-"""TF1 models for the exporter's tests: functions of tensors, and the checkpoints their training leaves."""
+"""TF1 models for the exporter's tests: functions of tensors, and their checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ def dense(x: Any, units: int, name: str) -> Any:  # noqa: ANN401 - tensors
 
 
 def mlp(features: Any, hidden: int = 8) -> dict[str, Any]:  # noqa: ANN401 - tensors
-    """`features` [batch, 4] → `logits` [batch, 3] and `probabilities`."""
+    """Build a model: `features` [batch, 4] → `logits` [batch, 3] and `probabilities`."""
     with v1.variable_scope("mlp"):
         logits = dense(tf.nn.relu(dense(features, hidden, "hidden")), 3, "logits")
     return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
 
 def wider(features: Any) -> dict[str, Any]:  # noqa: ANN401 - tensors
-    """Fits `mlp` in nothing but the biases of its last layer: two shapes, a dtype, and names of its own."""
+    """Build a variant of `mlp` that differs in two shapes, a dtype and names."""
     with v1.variable_scope("mlp"):
         hidden = dense(tf.nn.relu(features), 9, "hidden")
         with v1.variable_scope("logits"):
@@ -36,19 +36,19 @@ def one_tensor(features: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def with_reference_variables(features: Any) -> Any:  # noqa: ANN401 - tensors
-    """`mlp` as TensorFlow 1 made it by default: no resources."""
+    """Build `mlp` with reference variables, TensorFlow 1's default."""
     with v1.variable_scope("", use_resource=False):
         return mlp(features)["logits"]
 
 
 def in_parts(features: Any) -> Any:  # noqa: ANN401 - tensors
-    """`mlp` with its first kernel in two parts, as for parameter servers: its checkpoint holds one."""
+    """Build `mlp` with its first kernel in two parts, as for parameter servers. Its checkpoint stores one variable."""
     with v1.variable_scope("", partitioner=v1.fixed_size_partitioner(2)):
         return mlp(features)["logits"]
 
 
 def looping(features: Any) -> Any:  # noqa: ANN401 - tensors
-    """A loop whose body reads a variable."""
+    """Build a loop whose body reads a variable."""
     with v1.variable_scope("mlp/hidden"):
         bias = v1.get_variable("bias", [8])
     _, total = tf.while_loop(
@@ -60,7 +60,7 @@ def looping(features: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def with_table(features: Any) -> Any:  # noqa: ANN401 - tensors
-    """A lookup table, which is more than variables."""
+    """Build a model with a lookup table, which a checkpoint of variables does not restore."""
     initializer = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), tf.constant([2.0, 3.0]))
     table = v1.lookup.StaticHashTable(initializer, 0.0)
     return mlp(features)["logits"] * table.lookup(tf.cast(features[:, :1], tf.int64))
@@ -71,7 +71,7 @@ def no_tensor(features: Any) -> int:  # noqa: ANN401 - tensors
 
 
 def train(prefix: Path, steps: int = 20, averages: bool = False, old_format: bool = False) -> Path:
-    """Train `mlp` with Adam and save it as TF1 scripts do; returns the checkpoint's prefix."""
+    """Train `mlp` with Adam, save it like a TF1 script and return the checkpoint's prefix."""
     with tf.Graph().as_default():
         v1.set_random_seed(1)
         step = v1.train.get_or_create_global_step()
@@ -91,7 +91,7 @@ def train(prefix: Path, steps: int = 20, averages: bool = False, old_format: boo
 
 
 def data() -> tuple[Any, Any]:
-    """Twelve rows of three classes."""
+    """Return twelve rows of three classes."""
     labels = np.arange(12) % 3
     features = np.eye(4, dtype=np.float32)[labels] + np.linspace(0, 0.3, 48, dtype=np.float32).reshape(12, 4)
     return features, labels

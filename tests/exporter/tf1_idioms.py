@@ -1,6 +1,6 @@
-"""Training graphs as users of TensorFlow 1 wrote them. Each model takes `training`, which gives its inference.
+"""Training graphs in the style of TensorFlow 1's users. With `training` false, each model builds its inference graph.
 
-A model is a function of `x` [batch, 6] (or [batch, 6, 6, 2]) and `training`; it returns the tensor that is served.
+A model is a function of `x` [batch, 6] (or [batch, 6, 6, 2]) and `training`. It returns the served tensor.
 """
 
 import os
@@ -21,7 +21,7 @@ from tests.exporter.tf1_graphs import dense
 v1 = tf.compat.v1
 ROWS = 32
 Tensor = Any
-Flag = Any  # a bool, or a tensor of one
+Flag = Any  # a bool or a tensor
 Model = Callable[[Tensor, Any], Tensor]
 
 
@@ -49,20 +49,20 @@ def layers(x: Tensor, training: Flag) -> Tensor:
 
 
 def layers_not_fused(x: Tensor, training: Flag) -> Tensor:
-    """Normalise pictures, channels first, with fused=False."""
+    """Normalise images, channels first, with fused=False."""
     y = batch_normalization(tf.transpose(x, [0, 3, 1, 2]), axis=1, training=training, fused=False)
     return _head(tf.reduce_mean(y, [2, 3]))
 
 
 def layers_of_pictures(x: Tensor, training: Flag) -> Tensor:
-    """Normalise pictures twice, fused."""
+    """Normalise images twice, fused."""
     y = tf.nn.relu(batch_normalization(x, training=training, name="first"))
     y = batch_normalization(conv2d(y, 4, 3, name="conv"), training=training, name="second")
     return _head(flatten(y))
 
 
 def slim(x: Tensor, training: bool) -> Tensor:
-    """Normalise as tf.contrib.layers.batch_norm: other names, and no scale by default."""
+    """Normalise like tf.contrib.layers.batch_norm: other names, and no scale by default."""
     y = dense(x, 8, "fc1")
     with v1.variable_scope("fc1/BatchNorm"):
         beta, moving_mean, moving_variance = _parameters(y, "beta", "moving_mean", "moving_variance")
@@ -78,7 +78,7 @@ def slim(x: Tensor, training: bool) -> Tensor:
 
 
 def slim_zero_debiased(x: Tensor, training: bool) -> Tensor:
-    """Normalise as tf.contrib.layers.batch_norm with zero_debias_moving_mean=True."""
+    """Normalise like tf.contrib.layers.batch_norm with zero_debias_moving_mean=True."""
     y = dense(x, 8, "fc1")
     with v1.variable_scope("fc1/BatchNorm"):
         beta, moving_mean, moving_variance = _parameters(y, "beta", "moving_mean", "moving_variance")
@@ -100,7 +100,7 @@ def tf_moving_average(variable: Tensor, value: Tensor, decay: float, zero_debias
 
 
 def by_hand(x: Tensor, training: Flag) -> Tensor:
-    """Normalise as many blogs do: moments, an ExponentialMovingAverage of them, and tf.cond."""
+    """Normalise like many tutorials: moments, an ExponentialMovingAverage of them, and tf.cond."""
     y = dense(x, 8, "hidden")
     with v1.variable_scope("bn"):
         beta, gamma = _parameters(y, "beta", "gamma")
@@ -123,7 +123,7 @@ def by_hand(x: Tensor, training: Flag) -> Tensor:
 
 
 def population(x: Tensor, training: bool) -> Tensor:
-    """Normalise with `pop_mean`, tf.assign and no EMA object, and the variance as E[x²] - E[x]²."""
+    """Normalise with `pop_mean`, tf.assign and no EMA object. The variance is E[x²] - E[x]²."""
     y = tf.nn.relu(dense(x, 8, "hidden"))
     with v1.variable_scope("norm"):
         scale, shift, pop_mean = _parameters(y, "scale_gamma", "shift", "pop_mean")
@@ -180,7 +180,7 @@ def keras_layers(x: Tensor, training: Flag) -> Tensor:
 
 
 def fused_by_hand(x: Tensor, training: bool) -> Tensor:
-    """Normalise fused, with own averages whose variables have one name in two scopes."""
+    """Normalise fused, with custom averages whose variables have one name in two scopes."""
     pictures = tf.reshape(x, [-1, 1, 3, 2])
     mean = v1.get_variable("mean/average", [2], initializer=v1.zeros_initializer(), trainable=False)
     variance = v1.get_variable("variance/average", [2], initializer=v1.ones_initializer(), trainable=False)
@@ -218,7 +218,7 @@ def codebook(x: Tensor, training: bool) -> Tensor:
 
 
 def without_statistics(x: Tensor, training: Flag) -> Tensor:
-    """Whiten each batch, and keep no average."""
+    """Whiten each batch, without averages."""
     mean, variance = tf.nn.moments(dense(x, 8, "hidden"), [0], name="whitening")
     return _head((dense(x, 8, "other") - mean) * tf.math.rsqrt(variance + 1e-3))
 
@@ -233,7 +233,7 @@ def virtual(x: Tensor, training: Flag) -> Tensor:
 
 
 def looped(x: Tensor, training: bool) -> Tensor:
-    """Normalise by batch statistics in each step of a loop, and keep no average."""
+    """Normalise by batch statistics in each step of a loop, without averages."""
     kernel = v1.get_variable("kernel", [6, 6])
 
     def step(index: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,7 +244,7 @@ def looped(x: Tensor, training: bool) -> Tensor:
 
 
 def kept_share(x: Tensor, training: Flag, keep_prob: Tensor = None) -> Tensor:
-    """Drop out by a placeholder `keep_prob`, as tutorials do."""
+    """Apply dropout with a placeholder `keep_prob`, like tutorials."""
     y = tf.nn.relu(dense(x, 8, "hidden"))
     if training is True:
         y = v1.nn.dropout(y, keep_prob=v1.placeholder(tf.float32, [], name="keep_prob"))
@@ -257,7 +257,7 @@ def layer_norm(x: Tensor, training: Flag) -> Tensor:
 
 
 def group_norm(x: Tensor, training: Flag) -> Tensor:
-    """Normalise groups of channels of a picture."""
+    """Normalise groups of channels of an image."""
     rows = tf.shape(x)[0]
     groups = tf.reshape(conv2d(x, 4, 3, name="conv"), [rows, 16, 2, 2])
     mean, variance = tf.nn.moments(groups, [1, 3], keepdims=True)
@@ -281,7 +281,7 @@ def attention(x: Tensor, training: Flag) -> Tensor:
 
 
 def fused_layer_norm(x: Tensor, training: Flag) -> Tensor:
-    """Normalise each row by the operation of batch norms, as Keras 2 did: rows as channels."""
+    """Normalise each row by the operation of batch norms, with rows as channels, like Keras 2."""
     rows = tf.shape(x)[0]
     y = tf.reshape(x, [1, rows, 6, 1])
     ones, zeros = tf.ones([rows]), tf.zeros([rows])
@@ -306,7 +306,7 @@ def loudest(x: Tensor, training: Flag) -> Tensor:
 
 
 def quantized(x: Tensor, training: Flag) -> Tensor:
-    """Learn ranges of activations as tf.contrib.quantize does: outputs use the updated average."""
+    """Learn ranges of activations like tf.contrib.quantize: outputs use the updated average."""
     y = dense(x, 8, "hidden")
     with v1.variable_scope("act_quant"):
         low = v1.get_variable("min", [], initializer=v1.constant_initializer(-1.0), trainable=False)
@@ -320,7 +320,7 @@ def quantized(x: Tensor, training: Flag) -> Tensor:
 
 
 def counted(x: Tensor, training: Flag) -> Tensor:
-    """Join zeros to the rows, as many as there are."""
+    """Append columns of zeros, whose number of rows comes from the batch."""
     return _head(tf.concat([x, tf.zeros([tf.shape(x)[0], 8])], 1))
 
 
@@ -330,7 +330,7 @@ def projected(x: Tensor, training: Flag) -> Tensor:
 
 
 def recurrent(x: Tensor, training: Flag) -> Tensor:
-    """Run a loop from zeros, as many as the batch has rows."""
+    """Run a loop whose initial state has a row of zeros for each row of the batch."""
     kernel = v1.get_variable("kernel", [6, 6])
     zeros = tf.zeros([tf.shape(x)[0], 6])
     return _head(
@@ -341,7 +341,7 @@ def recurrent(x: Tensor, training: Flag) -> Tensor:
 
 
 def recurrent_of_one_size(x: Tensor, training: Flag) -> Tensor:
-    """Run the same loop with the number of rows in the code."""
+    """Run the same loop with a constant number of rows."""
     kernel = v1.get_variable("kernel", [6, 6])
     zeros = tf.fill([ROWS, 6], 0.0)
     return _head(
@@ -353,14 +353,14 @@ def recurrent_of_one_size(x: Tensor, training: Flag) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A `.meta` beside its checkpoint, and the answers of the same variables in the inference graph."""
+    """A `.meta` file with a checkpoint, whose variables the inference graph can restore."""
 
     meta: Path
     model: Model
     shape: tuple[int, ...]
 
     def answer(self, x: np.ndarray) -> np.ndarray:
-        """Return the answer of inference to `x`."""
+        """Return the inference output for `x`."""
         with tf.Graph().as_default(), v1.Session() as session:
             fed = v1.placeholder(tf.float32, [None, *self.shape], name="x")
             scores = self.model(fed, False)

@@ -1,4 +1,4 @@
-"""Graphs as programs for TPUs made them, for the exporter's tests; each beside a checkpoint of its variables."""
+"""Graphs like those of TPU programs, for the exporter's tests, each with a checkpoint of its variables."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ ROWS = 4
 
 
 def recurrent(x: Any) -> Any:  # noqa: ANN401 - tensors
-    """A loop of the model's own: `x` [batch, 3] through one layer three times."""
+    """Build a model with a loop: `x` [batch, 3] passes through one layer three times."""
     _, state = tf.while_loop(
         lambda step, _: step < 3, lambda step, state: (step + 1, tf.tanh(dense(state, 3, "cell"))), [0, x]
     )
@@ -22,12 +22,12 @@ def recurrent(x: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def averaging(x: Any) -> Any:  # noqa: ANN401 - tensors
-    """Its activations are summed over replicas."""
+    """Build a model that sums its activations over replicas."""
     return tf.identity(v1.tpu.cross_replica_sum(dense(x, 2, "head")), "scores")
 
 
 def one_batch_only(x: Any) -> Any:  # noqa: ANN401 - tensors
-    """Adds a constant of as many rows as the graph was built for."""
+    """Build a model that adds a constant with the number of rows at build time."""
     return tf.identity(dense(x, 2, "head") + tf.constant(np.ones((x.shape[0], 2), np.float32)), "scores")
 
 
@@ -36,14 +36,14 @@ def random(x: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def whitening(x: Any) -> Any:  # noqa: ANN401 - tensors
-    """Normalise each batch by its own statistics, and keep none."""
+    """Normalise each batch by its own statistics, without averages."""
     hidden = dense(x, 2, "head")
     mean, variance = tf.nn.moments(hidden, [0], name="whitening")
     return tf.identity((hidden - mean) * tf.math.rsqrt(variance + 1e-3), "scores")
 
 
 def exchanging(x: Any) -> Any:  # noqa: ANN401 - tensors
-    """Replicas exchange halves: no replica alone can."""
+    """Build a model whose replicas exchange halves, which a single replica cannot do."""
     scores = tf.raw_ops.AllToAll(
         input=dense(x, 2, "head"), group_assignment=[[0, 1]], concat_dimension=1, split_dimension=0, split_count=2
     )
@@ -55,7 +55,7 @@ def two_inputs(x: Any, weight: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def save(folder: Path, model: Callable[..., Any], inputs: int = 1) -> Path:
-    """Save `model` as tpu.rewrite made it, fed by placeholders of ROWS rows; returns the .meta file."""
+    """Save `model` after tpu.rewrite, fed by placeholders of ROWS rows, and return the .meta file."""
     v1.disable_control_flow_v2()
     try:
         prefix = _save_variables(folder, model, inputs)
@@ -69,7 +69,7 @@ def save(folder: Path, model: Callable[..., Any], inputs: int = 1) -> Path:
 
 
 def _save_variables(folder: Path, model: Callable[..., Any], inputs: int) -> Path:
-    """A graph of TPU operations cannot be run to save its variables: one without them is."""
+    """Save the variables from a graph without TPU operations, because one with them cannot run."""
     with tf.Graph().as_default(), v1.Session() as session:
         v1.set_random_seed(2)
         tensors = _placeholders(inputs)

@@ -1,4 +1,4 @@
-"""What an exported SavedModel's file holds."""
+"""The content of an exported SavedModel's file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ def read_meta_graph(version: Path) -> MetaGraphDef:
 
 
 def nodes(meta_graph: MetaGraphDef) -> Iterator[NodeDef]:
-    """Of the graph and all its functions."""
+    """Yield the nodes of the graph and of all its functions."""
     yield from meta_graph.graph_def.node
     for function in meta_graph.graph_def.library.function:
         yield from function.node_def

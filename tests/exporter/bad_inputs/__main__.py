@@ -1,6 +1,6 @@
-"""`python -m tests.exporter.bad_inputs [SECTION ...]`: run the cases and write docs/exporting-errors.md again.
+"""`python -m tests.exporter.bad_inputs [SECTION ...]`: run the cases and rewrite docs/exporting-errors.md.
 
-Sections that need packages which are not here stay as they are: PyTorch's are written in its own environment.
+Sections whose packages are missing stay unchanged. PyTorch's sections are written in PyTorch's environment.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a bad input is made of: a source that was fine, what is done to it, and the command that a user then types."""
+"""A bad input: a valid source, a change that breaks it, and the command that a user then runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ Change = Callable[[Path], object]
 
 
 def nothing(folder: Path) -> None:
-    """Leaves the sources as they were made: it is the command that is wrong."""
+    """Change nothing: the command is wrong, not the sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`title` says what is wrong. `command` follows `tpuserve export`, typed in the folder that `change` changed.
+    """A bad input and the exit code of its export.
 
-    `without` are packages that are not installed then; no file can be longer than `file_size_bytes`.
+    `title` names the fault. `command` follows `tpuserve export` and runs in the directory that `change` changed. The
+    packages in `without` appear as not installed. Files are limited to `file_size_bytes`.
     """
 
     title: str
@@ -28,9 +29,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Cases of one kind of source, which `make` leaves in a folder: the sources, and their `models.py`.
+    """The cases of one kind of source.
 
-    `packages` have to be there for all of that.
+    `make` writes the sources and their `models.py` to a directory. It needs `packages`.
     """
 
     title: str
@@ -41,7 +42,7 @@ class Section:
 
 
 def remove(pattern: str) -> Change:
-    """Takes the files away that the pattern finds."""
+    """Return a change that removes the files that match the pattern."""
 
     def change(folder: Path) -> None:
         for path in found(folder, pattern):
@@ -51,7 +52,7 @@ def remove(pattern: str) -> Change:
 
 
 def cut(pattern: str, size_bytes: int) -> Change:
-    """Leaves the first bytes of the files that the pattern finds, as a copy that broke off does."""
+    """Return a change that truncates the files that match the pattern, like an interrupted copy."""
 
     def change(folder: Path) -> None:
         for path in found(folder, pattern):
@@ -63,7 +64,7 @@ def cut(pattern: str, size_bytes: int) -> Change:
 
 
 def fill(pattern: str, content: bytes = b"not what it should be\n" * 40) -> Change:
-    """Puts other content into the files that the pattern finds."""
+    """Return a change that overwrites the files that match the pattern."""
 
     def change(folder: Path) -> None:
         for path in found(folder, pattern):
@@ -73,7 +74,7 @@ def fill(pattern: str, content: bytes = b"not what it should be\n" * 40) -> Chan
 
 
 def write(name: str, content: bytes | str = b"") -> Change:
-    """Makes a file, and the folders to it."""
+    """Return a change that writes a file and makes its parent directories."""
 
     def change(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ def write(name: str, content: bytes | str = b"") -> Change:
 
 
 def found(folder: Path, pattern: str) -> list[Path]:
-    """What the pattern finds, which is to be something."""
+    """Return the paths that match the pattern. There must be at least one."""
     paths = sorted(folder.glob(pattern))
     assert paths, f"nothing in {folder} is called {pattern}"
     return paths

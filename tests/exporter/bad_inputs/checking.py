@@ -1,4 +1,4 @@
-"""What is asked of every case: its exit code, nothing left behind, and the words of docs/exporting-errors.md."""
+"""The check of a case: its exit code, no files left behind, and the message in docs/exporting-errors.md."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Keras files that are damaged, do not fit, or bring code along."""
+"""Keras files that are damaged, do not match the model, or contain code."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ _SCORER = f"{_OUT} --model models:scorer"
 
 
 def make(folder: Path) -> None:
-    """`scorer` in each of the formats."""
+    """Save `scorer` in each of the formats."""
     import keras
 
     from tests.exporter import builders

@@ -1,4 +1,4 @@
-"""Orbax checkpoints that are damaged, do not fit, or are of models that no program can have."""
+"""Orbax checkpoints that are damaged, do not match the model, or belong to models that cannot become programs."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ _STEP = "checkpoints/10/default"
 
 
 def make(folder: Path) -> None:
-    """`checkpoints/` of a CheckpointManager with the step 10."""
+    """Save a CheckpointManager's `checkpoints/` with step 10."""
     _save(folder, _state())
     shutil.copy(MODELS / "flax_models.py", folder / "models.py")
 

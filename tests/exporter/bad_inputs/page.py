@@ -1,4 +1,4 @@
-"""docs/reference/export-errors.md: every case with what is really said, section by section."""
+"""docs/reference/export-errors.md: every case with its real output, in sections."""
 
 import textwrap
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ and compares; `python -m tests.exporter.bad_inputs` writes this page.
 
 
 def write_case(case: Case, said: Said) -> str:
-    """The case as the page has it."""
+    """Format a case for the page."""
     lines = [f"$ tpuserve export {case.command}", *_fold(said.err.strip("\n"))]
     shown = "\n".join(line.rstrip() for line in lines)
     return f"### {case.title}\n\n```\n{shown}\n```\n\nExit code {said.code}.\n"
@@ -35,7 +35,7 @@ def write_section(section: Section, cases: list[str]) -> str:
 
 
 def read_sections() -> dict[str, str]:
-    """The page as it is, by the sections' titles."""
+    """Return the sections of the existing page by title."""
     if not PAGE.exists():
         return {}
     parts = PAGE.read_text().split("\n## ")[1:]
@@ -43,7 +43,7 @@ def read_sections() -> dict[str, str]:
 
 
 def _fold(text: str) -> list[str]:
-    """Messages are one long line, which a terminal folds; tables are left alone."""
+    """Wrap messages, which are one long line, like a terminal does. Tables stay unchanged."""
     folded: list[str] = []
     for line in text.splitlines():
         fold = line.startswith(("error:", "Error:", "warning:"))

@@ -1,4 +1,4 @@
-"""Good sources whose version cannot be written, or cannot be checked."""
+"""Valid sources whose version cannot be written or checked."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ _EXPORT = "scorer.keras models/scorer --batch-sizes 1,2"
 
 
 def make(folder: Path) -> None:
-    """`scorer.keras`, and one of 1.2 MB."""
+    """Save `scorer.keras` and a model of 1.2 MB."""
     import keras
 
     from tests.exporter import builders

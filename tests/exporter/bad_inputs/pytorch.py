@@ -1,4 +1,4 @@
-"""PyTorch files that are damaged, do not fit, or bring code along."""
+"""PyTorch files that are damaged, do not match the model, or contain code."""
 
 import shutil
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _X = "model.pt models/tiny --input 'x:float32[batch,3]'"
 
 
 def make(folder: Path) -> None:
-    """`tiny` in each of the formats; the shards are of two files."""
+    """Save `tiny` in each of the formats. The sharded format has two files."""
     import json
 
     import torch

@@ -1,4 +1,4 @@
-"""Running a case in this process as its command would run in one of its own, and what is to be true of all of them."""
+"""Runs a case in this process like a command in a separate process, and checks what every case must leave."""
 
 import contextlib
 import importlib
@@ -19,15 +19,15 @@ from unittest import mock
 from tests.exporter.bad_inputs.case import Case
 from tpuserve_exporter.command.exporting import main
 
-# A path that begins with a slash, and is no part of a web address or of a longer path.
+# An absolute path that is not part of a URL or of a longer path.
 _ABSOLUTE = re.compile(r"(?<![\w.:/<>])/[\w.-]+/[\w./-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How a command ended: its exit code, and what came on either stream, of libraries in other languages too.
+    """The result of a command: its exit code and both output streams, including output of native libraries.
 
-    `faults` is what no failed export may do: leave something behind, show a traceback or a path of this machine.
+    `faults` are effects that no failed export may have: files left behind, a traceback or a path of this machine.
     """
 
     code: int
@@ -37,7 +37,7 @@ class Said:
 
 
 def run(case: Case, sources: Path, folder: Path) -> Said:
-    """Do to a copy of `sources` in `folder` what the case does, and run the command there."""
+    """Copy `sources` to `folder`, apply the case's change and run the command there."""
     shutil.copytree(sources, folder, dirs_exist_ok=True, symlinks=True)
     case.change(folder)
     before = _tree(folder)
@@ -57,13 +57,16 @@ def _find_faults(said: Said, case: Case) -> Iterator[str]:
 
 
 def _tree(folder: Path) -> dict[str, int]:
-    """Every path below, with its size; bytecode of the user's module apart."""
+    """Return the size of every path below `folder`, except bytecode of the user's module."""
     paths = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     return {path.relative_to(folder).as_posix(): path.lstat().st_size if path.is_file() else 0 for path in paths}
 
 
 def _temporaries(folder: Path) -> list[str]:
-    """Every path below, except AutoGraph's: TensorFlow deletes its sources at exit, and never their bytecode."""
+    """Return every path below `folder`, except AutoGraph's.
+
+    TensorFlow deletes AutoGraph's sources at exit, but not their bytecode.
+    """
     paths = (path for path in folder.rglob("*") if path.name != "__pycache__")
     return [path.name for path in paths if not path.name.startswith("__autograph_generated_file")]
 
@@ -83,7 +86,7 @@ def _run(arguments: list[str]) -> Said:
 
 @contextlib.contextmanager
 def _caught(descriptor: int) -> Iterator[io.StringIO]:
-    """What is written to the descriptor, by Python or not, when the body has ended."""
+    """Capture all output to the descriptor, from Python and native code. The text is complete when the body ends."""
     text = io.StringIO()
     name = {1: "stdout", 2: "stderr"}[descriptor]
     kept = os.dup(descriptor)
@@ -103,7 +106,7 @@ def _caught(descriptor: int) -> Iterator[io.StringIO]:
 
 @contextlib.contextmanager
 def _in_folder(folder: Path, temporary: Path) -> Iterator[None]:
-    """Work there, as a process that was started there: its modules are imported anew, and forgotten."""
+    """Run the body in `folder`, with fresh imports of the modules there. Unload these modules at exit."""
     before, modules, path = Path.cwd(), set(sys.modules), list(sys.path)
     os.chdir(folder)
     try:
@@ -121,14 +124,14 @@ def _in_folder(folder: Path, temporary: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without(packages: tuple[str, ...]) -> Iterator[None]:
-    """As if these were not installed, whatever of them has been imported before."""
+    """Make these packages appear as not installed, even if they were imported before."""
     hidden = {*packages, *(name for name in sys.modules if name.partition(".")[0] in packages)}
     kept = {name: sys.modules.pop(name) for name in hidden if name in sys.modules}
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None, as the import system has it
     try:
         yield
     finally:
-        # These alone: what else was imported meanwhile stays, as much cannot be imported twice.
+        # Remove only these. Other modules that the body imported stay, because many cannot be imported twice.
         for name in hidden:
             del sys.modules[name]
         sys.modules.update(kept)

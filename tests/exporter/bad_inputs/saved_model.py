@@ -1,4 +1,4 @@
-"""SavedModels that are damaged, cannot run, or are given options that would change them."""
+"""SavedModels that are damaged, cannot run, or get options that would change them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +14,13 @@ _SHARD = "saved/variables/variables.data-00000-of-00001"
 
 
 def make(folder: Path) -> None:
-    """`saved/` as `Model.export` leaves it."""
+    """Save `saved/` with `Model.export`."""
     import keras
 
     from tests.exporter import builders
 
     keras.utils.set_random_seed(1)
-    keras.backend.clear_session()  # layers are counted from the start, whatever was made before
+    keras.backend.clear_session()  # restarts the numbering of layer names
     builders.tiny().export(folder / "saved", verbose=False)
 
 
@@ -44,7 +44,7 @@ def _number_parser(folder: Path) -> None:
 
 
 def _module(call: Callable[[Any, Any], Any]) -> Change:
-    """Save `module/`, a SavedModel of a function of `x` [4, 3] and of a variable of that shape."""
+    """Return a change that saves `module/`, a SavedModel of a function of `x` [4, 3] and a variable of that shape."""
 
     def change(folder: Path) -> None:
         import tensorflow as tf
@@ -71,7 +71,7 @@ def _drop(x: Any, state: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def _custom(folder: Path) -> None:
-    """As if it had been saved with a library of operations loaded."""
+    """Replace an operation, as if a library of custom operations had been loaded."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     path = folder / "saved/saved_model.pb"

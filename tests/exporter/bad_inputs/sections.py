@@ -1,4 +1,4 @@
-"""The sections of the page, in order. Those of frameworks that are not here are left out of a run."""
+"""The sections of the page, in order. A run omits sections of frameworks that are not installed."""
 
 import importlib.util
 

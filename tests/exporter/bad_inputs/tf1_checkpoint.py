@@ -1,4 +1,4 @@
-"""TF1 checkpoints, matched by name, that are damaged or do not fit."""
+"""TF1 checkpoints, matched by name, that are damaged or do not match the model."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ _MLP = f"{_EXPORT} --model models:mlp"
 
 
 def make(folder: Path) -> None:
-    """`run/` of `mlp` and Adam."""
+    """Save `run/` of `mlp` and Adam."""
     from tests.exporter import tf1_graphs
 
     (folder / "run").mkdir()
@@ -23,7 +23,7 @@ def make(folder: Path) -> None:
 
 
 def _diverge(folder: Path) -> None:
-    """The same variables, one of them NaN."""
+    """Save the same variables with a NaN."""
     import tensorflow as tf
 
     v1 = tf.compat.v1

@@ -1,4 +1,4 @@
-"""Graphs of TPUEstimator that are damaged, do not fit their checkpoint, or cannot be served."""
+"""Graphs of TPUEstimator that are damaged, do not match their checkpoint, or cannot be served."""
 
 import shutil
 from collections.abc import Callable
@@ -17,14 +17,14 @@ _SCORES = "graph/model.ckpt-3.meta models/scorer --input-tensor input0=x --outpu
 
 
 def make(folder: Path) -> None:
-    """What the example leaves after a few steps."""
+    """Train the example for a few steps."""
     from examples.tpu_estimator.train import train
 
     train(folder / "run", steps=4)
 
 
 def _graph(model: str, inputs: int = 1) -> Change:
-    """Another graph with the operations of a TPU's program, and its checkpoint, in `graph/`."""
+    """Return a change that saves another graph with operations of TPU programs, and its checkpoint, in `graph/`."""
 
     def change(folder: Path) -> None:
         from tests.exporter import tpu_graphs
@@ -50,7 +50,7 @@ def _make_custom(graph: "MetaGraphDef") -> None:
 
 
 def _another_graph(folder: Path) -> None:
-    """The graph of one model beside the checkpoint of another."""
+    """Combine the graph of one model with the checkpoint of another."""
     _graph("recurrent")(folder)
     (folder / "other").mkdir()
     shutil.move(folder / "graph", folder / "kept")

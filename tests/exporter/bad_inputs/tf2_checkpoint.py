@@ -1,4 +1,4 @@
-"""TF2 checkpoints that are damaged, or do not fit."""
+"""TF2 checkpoints that are damaged or do not match the model."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from tests.exporter.bad_inputs.case import Case, Section, cut, fill, remove, write
 
 MODELS = Path(__file__).with_name("models")
-# Also where it is installed: what is said depends on that.
+# Hide torch even where it is installed, because the message depends on it.
 NO_TORCH = ("torch", "torchax", "safetensors")
 _SHARD = "checkpoints/ckpt-7.data-00000-of-00001"
 _INDEX = "checkpoints/ckpt-7.index"
@@ -17,7 +17,7 @@ _SCORER = f"{_EXPORT} --model models:scorer"
 
 
 def make(folder: Path) -> None:
-    """`checkpoints/` of `scorer`, as training leaves them."""
+    """Save `checkpoints/` of `scorer`, like a training script."""
     import keras
 
     from tests.exporter import builders

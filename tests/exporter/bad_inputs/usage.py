@@ -1,4 +1,4 @@
-"""Commands that cannot be, whatever the source."""
+"""Commands that are wrong for every source."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ _EXPORT = "checkpoints models/scorer"
 
 
 def make(folder: Path) -> None:
-    """Nothing is read."""
+    """Write no sources, because the commands fail before they read any."""
 
 
 SECTION = Section(

@@ -1,4 +1,4 @@
-"""Tests of PyTorch models. They run in an environment with torch (make torch), which test_torch_environment starts."""
+"""Tests of PyTorch models. test_torch_environment runs them in an environment with torch (make torch)."""
 
 import importlib.util
 

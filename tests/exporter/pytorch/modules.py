@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Tiny(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`features` [batch, 3] → [batch, 2]."""
+    """A module: `features` [batch, 3] → [batch, 2]."""
 
     def __init__(self, units: int = 4) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ def tiny_with_extra() -> Tiny:
 
 
 class Pooled(NamedTuple):
-    """What `Encoder` returns."""
+    """The outputs of `Encoder`."""
 
     pooled: torch.Tensor
     longest: torch.Tensor
 
 
 class Encoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`ids` and `mask` int64 [batch, length] → a float and an integer of each row; what is masked does not count."""
+    """A module with a mask: `ids` and `mask` int64 [batch, length] → a float and an integer per row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Encoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class Recurrent(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`x` float32 [batch, 5, 4] → scores and state, both with rows first."""
+    """A module: `x` float32 [batch, 5, 4] → scores and state, both with rows first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Recurrent(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class Bag(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`items` int64 [batch, 6] → [batch, 3]; item 0 is padding."""
+    """A module: `items` int64 [batch, 6] → [batch, 3]. Item 0 is padding."""
 
     def __init__(self, mode: str = "mean") -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Bag(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class RowByRow(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Goes over its rows in Python, so that a program is for so many rows: `x` [batch, 3] → [batch]."""
+    """A module with a Python loop over rows, so that a program has a fixed number of rows: `x` [batch, 3] → [batch]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class RowByRow(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class Branching(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Looks at its values to decide: nothing that a graph can do."""
+    """A module that branches on its values, which a graph cannot do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Branching(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class Noisy(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Dropout without regard to eval()."""
+    """A module whose dropout ignores eval()."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Noisy(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class Unsupported(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """An operation that torchax lacks."""
+    """A module with an operation that torchax lacks."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""All that can be wrong with a PyTorch file is told as docs/exporting-errors.md shows, and leaves nothing behind."""
+"""Tests that every bad PyTorch input fails as docs/exporting-errors.md shows and leaves no files behind."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""PyTorch models as device programs: run through PJRT, without TensorFlow, they answer as PyTorch does."""
+"""Tests that PyTorch models match PyTorch as device programs, run through PJRT without TensorFlow."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def saved(module: torch.nn.Module, path: Path) -> torch.nn.Module:
 def test_rows_of_any_number(export: Export, tmp_path: Path) -> None:
     torch.manual_seed(1)
     module = modules.tiny()
-    module(torch.rand(16, 3))  # statistics of its own
+    module(torch.rand(16, 3))  # changes the batch statistics
     saved(module, tmp_path / "model.pt")
     given = ("--model", f"{MODULES}:tiny", "--input", "features:float32[batch,3]", "--batch-sizes", "1,4")
     done = export(tmp_path / "model.pt", tmp_path / "m", *given, "--device-programs", "--json")

@@ -1,4 +1,4 @@
-"""What PyTorch leaves becomes a version that answers as PyTorch does."""
+"""Tests that the files of PyTorch training become versions that match PyTorch."""
 
 import json
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def answers(module: torch.nn.Module, *inputs: np.ndarray) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def trained() -> modules.Tiny:
-    """`tiny` with statistics of its own."""
+    """Return `tiny` with changed batch statistics."""
     torch.manual_seed(1)
     model = modules.tiny()
     model(torch.rand(16, 3))
@@ -47,7 +47,7 @@ def trained() -> modules.Tiny:
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the example leaves after an epoch."""
+    """Train the example for an epoch and return its directory."""
     from examples.torch_classifier.train import train
 
     folder = tmp_path_factory.mktemp("example")
@@ -122,7 +122,7 @@ def test_bags_of_embeddings_are_served(export: Export, tmp_path: Path, mode: str
     finished = export(tmp_path / "bag.pt", tmp_path / "base", *options)
     assert finished.code == 0, finished.err
     items = np.random.default_rng(1).integers(0, 20, (5, 6))
-    items[0] = 0  # nothing but padding
+    items[0] = 0  # only padding
     served = call(tmp_path / "base/1", items=items)
     np.testing.assert_allclose(served["outputs"], answers(model, items)[0], atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""How torch's programs are lowered: what they cost where they run, and what is left of the model afterwards."""
+"""Tests for the lowering of torch programs: its cost on the device, and the state of the model afterwards."""
 
 from typing import Any
 
@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.usefixtures("tensorflow")]
 
 
 class Scaled(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Products with and without a bias, of two and three dimensions, and one with other factors than 1."""
+    """A module with products in two and three dimensions.
+
+    They have a bias, no bias, or factors other than 1.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""PyTorch files that do not fit, are damaged, or could run code end with a message, and nothing is published."""
+"""Tests that PyTorch files that mismatch, are damaged, or could run code fail with a message and publish nothing."""
 
 import argparse
 import json
@@ -23,7 +23,10 @@ TINY = ("--model", "tests.exporter.pytorch.modules:tiny", *FEATURES)
 
 
 def refused(export: Export, source: Path, code: int, *options: str) -> str:
-    """What was said, in one line. Nothing is published, and no path of the machine is told."""
+    """Run a failing export and return its message on one line.
+
+    It checks that the export publishes nothing and that the message contains no path of this machine.
+    """
     base = source.parent / "base"
     finished = export(source, base, *options, "--batch-sizes", "1,4")
     said = " ".join(finished.err.split())
@@ -50,7 +53,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """An object that makes a directory when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -163,7 +166,7 @@ def test_a_program_has_shapes_of_its_own(export: Export, program: Path, tmp_path
 
 
 def _change(program: Path, path: Path, changes: dict[str, Callable[[bytes], bytes]], more: dict[str, bytes]) -> Path:
-    """The program at `path`, with members of its archive changed, found by the end of their names, and added."""
+    """Write a copy of the program to `path` with members changed (by the end of their names) and added."""
     with zipfile.ZipFile(program) as source, zipfile.ZipFile(path, "w") as changed:
         for name in source.namelist():
             change = next((one for end, one in changes.items() if name.endswith(end)), None)

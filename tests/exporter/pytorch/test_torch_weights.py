@@ -1,4 +1,4 @@
-"""Weights of PyTorch are found in what training scripts save, and matched to a module by name."""
+"""Tests that the exporter finds weights in the files of training scripts and matches them to modules by name."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def trained(seed: int = 1) -> Saved:
 
 
 def put(folder: Path, saved: object, **options: Any) -> tuple[modules.Tiny, RestoreReport]:  # noqa: ANN401 - any option
-    """Save it, read it, and restore it into a new `tiny`."""
+    """Save an object, read it, and restore it into a new `tiny`."""
     torch.save(saved, folder / "model.pt")
     model = modules.tiny()
     return model, restore(model, read_weights(folder / "model.pt", unsafe=False), ModelOptions(**options))

@@ -1,4 +1,4 @@
-"""Builders of Flax models, right and wrong: a user's `models.py`."""
+"""Builders of Flax models, valid and invalid: a user's `models.py`."""
 
 from tests.exporter import flax_builders
 

@@ -1,4 +1,4 @@
-"""Functions of tensors that build graphs of TensorFlow 1, right and wrong: a user's `models.py`."""
+"""Functions of tensors that build TensorFlow 1 graphs, valid and invalid: a user's `models.py`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Builders of Keras models, right and wrong: a user's `models.py`."""
+"""Builders of Keras models, valid and invalid: a user's `models.py`."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def no_model() -> dict[str, int]:
 
 
 class Rounded(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Adds a bias of integers."""
+    """A layer that adds an integer bias."""
 
     def build(self, shape: Any) -> None:  # noqa: ANN401 - a shape as Keras has it
         self.bias = self.add_weight(shape=(2,), dtype="int32", name="bias", initializer="zeros", trainable=False)
@@ -35,7 +35,7 @@ class Rounded(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
 
 
 class Unsteady(keras.layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """Adds how often it was traced: every trace of it is another function."""
+    """A layer that adds the number of its traces, so that every trace is a different function."""
 
     traces = 0
 
@@ -50,7 +50,7 @@ def unsteady() -> keras.Model:
 
 
 def other() -> keras.Model:
-    """Of `scorer`: two other shapes, another dtype, a variable less and two more."""
+    """Return a variant of `scorer`: two different shapes, a different dtype, one variable less and two more."""
     features = keras.Input((3,), name="features")
     hidden = keras.layers.Dense(5, name="hidden")(features)
     return keras.Model(features, Rounded(name="scores")(keras.layers.Dense(2, name="extra")(hidden)))

@@ -1,4 +1,4 @@
-"""Builders of torch modules, right and wrong: a user's `models.py`."""
+"""Builders of torch modules, valid and invalid: a user's `models.py`."""
 
 from tests.exporter.pytorch import modules
 
