@@ -1,4 +1,4 @@
-"""The manifest's models: the bytes that the exporter writes, and what a reader ignores."""
+"""Tests for the manifest's models: the exporter's output, and the fields that a reader ignores."""
 
 import json
 import math
@@ -94,7 +94,7 @@ WHOLE: dict[str, Any] = {
 
 
 def written(document: dict[str, Any]) -> str:
-    """As the exporter makes it, of values and not of JSON."""
+    """Return the JSON text that the exporter writes for these values."""
     return Manifest.model_validate(document).model_dump_json(indent=2)
 
 

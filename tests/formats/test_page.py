@@ -1,4 +1,4 @@
-"""Markup and pages."""
+"""Tests for markup and pages."""
 
 from tpuserve_formats.markup import Markup, element, escape, join
 from tpuserve_formats.page import render_document

@@ -1,4 +1,4 @@
-"""TensorProto codec against TensorFlow's own: tf.make_tensor_proto and tf.make_ndarray."""
+"""Tests for the TensorProto codec against tf.make_tensor_proto and tf.make_ndarray."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from tpuserve_formats.varint import varint
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype != np.object_]
-# TensorFlow's Python functions do not take every float8.
+# TensorFlow's Python functions reject some float8 types.
 TENSORFLOWS = [dtype for dtype in NUMERIC if "float8" not in str(dtype)]
 DT_FLOAT, DT_UINT8, DT_INT8, DT_STRING, DT_COMPLEX64, DT_BOOL, DT_HALF = 1, 4, 6, 7, 8, 10, 19
 DT_QUINT8, DT_QINT32 = 12, 13
@@ -29,7 +29,7 @@ DT_QUINT8, DT_QINT32 = 12, 13
 
 @st.composite
 def arrays(draw: st.DrawFn, dtypes: Sequence[np.dtype[Any]] = NUMERIC) -> Array:
-    """Any bit pattern of any dtype: NaNs with payloads, negative zeros and subnormals among them."""
+    """Draw any bit pattern of any dtype, including NaNs with payloads, negative zeros and subnormals."""
     dtype = draw(st.sampled_from(dtypes))
     shape = draw(SHAPES)
     if dtype == np.bool_:
@@ -52,10 +52,10 @@ def same_bits(left: Array, right: Array) -> bool:
 
 
 def check_same_numbers(read: Array, array: Array) -> None:
-    """Equal but for the payloads of NaNs, which do not survive TensorFlow's way through Python's floats."""
+    """Check equality except for the payloads of NaNs, which TensorFlow loses in Python floats."""
     assert read.dtype == array.dtype
     if array.dtype == ml_dtypes.bfloat16:
-        # numpy's comparison does not know its NaNs.
+        # numpy's comparison does not recognize bfloat16 NaNs.
         read, array = read.astype(np.float32), array.astype(np.float32)
     np.testing.assert_array_equal(read, array, strict=True)
 

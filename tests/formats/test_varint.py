@@ -1,4 +1,4 @@
-"""Varints one by one and packed, against each other and against protobuf."""
+"""Tests for varints, single and packed, against each other and against protobuf."""
 
 import numpy as np
 import pytest

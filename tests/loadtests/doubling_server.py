@@ -1,6 +1,6 @@
-"""A model server that doubles its input, for load tests to load: real gRPC and HTTP on free loopback ports.
+"""A model server that doubles its input, as a target for load tests: real gRPC and HTTP on free loopback ports.
 
-It lives in the tests' own process, as threads; the load generator, which belongs to gevent, always runs in another one.
+It runs in threads of the tests' process. The load generator uses gevent and always runs in another process.
 """
 
 import json
@@ -30,11 +30,12 @@ QUEUE_FULL = "The batch scheduling queue is full"
 
 @dataclass
 class Doubling:
-    """The model behind both protocols. Every `fail_every`-th prediction is refused; 0 refuses none.
+    """The model behind both protocols.
 
-    `service_s`: its device takes so long for each, one after the other. Before the `stall_at`-th it stops for a second.
-    `hangs`: no prediction is answered as long as it serves; `hanging` counts those that came.
-    With a `token` nobody is answered who does not bear it, with `tls` nobody in the clear.
+    It refuses every `fail_every`-th prediction (0: none). Its device serves one prediction at a time and takes
+    `service_s` seconds for each. It stops for a second before prediction number `stall_at`. With `hangs` it never sends
+    a prediction, and `hanging` counts the pending requests. With `token` it rejects clients without the token, with
+    `tls` plaintext.
     """
 
     fail_every: int = 0
@@ -54,11 +55,11 @@ class Doubling:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def knows(self, authorization: str | bytes | None) -> bool:
-        """Whether to answer somebody who says this."""
+        """Return whether these credentials are valid."""
         return not self.token or authorization == f"Bearer {self.token}"
 
     def run(self, x: np.ndarray) -> np.ndarray | None:
-        """The answer, or None for a refusal."""
+        """Return the prediction, or None if the model refuses the request."""
         assert x.dtype == np.float32
         assert x.shape[1:] == (4,)
         with self._lock:
@@ -76,7 +77,7 @@ class Doubling:
 
 
 class GrpcFace(grpc.GenericRpcHandler):
-    """Predict and GetModelMetadata."""
+    """The gRPC methods Predict and GetModelMetadata."""
 
     def __init__(self, model: Doubling) -> None:
         self._model = model
@@ -117,12 +118,12 @@ class GrpcFace(grpc.GenericRpcHandler):
 
 
 def refuse_stranger(_: bytes, context: grpc.ServicerContext) -> bytes:
-    """As a gateway does."""
+    """Reject an unauthenticated call, like a gateway."""
     context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
 
 
 def rest_face(model: Doubling) -> FastAPI:
-    """Predict and metadata over HTTP."""
+    """Return the HTTP application for predictions and metadata."""
     app = FastAPI()
 
     if model.token:
@@ -153,7 +154,7 @@ def rest_face(model: Doubling) -> FastAPI:
 
 @contextmanager
 def serving(model: Doubling) -> Iterator[Doubling]:
-    """Serve the model on both protocols; its addresses are set for the block."""
+    """Serve the model on both protocols and set its addresses for the block."""
     grpc_server = grpc.server(ThreadPoolExecutor(8), handlers=[GrpcFace(model)])
     place, tls = "127.0.0.1:0", model.tls
     port = grpc_server.add_secure_port(place, tls.credentials()) if tls else grpc_server.add_insecure_port(place)
@@ -172,7 +173,7 @@ def serving(model: Doubling) -> Iterator[Doubling]:
 
 @contextmanager
 def serving_http(app: FastAPI, tls: ServerTls | None = None) -> Iterator[int]:
-    """Serve an application on a free port of the loopback."""
+    """Serve an application on a free loopback port and yield the port."""
     options = tls.options() if tls else {}
     config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", access_log=False, **options)
     listening = config.bind_socket()
@@ -180,7 +181,7 @@ def serving_http(app: FastAPI, tls: ServerTls | None = None) -> Iterator[int]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http")
     thread.start()
     try:
-        # The socket listens already: whoever connects before the loop runs is served when it does.
+        # The socket listens already: a connection made before the loop runs waits in the backlog.
         yield int(listening.getsockname()[1])
     finally:
         server.should_exit = True

@@ -1,4 +1,4 @@
-"""Pages of metrics that the server's own code makes, of requests that were made up."""
+"""Metrics pages that the server's own code renders, from invented requests."""
 
 from tests.support.measured import finish, run_batch
 from tpuserve_loadtests.server_side.dialect import Served
@@ -9,7 +9,7 @@ from tpuserve_server.metrics.upstream import upstream_page
 
 
 class MetricsPages:
-    """A server's metrics, read now and then by a watch that is not the test's own."""
+    """A server's metrics and the scrapes of a watch."""
 
     def __init__(self, upstream: bool = False, model: str = "m") -> None:
         self.metrics = PrometheusMetrics()
@@ -23,7 +23,7 @@ class MetricsPages:
         self.scrapes.append(Scrape(at_s, text))
 
     def answer(self, *queue_waits_s: float, run_s: float, latency_s: float, version: int = 3) -> None:
-        """A batch of requests of one row, in a bucket of four, or eight if they are more."""
+        """Record a batch of one-row requests, in a bucket of four, or of eight for more than four requests."""
         rows, servable = [1] * len(queue_waits_s), ServableId(self._model, version)
         run_batch(
             self.metrics,
@@ -44,7 +44,7 @@ class MetricsPages:
 def seen_server(
     requests: int, *, batch: int = 1, queue_s: float = 0.001, run_s: float = 0.002, latency_s: float = 0.004
 ) -> Seen:
-    """Of a second in which it answered so many requests, in batches of so many."""
+    """Return the figures of a second with `requests` requests in batches of `batch`."""
     server = MetricsPages()
     server.read(0.0)
     for _ in range(requests // batch):

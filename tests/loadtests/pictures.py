@@ -1,6 +1,6 @@
-"""`python -m tests.loadtests.pictures [COMMAND...]`: make docs/images/loadtest-*.png again, of real runs.
+"""`python -m tests.loadtests.pictures [COMMAND...]`: make docs/images/loadtest-*.png from real runs.
 
-`run` and `rollout` load a real server; the others load a scripted device, whose limits do not move with the machine's.
+`run` and `rollout` load a real server. The others load a simulated device, whose limits do not depend on the machine.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ from tests.support.browser import Browser, open_browser
 from tests.support.saved_models import save_mlp
 
 IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/images"
-# Options of each command, and the heading of the last section that its picture shows.
+# Options of each command, and the heading of the last section in its image.
 PAGES: Final = {
     "run": (["--rate", "50..200", "--duration", "20s", "--fail-if", "p99>100ms", "error_rate>1%"], "Where the time"),
     "sweep": (["--users", "1,2,4,8,16"], "What more load does"),
@@ -31,9 +31,9 @@ PAGES: Final = {
                  "--execute"], "The difference"),
 }  # fmt: skip
 _WIDTH: Final = 1100
-# Colours of a picture: those of a page are few, and half of its bytes are for what lies between them.
+# Colours of an image. A page uses few, and antialiasing between them would double the file size.
 _COLOURS: Final = 96
-# Two versions that are alike, of which the first is live.
+# Two equal versions, of which the first is live.
 _CONFIGURATION: Final = """\
 model_config_list {
   config {
@@ -50,9 +50,9 @@ Math.ceil([...document.querySelectorAll("section")].find(one => one.innerText.st
 
 
 def main() -> None:
-    """Those that are named, or all."""
+    """Make the images of the commands on the command line, or of all commands."""
     commands = sys.argv[1:] or list(PAGES)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the browser writes until it is gone
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the browser writes files until it has ended
         folder = Path(name)
         for command in commands:
             load(command, folder)
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def load(command: str, folder: Path) -> None:
-    """Run a command before its server; its page is named after it."""
+    """Run a command against its server. The page's file name is the command's name."""
     with ExitStack() as stack:
         if command == "run":
             save_mlp(folder / "mlp/1")
@@ -93,7 +93,7 @@ def _run(command: str, folder: Path, where: Sequence[str]) -> None:
     program = [str(Path(sys.executable).with_name("tpuserve-loadtest")), command]
     if command == "rollout":
         program = [sys.executable, "-c", "from tpuserve_loadtests.cli.rollout_command import main; main()"]
-    # As it would be written, so that the page's settings read well.
+    # The options as a user would write them, because the page shows them.
     options = [*PAGES[command][0], "--html", f"{command}.html", "--generator-limit", "note"]
     subprocess.run([*program, *where, *options], cwd=folder, check=False)
 
@@ -103,7 +103,7 @@ def _take(browser: Browser, page: Path, last: str, scheme: Literal["light", "dar
     browser.open(page, _WIDTH, scheme)
     browser.take_picture(picture, browser.evaluate(_BOTTOM % last))
     whole = Image.open(picture).convert("RGB")
-    # Other ways of quantizing tint the page's background.
+    # Other quantization methods tint the page's background.
     whole.quantize(_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 

@@ -33,10 +33,10 @@ def predict_entry(
     typed: bool = False,
     outputs: dict[str, Array] | None = None,
 ) -> LogEntry:
-    """As the server logs a prediction; without a time, as nobody does but who writes warm-up files.
+    """Return a log entry of a prediction, made by the server's code. `time_s` 0 means no time, as in warm-up files.
 
-    `typed`: in fields such as float_val, as TensorFlow's own clients write tensors. `outputs`: of the answer, if it
-    has one.
+    `typed` stores tensors in fields such as float_val, like TensorFlow's own clients. `outputs` is the response, if
+    any.
     """
     request = official.PredictRequest()
     request.model_spec.name, request.model_spec.signature_name = model, signature
@@ -50,12 +50,12 @@ def predict_entry(
 
 
 def numbered(value: float, rows: int = 1) -> dict[str, Array]:
-    """Inputs of the doubling model that tell one request from another."""
+    """Return distinguishable inputs of the doubling model."""
     return {"x": np.full((rows, 4), value, np.float32)}
 
 
 def write_log(path: Path, entries: Iterable[LogEntry]) -> Path:
-    """A file of them, in the form that its name ends in."""
+    """Write the entries to a file, in the format of its suffix."""
     log_format: LogFormat = "jsonl" if path.suffix == ".jsonl" else "tfrecord"
     file = open_record_file(path, log_format)
     for entry in entries:

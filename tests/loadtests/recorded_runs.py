@@ -1,4 +1,4 @@
-"""Runs as a recorder keeps them, of latencies that were drawn instead of measured."""
+"""Runs of a recorder, with random instead of measured latencies."""
 
 import numpy as np
 
@@ -24,9 +24,10 @@ def recorded_run(
     seconds: float | None = None,
     seed: int = 0,
 ) -> Measured:
-    """Log-normal latencies. `seconds`: when it was stopped.
+    """Return a run with log-normal latencies, stopped after `seconds` if given.
 
-    `failures`: messages and how often, at the end. `wrong`: as many failures more, of answers that were all compared.
+    `failures` counts failures at the end by message. `wrong` adds failed comparisons, and then all responses are
+    compared.
     """
     random = np.random.default_rng(seed)
     recorder = Recorder(lines, load)

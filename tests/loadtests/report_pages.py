@@ -1,4 +1,4 @@
-"""The pages of every command, of runs that were made up."""
+"""The report pages of every command, from invented runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -55,7 +55,7 @@ def page_of_a_run(measured: Measured | None = None, *texts: str, strict: bool = 
 
 
 def page_of_a_watched_run() -> str:
-    """A server that tells of itself; nothing waited in its first second."""
+    """Return the page of a server with metrics. No request waited in its first second."""
     moments = [
         Moment(
             float(second),
@@ -94,7 +94,7 @@ def page_of_a_watched_run() -> str:
 
 
 def page_of_a_long_run_that_was_stopped() -> str:
-    """Hours on the axis, a line with a long name, a slow tail, and nothing answered at times."""
+    """Return a page with hours on the axis, a long line name, a slow tail, and periods without responses."""
     load = open_load(0.2, seconds=6 * 3600)
     lines = ("text_classifier_with_a_long_name.v2@canary over gRPC", "rest")
     return page_of_a_run(recorded_run(load, 900, lines=lines, seconds=3.2 * 3600), "p99>10ms", "max>90s")
@@ -133,7 +133,7 @@ def page_of_a_search() -> str:
 
 
 def page_of_a_search_that_one_user_ended() -> str:
-    """One user alone missed the objective, so that no rate was tried."""
+    """Return the page of a search whose single user missed the objective, so that it tried no rate."""
     alone = Watched.of(recorded_run(open_load(25), 40), seen_server(300))
     searched = Searched(Found(None, None), [], SearchServers(alone), f"p99 of 128 ms; {HOSTILE}")
     return page(search_report(HOSTILE, searched, gates("p99<=20ms"), SETTINGS))
@@ -160,7 +160,7 @@ def page_of_a_comparison(slower: float = 1.3) -> str:
 
 
 def page_of_a_wild_comparison() -> str:
-    """Some intervals reach beyond the chart."""
+    """Return a page where some intervals extend beyond the chart."""
     ratios = [("p50", 1.2, 0.9, 40.0), ("p99", 0.8, 0.7, 1.1), ("p999", 1.1, 0.02, 9.0), ("rate", 7.5, 6.0, 8.0)]
     figures = tuple(
         Figure(name, Ratio(100.0, 100.0 * ratio, ratio, low, high), Verdict.UNCLEAR, scarce=True)
@@ -171,7 +171,7 @@ def page_of_a_wild_comparison() -> str:
 
 
 def soak() -> SoakOutcome:
-    """Memory grows, and the last segment was not reached."""
+    """Return a soak whose memory grows and that stopped before its last segment."""
     segments = Segments()
     for number in range(24):
         measured = recorded_run(open_load(20), seed=number, failures={HOSTILE: number // 20})
@@ -209,7 +209,7 @@ AGREEING = (Compared("", "probabilities", 3.1e-3, Allowed(0.02, 0.02, f"bfloat16
 
 
 def page_of_a_rollout() -> str:
-    """All was well but for the soak."""
+    """Return the page of a rollout that fails only in the soak."""
     steps = [
         Step("parity", StepState.PASSED, "32 of 32 answers agree", 0.0, 0.4),
         Step("compare", StepState.PASSED, "it is the same; of the live one's: p50 1.000 (0.982 to 1.013)", 0.4, 130.0),
@@ -239,7 +239,7 @@ def page_of_a_refusal() -> str:
 
 
 def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.0, failures: int = 2) -> str:
-    """The server's after a search, a little late at times."""
+    """Return the page of the server scenario after a search, with some late requests."""
     tries = [
         (
             Probe(rate, Outcome.HOLDS if rate < 400 else Outcome.FAILS, "p99<=15ms"),
@@ -260,7 +260,7 @@ def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.
 
 
 def page_of_nothing() -> str:
-    """A run that was stopped before the first answer."""
+    """Return the page of a run that stopped before the first response."""
     return page_of_a_run(recorded_run(Load(10, users=4), lines=("grpc",), seconds=0.0))
 
 

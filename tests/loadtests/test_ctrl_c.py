@@ -1,4 +1,4 @@
-"""Ctrl-C as events, in blocks within each other."""
+"""Tests for Ctrl-C as events, in nested blocks."""
 
 import itertools
 import signal
@@ -13,7 +13,7 @@ from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
-    """As in a terminal; tests that were started in the background have it ignored."""
+    """Handle SIGINT as in a terminal, because tests that start in the background ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -60,10 +60,10 @@ def test_pressed_at_any_instant_of_the_end_it_does_not_take_the_report_away(monk
             signal.raise_signal(signal.SIGINT)
             monkeypatch.setattr(signal, "signal", change_and_press)
         signal.raise_signal(signal.SIGINT)
-    except KeyboardInterrupt:  # which would end pytest
+    except KeyboardInterrupt:  # would end pytest
         pytest.fail("it raised KeyboardInterrupt")
     finally:
-        monkeypatch.undo()  # before anything else sets a signal
+        monkeypatch.undo()  # before any code sets a signal
 
 
 def test_pressed_at_any_instant_of_an_inner_blocks_end_it_reaches_the_outer_one(

@@ -1,4 +1,4 @@
-"""Load tests take the server's address from options, the scenario, TPUSERVE_ADDRESS, this machine; in this order."""
+"""Tests for the order of address sources: options, the scenario, TPUSERVE_ADDRESS, and this machine."""
 
 import os
 import re
@@ -16,10 +16,10 @@ from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.options import AccessOptions, MeasuredServerOptions
 
 BIN = Path(sys.executable).parent
-# Nothing listens there: the command that asks it says so, and names it.
+# An address without a server. The command's error names it.
 NOBODY = "127.0.0.1:1"
 CONFIG = 'model_config_list { config { name: "m" base_path: "/m" version_labels { key: "stable" value: 1 } } }'
-# sweep, search and soak find their server as run does.
+# sweep, search and soak find their server like run.
 COMMANDS = {
     "run": ("loadtest", "m"),
     "run a scenario": ("loadtest", "run", "--scenario", "scenario.yaml"),

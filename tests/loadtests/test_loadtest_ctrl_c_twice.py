@@ -1,4 +1,4 @@
-"""A second Ctrl-C, where a server hangs: what there is is reported, and answers in flight are not waited for."""
+"""Tests for a second Ctrl-C while a server hangs: the command reports its results and drops in-flight requests."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ HINT = "Ctrl-C again ends that"
 
 
 def press_twice(process: "subprocess.Popen[str]", server: Doubling, in_flight: int) -> None:
-    """When so many requests are in flight; the second time when it says what that would do."""
+    """Press Ctrl-C when `in_flight` requests are in flight, and again after the hint about a second press."""
     for _ in range(in_flight):
         assert server.hanging.acquire(timeout=120)
     process.send_signal(signal.SIGINT)
@@ -42,7 +42,7 @@ def started(stack: ExitStack, *arguments: str) -> "subprocess.Popen[str]":
 
 def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_reported() -> None:
     unwaited = "requests in flight were not waited for"
-    # All at once, before a server each: what takes time is their start. So many requests are in flight at least.
+    # Run all cases at once, each with a server, because their start takes most of the time. The number is a minimum.
     cases = [
         (["run", "--users", "3"], 3, ["stopped early", f"3 {unwaited}"]),
         (["run", "--users", "3", "--processes", "2"], 3, ["stopped early", f"3 {unwaited}"]),
@@ -63,10 +63,10 @@ def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_report
             list(people.map(lambda each: press_twice(*each), running))
         for (process, *_), (*_, words) in zip(running, cases, strict=True):
             output, errors = process.communicate(timeout=60)
-            assert process.returncode == 1, errors  # nothing was answered
+            assert process.returncode == 1, errors  # no responses
             for each in words:
                 assert each in output
-            assert HINT not in errors  # it was said once
+            assert HINT not in errors  # printed once before
             document = json.loads(output)
             if "total" in document:
                 assert (document["total"]["requests"], document["total"]["failures"]) == (0, 0)

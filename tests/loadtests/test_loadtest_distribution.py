@@ -16,7 +16,7 @@ def drawn(text: str, count: int = 10_000) -> np.ndarray:
         ("8:3,1:7", {1: 0.7, 8: 0.3}),
         ("1:1,2:0", {1: 1.0}),
         ("1..4", {1: 0.25, 2: 0.25, 3: 0.25, 4: 0.25}),
-        # Poisson's of the mean 1, without zeros: 1/(e-1), half of that, a sixth.
+        # Poisson with mean 1, without zeros: 1/(e-1), a half and a sixth of that.
         ("poisson(1)", {1: 0.582, 2: 0.291, 3: 0.097}),
     ],
 )

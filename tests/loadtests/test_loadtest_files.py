@@ -1,4 +1,4 @@
-"""What is written beside the terminal: CSV by time, HdrHistogram's log and percentiles."""
+"""Tests for files of results: CSV by time, and HdrHistogram's log and percentiles."""
 
 import csv
 import io

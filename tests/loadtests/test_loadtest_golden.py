@@ -1,4 +1,4 @@
-"""Answers that are compared with golden ones, alone and in whole runs against servers that err under load."""
+"""Tests for comparisons with golden responses, alone and in whole runs against servers that fail under load."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -113,7 +113,7 @@ def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: str) -> 
         match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
     ):
         checks.check(line, 3, body(protocol, floats(8.0)))
-    # Counted with the first of its kind.
+    # Counted with the first error of its kind.
     with pytest.raises(
         WrongAnswer,
         match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
@@ -129,7 +129,7 @@ def drawn(share: float, seed: int, answers: int, *rows: dict[str, Array]) -> lis
 def test_the_share_of_answers_is_drawn_by_the_seed() -> None:
     some = drawn(0.01, 7, 100_000, floats(1.0))
     assert some[0] == 0
-    # A thousand, give or take four standard deviations.
+    # A thousand, plus or minus four standard deviations.
     assert 870 < len(some) < 1130
     assert some == drawn(0.01, 7, 100_000, floats(1.0)) != drawn(0.01, 8, 100_000, floats(1.0))
     assert len(drawn(1.0, 7, 50, floats(1.0))) == 50
@@ -201,7 +201,10 @@ def test_a_file_that_is_not_golden_says_what_is_missing(
 
 @dataclass
 class Erring(Doubling):
-    """After `alone` requests every `swap_every`-th answer is an earlier one, or every `wrong_every`-th is off."""
+    """A server that errs after `alone` requests.
+
+    Every `swap_every`-th response is an earlier one, and every `wrong_every`-th response is off.
+    """
 
     swap_every: int = 0
     wrong_every: int = 0
@@ -211,7 +214,7 @@ class Erring(Doubling):
     def run(self, x: np.ndarray) -> np.ndarray | None:
         y = super().run(x)
         assert y is not None
-        # Not the one just before: both protocols send the same requests, in turns.
+        # Skip the previous response: both protocols send the same requests alternately.
         count, earlier = len(self.rows), self._last[-2:-1]
         self._last[:] = [*self._last[-1:], y]
         if count > self.alone and self.swap_every and count % self.swap_every == 0 and earlier:
@@ -228,7 +231,7 @@ def server() -> Iterator[Erring]:
 
 def loadtest(server: Doubling, *arguments: str) -> forked_command.Ended:
     addresses = ["--grpc", server.grpc_address, "--rest", server.rest_url]
-    # A schedule: how many requests there are does not depend on how busy the machine is.
+    # A schedule makes the number of requests independent of the machine's load.
     load = ["--rate", "200", "--arrivals", "constant", "--duration", "1", "--warm-up", "0"]
     return forked_command.run("tpuserve-loadtest", MODEL, *addresses, *load, *BUSY_IS_FINE, *arguments)
 
@@ -239,7 +242,7 @@ def test_right_answers_are_compared_and_none_is_wrong(server: Erring) -> None:
     report: dict[str, Any] = json.loads(run.stdout)
     assert report["wrong_rate"] == 0
     assert report["total"]["checked"] == report["total"]["requests"] == 200
-    # Each different request was asked once over each protocol, before the load.
+    # The command first sends each different request once over each protocol.
     assert len(server.rows) == report["total"]["requests"] + 2 * 32
     assert "Recording 64 golden answers, one at a time" in run.stderr
     assert not any("golden" in note for note in report["notes"])
@@ -252,7 +255,7 @@ def test_answers_given_back_to_the_wrong_user_are_found(server: Erring, tmp_path
     assert run.returncode == 1, run.stdout
     report = json.loads(run.stdout)
     total = report["total"]
-    # Where requests overtake each other it may have been the same one's.
+    # When requests overtake each other, the swapped response may belong to an equal request.
     assert 0.05 < report["wrong_rate"] <= 0.11
     assert total["failures"] == total["wrong"] == sum(error["count"] for error in report["errors"])
     messages = [error["message"] for error in report["errors"]]
@@ -291,7 +294,7 @@ def test_golden_answers_of_a_file_are_right_whatever_the_server_says(server: Err
     run = loadtest(server, "--golden", str(tmp_path / "golden.npz"), "--check-share", "1", "--json")
     report = json.loads(run.stdout)
     assert run.returncode == 1
-    assert 0.15 < report["wrong_rate"] < 0.25  # one request of five
+    assert 0.15 < report["wrong_rate"] < 0.25  # a fifth of the requests
     assert len(server.rows) == report["total"]["requests"]
 
 

@@ -1,4 +1,4 @@
-"""Golden answers of a version directory: what is read from its recorded requests, and a load held against it."""
+"""Tests for golden responses of a version directory: their recorded requests, and a load that is compared with them."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ SIGNATURE = Signature(
 
 
 def answered(value: float, *, factor: float = 2.0, rows: int = 1, output: str = "y", model: str = MODEL) -> LogEntry:
-    """A request to the doubling model and the answer beside it."""
+    """Return the log entry of a request to the doubling model with its response."""
     answer = {output: np.full((rows, 4), factor * value, FLOATS)}
     return predict_entry(numbered(value, rows), outputs=answer, model=model)
 

@@ -143,7 +143,7 @@ def test_a_part_of_a_load_is_hopeless_for_what_came_before_it() -> None:
     further = Hopeless(gates("p99>20ms"), OPEN).further(5, Counts(500, 0, (6,)))
     assert further(0.1, Counts(10, 0, (5,))) == ""
     assert further(0.1, Counts(10, 0, (6,))) == "stopped early: p99>20ms whatever comes, after 12 late answers"
-    # Most of the load is over when its last part begins, which has just sent its first requests.
+    # The last part has just sent its first requests, so most of the load is over.
     last = Hopeless(gates("p90>20ms"), CLOSED).further(CLOSED.total_s - 1, Counts(1000, 0, (250,)))
     assert last(0.1, Counts(10, 0, (0,))) != ""
 
@@ -151,7 +151,7 @@ def test_a_part_of_a_load_is_hopeless_for_what_came_before_it() -> None:
 def test_a_closed_run_is_given_time_before_it_is_hopeless() -> None:
     hopeless = Hopeless(gates("p90>20ms"), CLOSED)
     assert hopeless.why(2, Counts(100, 0, (100,))) == ""
-    # A third is over: 600 requests at most are guessed, 60 may be late.
+    # After a third, the estimate is at most 600 requests, of which 60 may be late.
     assert hopeless.why(4.4, Counts(100, 0, (55,))) == ""
     assert hopeless.why(4.4, Counts(100, 0, (65,))) != ""
 

@@ -1,4 +1,4 @@
-"""JUnit XML of every command: what failed is a case that failed, under a name that stays."""
+"""Tests for JUnit XML of every command: a failure is a failed case with a stable name."""
 
 from collections.abc import Sequence
 from dataclasses import replace

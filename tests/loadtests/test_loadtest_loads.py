@@ -1,4 +1,4 @@
-"""Open loads, several processes, and the subcommands that run more than one load; each in a process of its own."""
+"""Tests for open loads, several processes, and subcommands with several loads, each in a separate process."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.support import forked_command
 from tests.support.free_ports import free_ports
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
-# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+# The runs share a small machine with other processes, and the tests are not about the generator's limits.
 BUSY_IS_FINE = ("--generator-limit", "note")
 
 Serve = Callable[[Doubling], Doubling]
@@ -36,7 +36,7 @@ def loadtest(*arguments: str) -> forked_command.Ended:
 
 
 def search(server: Doubling, *arguments: str) -> forked_command.Ended:
-    """With half a second instead of two for the user alone who comes first."""
+    """Run a search whose first user runs for half a second instead of two."""
     options = ("--grpc", server.grpc_address, "--warm-up", "0", *BUSY_IS_FINE)
     brief = {"tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5}
     return forked_command.run("tpuserve-loadtest", "search", MODEL, *options, *arguments, constants=brief)
@@ -71,8 +71,7 @@ def test_a_stall_shows_in_an_open_loads_p90_and_hides_in_a_closed_ones_median(se
     loads = (("--grpc", closed.grpc_address, "--users", "1"), ("--grpc", opened.grpc_address, "--rate", "100"))
     with ThreadPoolExecutor(len(loads)) as both:
         seen, seen_open = (report["total"] for report in both.map(lambda load: measured(*load, *options), loads))
-    # One request met the stall; those that would have come meanwhile were never sent. A machine that is busy makes both
-    # slower.
+    # One request met the stall, and the closed load sent no others meanwhile. A busy machine makes both loads slower.
     assert seen["max_ms"] > 950
     assert seen_open["p90_ms"] > 700
     assert seen["p50_ms"] < seen_open["p90_ms"]
@@ -153,7 +152,7 @@ def test_a_hopeless_run_ends_early(serve: Serve) -> None:
 def test_a_sweep_ends_with_the_first_load_that_is_too_much(serve: Serve) -> None:
     server = serve(Doubling(service_s=0.1))
     options = ("--grpc", server.grpc_address, "--duration", "2s", "--warm-up", "100ms", "--json")
-    # One user waits for the device alone; of 8 each waits for 7 others, 800 ms.
+    # A single user waits only for the device. Each of 8 users waits for 7 others and the device, 800 ms.
     run = loadtest("sweep", MODEL, *options, "--users", "1,8,64,128", "--until", "p50>500ms", "rate<0.1")
     assert run.returncode == 0, run.stderr
     assert [step["users"] for step in json.loads(run.stdout)] == [1, 8]
@@ -176,7 +175,7 @@ def test_a_sweep_has_a_line_for_each_load(serve: Serve) -> None:
     assert run.returncode == 0, run.stderr
     rows = [re.findall(r"[\d.,]+", line) for line in run.stdout.splitlines() if "│" in line]
     assert [row[0] for row in rows] == ["1", "4"]
-    # One device: more users wait longer and get no more.
+    # One device: more users wait longer without more throughput.
     assert float(rows[1][4]) > float(rows[0][4])
     assert float(rows[1][3]) < 12
 
@@ -202,13 +201,13 @@ def test_a_slower_version_is_worse(serve: Serve, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve) -> None:
     server = serve(Doubling(service_s=0.020))
-    # Evenly: with random arrivals, tries so short say now this, now that, and are made again.
+    # Constant arrivals: with random arrivals, results of such short probes vary, and the search repeats them.
     options = ("--from", "20", "--precision", "0.3", "--duration", "1500ms", "--arrivals", "constant")
     run = search(server, "--slo", "p90<=500ms", "error_rate<=1%", *options, "--json")
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
-    # The device answers 50 a second. At 70 the queue that has grown by the end keeps a tenth waiting for half a second,
-    # which no neighbour on the machine does to them.
+    # The device serves 50 requests per second. At 70 per second, a tenth of the requests wait half a second in the
+    # queue. Other load on the machine does not cause such waits.
     assert 20 <= report["rate_per_s"] < 100
     assert report["does_not_hold_per_s"] > report["rate_per_s"]
 

@@ -1,4 +1,4 @@
-"""`tpuserve loadtest mlperf` against a real server, in a process of its own; seconds instead of ten minutes."""
+"""Tests for `tpuserve loadtest mlperf` in a separate process against a real server, in seconds instead of minutes."""
 
 import json
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ import pytest
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
 
-# Instead of 10 and 2.
+# The defaults are 10 s and 2 s.
 BRIEF = {"tpuserve_loadtests.cli.mlperf_command.QUICK_S": 4.0, "tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5}
-# A small machine with much else to do: neither the generator nor the server's speed is what is tested.
+# The machine is small and busy, and the tests are not about the generator's or the server's speed.
 BUSY_IS_FINE = ["--generator-limit", "note", "--warm-up", "200ms"]
 
 
@@ -47,18 +47,18 @@ def test_queries_have_the_samples_that_the_rules_say(server: Doubling, scenario:
     assert "not verified by MLCommons" in report["disclaimer"]
     assert set(server.rows) == {rows}
     assert report["samples"] == rows * report["queries"]
-    # How many there are in so short a time depends on the machine.
+    # The number of queries in this time depends on the machine.
     assert (report["metric"] is not None) == (report["queries"] >= needed)
 
 
 def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling, tmp_path: Path) -> None:
     options = ["--scenario", "server", "--target-qps", "200", "--quick", "--html", str(tmp_path / "server.html")]
     code, report, errors = run(server, *options, "--latency", "5s")
-    assert code == 0, (report, errors)  # too short for the rules, which --quick asked for
+    assert code == 0, (report, errors)  # too short for the rules, which --quick permits
     assert report["result"] == "INVALID"
     assert report["too_short_for_the_rules"]
     assert unsatisfied(report) == ["Min duration satisfied"]
-    assert report["metric"] == pytest.approx(200, rel=0.5)  # fewer, where the machine is busy
+    assert report["metric"] == pytest.approx(200, rel=0.5)  # lower if the machine is busy
     page = (tmp_path / "server.html").read_text()
     assert "too short for the rules; all else is kept" in page
     assert "p99 of 5000 ms at most" in page

@@ -113,7 +113,7 @@ def test_what_processes_recorded_merges_into_what_one_would_have() -> None:
                 recorder.record(("grpc", "rest")[number % 2], due_s, due_s + latency_s, error)
                 recorder.record_lag(due_s, latency_s / 10)
                 recorder.dropped += number == 5
-        # As it is sent between machines.
+        # The encoding between machines.
         merged.add_wire(msgpack.unpackb(msgpack.packb(part.to_wire()), strict_map_key=False))
     assert merged.to_wire() == whole.to_wire()
     assert measured(merged).lines() == measured(whole).lines()

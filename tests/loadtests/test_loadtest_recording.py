@@ -1,4 +1,4 @@
-"""Recorded requests: what is read from the files that the server writes."""
+"""Tests for recorded requests, read from the server's files."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ SIGNATURE = Signature("serving_default", {"x": X}, {})
 
 
 def sent(recording: Recording, signature: Signature = SIGNATURE) -> list[dict[str, Array]]:
-    """What would go over gRPC, to another version."""
+    """Return the inputs that the load test would send over gRPC to another version."""
     messages = [
         official.PredictRequest.FromString(request.exchange(ModelSpec("new", version=8), "grpc").body)
         for request in recorded_requests(recording, signature)
@@ -69,7 +69,7 @@ def test_a_request_goes_over_grpc_as_it_was_encoded(tmp_path: Path) -> None:
         np.array([1.5, -2], np.float16),
         np.array([1 + 2j, -3j], np.complex64),
         np.array([b"a", b"\xff\x00"], object),
-        np.arange(4000, dtype=np.float32).reshape(2, 2000),  # as base64
+        np.arange(4000, dtype=np.float32).reshape(2, 2000),  # sent as base64
         np.float32(7) * np.ones(()),
     ],
 )

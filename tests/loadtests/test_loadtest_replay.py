@@ -1,4 +1,4 @@
-"""Runs of recorded requests, each in a process of its own."""
+"""Tests for runs of recorded requests, each in a separate process."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_logs import START_S, numbered, predict_entry, write_log
 from tests.support import forked_command
 
-# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+# The runs share a small machine with other processes, and the tests are not about the generator's limits.
 BUSY_IS_FINE = ("--generator-limit", "note")
 
 
@@ -24,7 +24,7 @@ def server() -> Iterator[Doubling]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Ten requests of one row to ten, in five seconds; a tenth of those that there were."""
+    """Write a log of ten requests with one to ten rows in five seconds, sampled at a tenth."""
     entries = [predict_entry(numbered(n, rows=n + 1), START_S + n // 2, sampled=0.1) for n in range(10)]
     return write_log(tmp_path / "requests.jsonl", entries)
 
@@ -44,7 +44,7 @@ def test_recorded_requests_come_as_they_did_and_faster_if_that_is_asked(server: 
         MODEL, "--grpc", server.grpc_address, "--recorded", str(log), "--speed", "5", "--warm-up", "0", "--json"
     )
     report = measured(run)
-    assert server.rows == list(range(1, 11))  # 100 ms from each other: none overtakes another
+    assert server.rows == list(range(1, 11))  # 100 ms apart, so none overtakes another
     assert report["total"]["requests"] == 10
     assert report["elapsed_s"] == pytest.approx(4.5 / 5)
     assert report["rows_per_request"] == 5.5

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they fit a phone, can be read in both colour schemes, and tell what is pointed at."""
+"""Tests for the pages in a real browser: phone width, both colour schemes, and tooltips."""
 
 import subprocess
 import sys
@@ -19,13 +19,13 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 
-# What sticks out to the right, but for what may be scrolled within its own box.
+# Elements that exceed the right edge, except those inside a scrollable box.
 OVERFLOWING = """
 [...document.querySelectorAll("main *")].filter(one =>
   one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scrolls"))
   .map(one => one.outerHTML.slice(0, 80))
 """
-# Words of a chart that are cut off at its edge, or lie over each other.
+# Words of a chart that exceed its edge or overlap.
 CLIPPED = """
 [...document.querySelectorAll(".drawing text")].filter(one => {
   const word = one.getBoundingClientRect(), chart = one.closest("svg").getBoundingClientRect();
@@ -42,7 +42,8 @@ OVERLAPPING = """
     words.slice(number + 1).filter(([, other]) => over(box, other)).map(([other]) => `${text} / ${other}`));
 })
 """
-# The least contrast of a text with what is behind it, by WCAG's formula, and that text; of curves, with their card.
+# The lowest contrast of a text with its background, by WCAG's formula, with that text. Curves are compared
+# with their card.
 CONTRAST = """
 (() => {
   const parse = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -73,7 +74,7 @@ CONTRAST = """
   return [least(texts), least(lines)];
 })()
 """
-# Of what can be focused, whether an outline shows that it is.
+# Whether an outline marks each focusable element.
 FOCUSED = """
 [...document.querySelectorAll("main a[href], main summary")].map(one => {
   one.focus({focusVisible: true});

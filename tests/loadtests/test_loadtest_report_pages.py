@@ -1,4 +1,4 @@
-"""What the pages say, of every command; what they look like is test_loadtest_report_in_browser's."""
+"""Tests for the content of every command's page. test_loadtest_report_in_browser tests the appearance."""
 
 import html
 import re
@@ -47,7 +47,7 @@ from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 
 
 class Text(HTMLParser):
-    """What a reader sees, and the elements it stands in."""
+    """The visible text of a page, and the elements that contain it."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_a_search_that_one_user_ended_shows_that_user_and_no_tries_of_nothing() 
 
 
 def arrows(page: str) -> list[str]:
-    """The side that each arrow of the interval chart points to, from top to bottom."""
+    """Return the direction of each arrow of the interval chart, from top to bottom."""
     points = [
         [float(point.split(",")[0]) for point in found.split()]
         for found in re.findall(r'<polygon points="(.*?)"', page)
@@ -108,7 +108,7 @@ def arrows(page: str) -> list[str]:
 
 def test_an_interval_that_leaves_the_chart_ends_in_an_arrow_on_that_side() -> None:
     page = PAGES["wild"]()
-    # The upper ends of p50 and p999 are beyond the chart, and the whole interval of rate: its ratio has no dot.
+    # The upper ends of p50 and p999 exceed the chart, and so does the whole interval of rate: its ratio has no dot.
     assert arrows(page) == ["right", "right", "right"]
     assert page.count('class="interval-dot unclear"') == 3 + 3
     assert "An arrow marks an interval that continues beyond the chart" in page
@@ -136,7 +136,7 @@ def test_a_page_can_be_found_ones_way_in_by_ear(name: str) -> None:
     assert all(deeper <= level + 1 for level, deeper in pairwise(levels))
     anchors = re.findall(r' id="([^"]*)"', page)
     assert len(anchors) == len(set(anchors))
-    # What may be scrolled by keyboard says what it is.
+    # Each region that the keyboard can scroll has a label.
     assert page.count('tabindex="0"') == len(
         re.findall(r'tabindex="0" role="region" aria-label="Numbers of [^"]', page)
     )
@@ -182,7 +182,7 @@ def test_nothing_measured_is_said_and_nothing_is_drawn() -> None:
 def test_a_run_that_was_stopped_says_where() -> None:
     text = str(Text(page_of_a_run(run(seconds=3.0))))
     assert "stopped early" in text
-    assert text.count("stopped") >= 3  # and in both charts over time
+    assert text.count("stopped") >= 3  # including both charts over time
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in ("nothing", "plan", "refusal", "search ended")])
@@ -192,7 +192,7 @@ def test_every_chart_has_its_numbers_as_text(name: str) -> None:
     assert figures
     for figure in figures:
         numbers = re.search(r"<details>.*<tbody>(.*)</tbody>", figure, re.DOTALL)
-        # Intervals are written beside their bars.
+        # Intervals appear next to their bars.
         assert len(re.findall("<td", numbers[1] if numbers else "")) > 3 or "B / A" in figure
         assert re.search(r'role="img" aria-label="[^"]{20,}"', figure)
 
@@ -256,7 +256,7 @@ def test_a_soak_says_what_drifts() -> None:
 def test_a_page_of_mlperfs_rules_says_what_it_is_not_before_anything_else() -> None:
     page = page_of_a_scenario()
     assert page.index("not verified by MLCommons Association.") < page.index('class="verdict')
-    assert "not verified" in page[: page.index("<style")]  # in the tab's title, too
+    assert "not verified" in page[: page.index("<style")]  # in the tab's title too
 
 
 def test_a_page_of_mlperfs_rules_says_where_the_time_went_in_the_run_and_while_a_rate_was_searched_for() -> None:
@@ -279,8 +279,8 @@ def test_mlperfs_rules_are_kept_or_not(scenario: Scenario, seconds: float, failu
     page = page_of_a_scenario(scenario, seconds, failures)
     assert verdict(page) == expected
     text = str(Text(page))
-    assert f"{seconds:.1f} s" in text  # found
-    assert "600 s" in text  # asked for
+    assert f"{seconds:.1f} s" in text  # measured
+    assert "600 s" in text  # required
 
 
 @pytest.mark.parametrize(

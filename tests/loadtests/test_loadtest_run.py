@@ -1,4 +1,7 @@
-"""Whole runs of `tpuserve loadtest`, each in a process of its own: gevent must never meet the server's gRPC threads."""
+"""Tests for whole runs of `tpuserve loadtest`, each in a separate process.
+
+gevent must not run in a process with the server's gRPC threads.
+"""
 
 import json
 import signal
@@ -14,7 +17,7 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, QUEUE_FULL, Doubling, serving
 
-# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+# The runs share a small machine with other processes, and the tests are not about the generator's limits.
 BUSY_IS_FINE = ["--generator-limit", "note"]
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 
@@ -44,9 +47,9 @@ def test_both_protocols_are_measured_and_every_answer_counted(server: Doubling, 
     assert list(report["protocols"]) == ["grpc", "rest"]
     for figures in report["protocols"].values():
         assert 0 < figures["p50_ms"] <= figures["p90_ms"] <= figures["p99_ms"] <= figures["max_ms"]
-        # Answers that came when the time was up are no part of the rate.
+        # The rate excludes responses after the end.
         assert 0 < figures["rate_per_s"] <= figures["requests"] / report["elapsed_s"]
-    # Nothing was sent that is not in the table, and nothing is in the table that did not arrive.
+    # The table contains exactly the requests that arrived.
     assert report["total"]["requests"] == len(server.rows)
     assert set(server.rows) == {3}
 
@@ -59,7 +62,7 @@ def test_the_table_has_a_line_for_each_protocol_and_the_total(server: Doubling) 
     assert {"gRPC", "REST", "total"} <= cells.keys()
     assert "p50" in run.stdout
     assert "p99" in run.stdout
-    assert "\x1b" not in run.stdout  # plain, since nobody watches
+    assert "\x1b" not in run.stdout  # plain, because the output is not a terminal
     assert "Running for 0.7 s: 4 users" in run.stderr
 
 
@@ -108,7 +111,7 @@ def test_an_answer_that_cannot_be_read_is_a_failure(server: Doubling) -> None:
 @pytest.mark.parametrize(("option", "scheme"), [("--grpc", ""), ("--rest", "http://")])
 def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: str, scheme: str) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # taken, and nobody listens on it
+        closed.bind(("127.0.0.1", 0))  # bound, but not listening
         address = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
         run = loadtest(MODEL, option, address)
     assert run.returncode == 3
@@ -151,7 +154,7 @@ def test_input_cut_short_is_exit_code_2(server: Doubling, tmp_path: Path) -> Non
         assert "Traceback" not in run.stderr
 
 
-# Started by a script in the background, as in some CI, a process ignores SIGINT, and so do its children.
+# A process that a script starts in the background ignores SIGINT, as in some CI, and so do its children.
 HEEDING_CTRL_C = [
     sys.executable,
     "-c",

@@ -1,4 +1,4 @@
-"""Scenario files: what is read from them, and whole runs of several models, each in a process of its own."""
+"""Tests for scenario files: their parsing, and whole runs of several models, each in a separate process."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from tpuserve_loadtests.distribution import Distribution
 from tpuserve_loadtests.scenario import BadScenario, Settings, read_scenario
 from tpuserve_loadtests.workload import mixed_order
 
-# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+# The runs share a small machine with other processes, and the tests are not about the generator's limits.
 BUSY_IS_FINE = ("--generator-limit", "note")
 
 WHOLE = """
@@ -160,7 +160,7 @@ def test_requests_go_to_models_and_protocols_by_weight_however_many_processes_sh
     report: dict[str, Any] = json.loads(run.stdout)
     assert report["model"] == "mixed"
     requests = {name: line["requests"] for name, line in report["lines"].items()}
-    # small's weight is 3, over two protocols.
+    # The weight of `small` is 3, over two protocols.
     expected = Counter(mixed_order((1.5, 1.5, 1))[:200])
     assert list(requests.values()) == [expected[0], expected[1], expected[2]]
     assert list(requests) == ["small gRPC", "small REST", "large gRPC"]

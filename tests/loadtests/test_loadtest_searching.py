@@ -1,4 +1,4 @@
-"""The search before a simulated server whose true answer is known: one device, a fixed time a request (M/D/1)."""
+"""Tests for the search against a simulated server of known capacity: one device, constant run time (M/D/1)."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ SLO = Threshold.parse("p99<=40ms")
 
 
 def answered(instants: np.ndarray) -> np.ndarray:
-    """When each request is answered: its turn comes when all before it are done (Lindley's recursion, unrolled)."""
+    """Return each request's response time. A request starts after all earlier requests (unrolled Lindley recursion)."""
     works = SERVICE_S * np.arange(1, len(instants) + 1)
     finished: np.ndarray = works + np.maximum.accumulate(instants - (works - SERVICE_S))
     return finished
@@ -32,7 +32,7 @@ def simulated(load: Load) -> Measured:
 
 
 def true_rate() -> float:
-    """Where a hundredth of very many requests are late."""
+    """Return the rate at which a hundredth of very many requests are late."""
     gaps = np.random.default_rng(0).exponential(1, 2_000_000)
     low, high = 0.3 / SERVICE_S, 1 / SERVICE_S
     for _ in range(20):
@@ -46,7 +46,7 @@ def true_rate() -> float:
 @pytest.mark.slow
 def test_the_rate_that_is_found_is_within_five_percent_of_the_truth_for_every_seed() -> None:
     truth = true_rate()
-    assert 140 < truth < 180  # between 0.7 and 0.9 of what the device could do
+    assert 140 < truth < 180  # between 0.7 and 0.9 of the device's capacity
     for seed in range(10):
         trials = Trials(simulated, Load(60, 5, seed=seed), (SLO,))
         found = search(trials.attempt, 20, 1e6, 0.02)
@@ -71,7 +71,7 @@ def test_the_highest_rate_is_bracketed_from_any_start(limit: float, share: float
     assert found.ceiling is not None
     assert limit / 1.02 <= found.best.rate_per_s <= limit < found.ceiling.rate_per_s
     assert len(tried) < 45
-    assert tried[-2:] == [found.best.rate_per_s, found.ceiling.rate_per_s]  # both once more, to make sure
+    assert tried[-2:] == [found.best.rate_per_s, found.ceiling.rate_per_s]  # the search confirms both
 
 
 def test_no_rate_is_said_to_hold_where_none_does() -> None:
@@ -144,7 +144,7 @@ def test_a_run_that_something_else_has_disturbed_is_made_again(disturbed: int, r
 
     assert Trials(run, Load(60, 0), (SLO,)).attempt(50).holds
     assert len(loads) == runs
-    assert len(set(loads)) == 1  # with the same arrivals: it is the same question
+    assert len(set(loads)) == 1  # the same load, with the same arrivals
 
 
 def test_a_search_on_a_machine_that_is_always_disturbed_ends() -> None:

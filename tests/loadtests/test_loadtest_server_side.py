@@ -1,4 +1,4 @@
-"""What is drawn from a server's pages of metrics, made by the server's own code; and runs that are watched."""
+"""Tests for figures from a server's metrics pages, rendered by the server's own code, and for watched runs."""
 
 import json
 import math
@@ -70,7 +70,7 @@ def test_another_version_and_another_model_are_left_out() -> None:
     server.read(1.0)
     seen = draw_server_side([read_stretch(server.scrapes, Served((("m", 3),)))])
     assert [(phase.name, phase.count) for phase in seen.phases] == [("request", 1), ("queue wait", 1), ("execution", 1)]
-    # Upstream's metric, by which a request's own execution is known, is of both versions: the batches' mean is used.
+    # Upstream's metric of a request's own execution covers both versions, so the mean of the batches is used.
     assert seen.execution_ms == pytest.approx(10)
     assert draw_server_side([read_stretch(server.scrapes, SERVED)]).answers == {"OK": 2}
     several = Served((("m", None), ("m", 3), ("other", None)))
@@ -145,7 +145,7 @@ def test_a_percentile_is_prometheus_own() -> None:
     assert Buckets({1.0: 0.0, math.inf: 0.0}, 0.0).percentile(99) is None
 
 
-# A second of ten requests of 50 ms each, the client's clock.
+# A second with ten requests of 50 ms each, by the client's clock.
 def client_side(requests: int = 10) -> Measured:
     load = Load(1.0, 0.0, users=1)
     recorder = Recorder(["grpc"], load)
@@ -215,7 +215,7 @@ def test_a_real_servers_phases_add_up_and_it_counted_every_request(running: Runn
     assert requests == phases["request"]["count"] == phases["queue wait"]["count"] == server["answers"]["OK"]
     assert 0 < phases["execution"]["count"] <= requests
     parts = {part["name"]: part["mean_ms"] for part in report["latency_parts"]}
-    # Each of the client's latencies is longer than what the server says of that request, so their means are.
+    # Each client latency exceeds the server's time for that request, so the means do too.
     assert parts["network, connections and client"] > 0
     assert phases["queue wait"]["mean_ms"] + server["execution_ms"] <= phases["request"]["mean_ms"]
     assert 0.1 < server["cpu_cores"] < 64
@@ -243,7 +243,7 @@ def test_a_sweep_tells_what_more_load_does_in_the_server(running: RunningServer)
     run = loadtest("sweep", "m", *options, "--json")
     assert run.returncode == 0, run.stderr
     alone, crowd = (step["server"] for step in json.loads(run.stdout))
-    # One user waits for each answer: whatever the machine does meanwhile, its requests cannot be in a batch together.
+    # A single user waits for each response, so two requests are never in one batch.
     assert alone["batch_rows"] == 1
     assert crowd["batch_rows"] > 1
     assert alone["answers"].keys() == crowd["answers"].keys() == {"OK"}
@@ -260,7 +260,7 @@ def test_a_comparison_tells_of_each_side_of_runs_of_half_a_second(running: Runni
     report = json.loads(run.stdout)
     for side in report["sides"].values():
         queue = next(phase for phase in side["server"]["phases"] if phase["name"] == "queue wait")
-        # The first pages are read while two requests are in flight: they may be counted in part.
+        # Two requests are in flight during the first scrapes, which may count them in part.
         assert queue["count"] == pytest.approx(side["server"]["answers"]["OK"], abs=12)
         assert queue["count"] > 0
         assert "network, connections and client" in {part["name"] for part in side["latency_parts"]}
@@ -288,7 +288,7 @@ def test_a_scenario_of_mlperf_tells_what_its_queries_did_in_the_server(running: 
     run = loadtest("mlperf", "m", "--grpc", running.grpc, *options, "--json")
     assert run.returncode == 99, run.stderr  # too short for the rules
     report = json.loads(run.stdout)
-    # One query of eight samples after the other.
+    # Queries of eight samples, one at a time.
     assert report["server"]["batch_rows"] == 8
     assert report["server"]["answers"]["OK"] == report["queries"]
     assert "execution, with stacking and padding" in {part["name"] for part in report["latency_parts"]}
@@ -337,7 +337,7 @@ def test_a_page_that_goes_away_leaves_what_it_told_until_then() -> None:
     with serving(Doubling()) as server, serving_http(app) as port:
         addresses = ("--grpc", server.grpc_address, "--server-metrics", f"http://127.0.0.1:{port}")
         report = measured(MODEL, *addresses, "--users", "1", "--duration", "2", "--warm-up", "0")
-    # It was read to see whether it is there, at the beginning, and after a second; not at the end.
+    # The watch read the page to check that it exists, at the start and after a second, but not at the end.
     assert report["server"]["answers"] == {"OK": 1}
     (note,) = [note for note in report["notes"] if "server" in note]
     lost = r"the server's metrics could not be read at the end \(HTTP 503, 0 bytes\)"
@@ -345,7 +345,7 @@ def test_a_page_that_goes_away_leaves_what_it_told_until_then() -> None:
 
 
 def page(server: MetricsPages) -> Response:
-    """Of a server that answers one request between each two looks at it, and has none from the fourth on."""
+    """Return the page of a server that serves one request between scrapes and fails from the fourth scrape on."""
     server.answer(0.001, run_s=0.001, latency_s=0.003)
     server.read(0.0)
     return Response(status_code=503) if len(server.scrapes) > 3 else Response(server.scrapes[-1].text)

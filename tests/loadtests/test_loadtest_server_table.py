@@ -1,4 +1,4 @@
-"""What servers said of themselves in several runs, held beside each other."""
+"""Tests for the server's figures of several runs in one table."""
 
 import io
 import re
@@ -80,7 +80,7 @@ def test_what_changed_is_told_by_the_part_that_it_is_in() -> None:
     before = Watched.of(run(20.0), seen_server(100))
     after = Watched.of(run(20.0), seen_server(100, batch=4, run_s=0.012, latency_s=0.014))
     told = changes(before, after)
-    # The client's latency is the same: what the server took more, the network took less.
+    # The client's latency is equal: the network's share shrinks as the server's grows.
     assert "network -10.00, execution +10.00" in told
     assert "batches of 4 rows instead of 1" in told
     assert changes(before, Watched.of(run(), Seen())) == ""

@@ -1,4 +1,4 @@
-"""`tpuserve loadtest soak` against real servers, in a process of its own; seconds instead of hours."""
+"""Tests for `tpuserve loadtest soak` against real servers in a separate process, in seconds instead of hours."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ SOAK = ["soak", MODEL, "--generator-limit", "note", "--json"]
 
 
 def soak(*arguments: str) -> forked_command.Ended:
-    brief = {"tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": 5.0}  # instead of 10
+    brief = {"tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": 5.0}  # the default is 10
     return forked_command.run("tpuserve-loadtest", *SOAK, *arguments, constants=brief)
 
 
@@ -35,8 +35,10 @@ def server() -> Iterator[Doubling]:
 
 @pytest.fixture
 def tiring(server: Doubling) -> Iterator[str]:
-    """The address of the server's page of metrics. Each time it is read, as it is after each segment, the server's
-    process has a MiB more, and its device takes 2 ms longer: more than what a busy machine adds to some of them.
+    """Yield the address of a metrics page that shows a degrading server.
+
+    Each scrape adds a MiB to the process' memory and 2 ms to the service time. A scrape follows each segment, and a
+    busy machine adds less to the latency.
     """
     app = FastAPI()
     mebibytes = count(200)
@@ -54,8 +56,8 @@ def tiring(server: Doubling) -> Iterator[str]:
 def test_a_server_that_becomes_slower_and_grows_is_drifting(server: Doubling, tiring: str, tmp_path: Path) -> None:
     log = tmp_path / "soak.jsonl"
     options = ["--grpc", server.grpc_address, "--server-metrics", tiring, "--users", "2"]
-    # Segments of a sixth of a second: one in which a busy machine answers nothing would end the soak. As many as there
-    # are by default: fewer that rise may be neighbours that are alike.
+    # Segments of a sixth of a second, because a segment without responses on a busy machine would end the soak. Their
+    # number is the default: with fewer, equal neighbours could rise by chance.
     options += ["--duration", "8s", "--warm-up", "0.3", "--junit", str(tmp_path / "soak.xml")]
     run = soak(*options, "--log", str(log))
     assert run.returncode == 99, run.stderr
@@ -77,7 +79,7 @@ def test_a_server_that_becomes_slower_and_grows_is_drifting(server: Doubling, ti
 
 def test_a_soak_that_cannot_pass_its_gates_any_more_ends() -> None:
     with serving(Doubling(fail_every=10)) as server:
-        # Of 1,000 requests in all, 45 that fail are too many: in the ninth segment or so.
+        # The run sends 1,000 requests, so 45 failures are too many. The soak reaches them around the ninth segment.
         options = ["--grpc", server.grpc_address, "--rate", "100", "--duration", "10s", "--segments", "20"]
         options += ["--warm-up", "0", "--fail-if", "error_rate>4%"]
         run = soak(*options)

@@ -1,4 +1,4 @@
-"""`tpuserve loadtest` over TLS, and headers whose values are told to the server and to nobody else."""
+"""Tests for `tpuserve loadtest` over TLS, and for headers whose values reach only the server."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def server(authority: Authority) -> Iterator[Doubling]:
-    """It wants a certificate and a token of everybody."""
+    """Serve a model that requires a client certificate and a token."""
     with serving(Doubling(token=TOKEN, tls=ServerTls(authority.server, authority.ca))) as model:
         yield model
 
@@ -135,7 +135,7 @@ def test_worker_without_the_files_says_so_to_its_coordinator(
 def test_handshake_that_fails_has_its_reason_and_what_to_do(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each of these servers says something; on a busy machine it may be late.
+    # Each of these servers responds, but may be late on a busy machine.
     monkeypatch.setattr(handshake, "_TIMEOUT_S", 60.0)
     monkeypatch.setattr(handshake, "_FAREWELL_S", 60.0)
     (tmp_path / "other").mkdir()
@@ -231,7 +231,7 @@ def test_rollout_asks_for_versions_the_same_way(authority: Authority) -> None:
 
 
 def changed(address: str, change: str) -> str:
-    """With TLS where it is in the clear (s), or the reverse (-)."""
+    """Return the address with TLS added (s) or removed (-)."""
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "grpc", address

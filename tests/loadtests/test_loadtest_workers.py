@@ -1,4 +1,4 @@
-"""Workers and their coordinator, where one of them is gone or not there yet: real processes, killed."""
+"""Tests for workers and their coordinator when a process is missing or killed, with real processes."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from tests.support.free_ports import free_ports
 from tpuserve_loadtests.traffic.heartbeats import PATIENCE_BEATS, Heartbeats
 from tpuserve_loadtests.traffic.worker_name import worker_name
 
-# Heartbeats twice as fast, so that nobody has to wait ten seconds, and a worker that a busy machine keeps waiting is
-# not taken for gone; and Ctrl-C is heeded in the background, too.
+# Heartbeats at twice the default rate: short tests, and a busy machine still does not lose a worker.
+# Ctrl-C works in the background too.
 COMMAND = [
     sys.executable,
     "-c",
@@ -51,7 +51,7 @@ def started(*arguments: str) -> Iterator[Process]:
 
 
 def said(process: Process, words: str) -> str:
-    """What it says on standard error until these words came."""
+    """Read standard error until `words` appear, and return it."""
     assert process.stderr is not None
     lines = ""
     for line in process.stderr:
@@ -70,7 +70,7 @@ def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whol
     (port,) = free_ports(1)
     place = f"127.0.0.1:{port}"
     with started("worker", place) as first, started("worker", place) as second:
-        for worker in (first, second):  # they may be there before anybody wants them
+        for worker in (first, second):  # workers may start before their coordinator
             assert said(worker, "waiting").count("Nobody is there yet") == 1
         with started(*load(server, "--remote", "2", "--listen", place)) as coordinator:
             assert server.reached.wait(60)
@@ -81,11 +81,11 @@ def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whol
             output, errors = coordinator.communicate(timeout=60)
         assert "the load test is over" in second.communicate(timeout=60)[1]
     report: dict[str, Any] = json.loads(output)
-    assert coordinator.returncode == 98, errors  # though the generator's limit is but a note
+    assert coordinator.returncode == 98, errors  # --generator-limit note does not apply to a lost worker
     assert report["generator"]["lost"] == [worker_name(first.pid)]
     assert report["notes"][0] == "stopped, since a worker of the load generator is gone"
     assert f"its worker on {worker_name(first.pid)} is gone" in report["notes"][1]
-    # What the other one measured is kept, and what this one sent is not made up.
+    # The report keeps the other worker's results and does not estimate those of the lost worker.
     assert 0 < report["total"]["requests"] < len(server.rows)
     assert second.returncode == 0
 
@@ -101,7 +101,7 @@ def test_a_process_of_several_that_ends_is_named_too(server: Doubling) -> None:
 
 
 def test_a_worker_ends_where_its_coordinator_was_killed(server: Doubling) -> None:
-    """In a load, and before it, where another worker is waited for."""
+    """Kill the coordinator during a load, and before it, while another worker is missing."""
     places = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ExitStack() as stack:
         pairs = []

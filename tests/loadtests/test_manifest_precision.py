@@ -1,4 +1,4 @@
-"""The tolerance of a version whose server or directory has no manifest is unknown, and the report says so."""
+"""Tests that a tolerance without a manifest, on the server or in the directory, is unknown and reported as such."""
 
 import json
 from pathlib import Path
@@ -19,13 +19,13 @@ SPEC = ModelSpec("m", 3)
 
 
 def refuse(exchange: Exchange) -> Reply:
-    """As TensorFlow Serving over gRPC."""
+    """Respond like TensorFlow Serving over gRPC."""
     request = official.GetModelMetadataRequest.FromString(exchange.body)
     raise InvalidArgument(f"Metadata field {request.metadata_field[0]} is not supported")
 
 
 def ignore(exchange: Exchange) -> Reply:
-    """As TensorFlow Serving over REST."""
+    """Respond like TensorFlow Serving over REST."""
     assert exchange.path.startswith("/v1/models/m/versions/3/metadata")
     return Reply(json.dumps({"model_spec": {"name": "m", "version": "3"}, "metadata": {"signature_def": {}}}).encode())
 

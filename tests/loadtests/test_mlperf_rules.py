@@ -1,4 +1,4 @@
-"""MLPerf Inference's rules on runs of virtual servers, and LoadGen's own published figures."""
+"""Tests for MLPerf Inference's rules on simulated runs, and for LoadGen's published figures."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tpuserve_loadtests.measurement.recorder import Recorder
 
 
 def run(latencies_ms: list[float], seconds: float = 600.0, failures: int = 0) -> Measured:
-    """Queries evenly over the time."""
+    """Return a run with queries at equal intervals."""
     load = Load(seconds, users=1)
     recorder = Recorder(("grpc",), load)
     for number, latency_ms in enumerate(latencies_ms):
@@ -25,7 +25,7 @@ def broken(result: Result) -> set[str]:
 
 @pytest.mark.parametrize(
     ("queries", "percentile", "discarded"),
-    # "Would discard … highest latency queries", as LoadGen wrote it in submissions.
+    # "Would discard … highest latency queries" in LoadGen's logs of submissions.
     [(2048, 90, 172), (2116, 90, 178), (2145, 90, 181), (7469, 90, 685), (1_179_125, 99, 11_539)],
 )
 def test_as_many_of_the_slowest_are_left_out_as_by_loadgen(queries: int, percentile: float, discarded: int) -> None:
@@ -33,7 +33,7 @@ def test_as_many_of_the_slowest_are_left_out_as_by_loadgen(queries: int, percent
 
 
 def test_queries_that_are_needed_are_those_of_loadgen() -> None:
-    # "Processed at least 64 queries", and 662 of its configuration.
+    # "Processed at least 64 queries", and 662 in its configuration.
     assert RULES[Scenario.SINGLE_STREAM].min_queries == 64
     assert RULES[Scenario.MULTI_STREAM].min_queries == 662
     assert discarded_queries(63, 90) is None
@@ -41,7 +41,8 @@ def test_queries_that_are_needed_are_those_of_loadgen() -> None:
 
 
 def test_the_estimate_is_the_slowest_query_that_is_left() -> None:
-    measured = run([float(n) for n in range(1, 101)])  # 100 queries: 3 may be late, 2 are left out
+    # 100 queries: 3 may be late, and 2 are discarded
+    measured = run([float(n) for n in range(1, 101)])
     assert discarded_queries(100, 90) == 2
     assert estimate_ns(measured, 90) == pytest.approx(98e6, rel=1e-3)
 

@@ -1,4 +1,4 @@
-"""The suites under plain Locust, with its own command line and its own web page."""
+"""Tests for the suites under plain Locust, with its command line and its web page."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from tests.support.free_ports import free_ports
 
 LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILES = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles"
-# These runs share a small machine with their servers and other tests: it is not the generator that is tested.
+# The runs share a small machine with other processes, and the tests are not about the generator's limits.
 BUSY_IS_FINE = ("--generator-limit", "note")
 
 
@@ -28,7 +28,7 @@ def server() -> Iterator[Doubling]:
 
 
 def headless(name: str, server: Doubling, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A run until the server has had a hundred requests more, or which ends by itself before."""
+    """Run until the server has received a hundred more requests or the run ends."""
     command = [LOCUST, "-f", str(LOCUSTFILES / name), "--headless", "-u", "4", "-r", "4", "--only-summary"]
     command += [*BUSY_IS_FINE, *arguments]
     enough = len(server.rows) + 100
@@ -44,7 +44,7 @@ def headless(name: str, server: Doubling, *arguments: str) -> subprocess.Complet
 
 
 def requests_in(table: str) -> dict[str, int]:
-    """Requests by line of the printed table."""
+    """Return the requests of each line of the printed table."""
     rows = [[cell.strip() for cell in line.split("│")] for line in table.splitlines() if line.startswith("│")]
     return {row[1]: int(row[2].replace(",", "")) for row in rows}
 
@@ -59,7 +59,7 @@ def test_each_locustfile_runs_by_itself(server: Doubling, name: str, lines: list
     assert run.returncode == 0, run.stderr
     counted = requests_in(run.stdout)
     assert list(counted) == [*lines, "total"]
-    # Locust kills requests that are under way when it ends: the server may have seen one more of each user.
+    # Locust kills in-flight requests at its end: the server may have received one more per user.
     assert 0 <= len(server.rows) - counted["total"] <= 4
     assert set(server.rows) == {3}
     assert "p99 ms" in run.stdout
@@ -87,7 +87,7 @@ def test_failures_are_exit_code_1_and_a_failed_gate_99(server: Doubling) -> None
     server.fail_every = 2
     run = headless("over_grpc.py", server, "--model", MODEL, "--grpc", server.grpc_address)
     assert run.returncode == 1
-    assert QUEUE_FULL in run.stderr  # in Locust's own report of errors
+    assert QUEUE_FULL in run.stderr  # in Locust's own error report
     server.fail_every = 0
     gated = headless(
         "over_grpc.py", server, "--model", MODEL, "--grpc", server.grpc_address, "--fail-if", "p99>1us", "rate<1"
@@ -119,7 +119,7 @@ def test_what_cannot_be_run_ends_before_any_load(
 
 
 class Page:
-    """Locust's web page, as a browser asks it."""
+    """Locust's web page, with a browser's requests."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
@@ -139,7 +139,7 @@ class Page:
             assert json.loads(answer.read())["success"]
 
     def wait_for(self, name: str) -> dict[str, Any]:
-        """Locust's statistics of a name, when there are some."""
+        """Wait for statistics of a name and return them."""
         until_s = time.monotonic() + 60
         while time.monotonic() < until_s:
             stats = json.loads(self.get("/stats/requests"))["stats"]
@@ -170,7 +170,7 @@ def test_the_web_page_starts_runs_of_the_model_that_its_form_names(server: Doubl
         try:
             page = Page(port)
             page.wait_until_there()
-            assert b"recorded_model" in page.get("/")  # our fields are in the form
+            assert b"recorded_model" in page.get("/")  # the form has our fields
             assert page.start(model="other")["success"]
             assert page.wait_for("nothing is sent")["num_failures"] == 1
             assert b"Latest(other)" in page.get("/stats/requests")

@@ -1,4 +1,4 @@
-"""`tpuserve rollout` against a real server with a good, a wrong and a slow version."""
+"""Tests for `tpuserve rollout` against a real server with a good, a wrong and a slow version."""
 
 import json
 import shutil
@@ -38,15 +38,15 @@ pytestmark = [pytest.mark.slow]
 LIVE, GOOD, WRONG, SLOW, FAILING, COARSE = 3, 4, 5, 6, 7, 8
 HEEDING_CTRL_C = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from tpuserve_loadtests.cli import soak_command; soak_command.LEAST_SOAK_S = 2.0; "  # instead of 10
+    "from tpuserve_loadtests.cli import soak_command; soak_command.LEAST_SOAK_S = 2.0; "  # the default is 10
     "from tpuserve_loadtests.cli.rollout_command import main; main()"
 )
-# A small machine that does much else besides: neither the generator nor a few milliseconds are what is tested.
-# So many requests evenly: no segment of the soak, of a tenth of a second, is without any.
+# The machine is small and busy, and the tests are not about the generator or a few milliseconds. The constant rate
+# gives each segment of the soak, a tenth of a second, some requests.
 QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration", "400ms", "--warm-up", "100ms",
          "--generator-limit", "note", "--least-effect", "4", "--unclear", "note", "--soak", "2s", "--segments", "20",
          "--json"]  # fmt: skip
-# Records in the manifests of two versions.
+# Precisions in the manifests of two versions.
 PRECISIONS: dict[int, dict[str, Any]] = {
     LIVE: {"compute_dtype": "float32", "parity": {"atol": 1e-5, "rtol": 1e-4}},
     COARSE: {"compute_dtype": "mixed_bfloat16", "parity": {"atol": 0.02, "rtol": 0.02}},
@@ -59,14 +59,14 @@ def slowly_doubled(x: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def failing(x: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Answers what it is warmed with, and nothing else."""
+    """Return a result only for the warm-up input, and fail otherwise."""
     with tf.control_dependencies([tf.debugging.assert_equal(x, tf.zeros_like(x))]):
         return {"y": 2 * x}
 
 
 @dataclass
 class Site:
-    """A server, the file that it was started with, and who answers to its labels."""
+    """A server, its configuration file, and the versions of its labels."""
 
     server: RunningServer
     file: Path
@@ -74,7 +74,7 @@ class Site:
     def rollout(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
         options = ["m", "--model_config_file", str(self.file), "--grpc", self.server.grpc, *QUICK, *arguments]
         commands = ("rollout_command", "soak_command")
-        brief = {f"tpuserve_loadtests.cli.{command}.LEAST_SOAK_S": 2.0 for command in commands}  # instead of 10
+        brief = {f"tpuserve_loadtests.cli.{command}.LEAST_SOAK_S": 2.0 for command in commands}  # the default is 10
         run = forked_command.run("tpuserve-rollout", *options, constants=brief, timeout_s=240)
         return run.returncode, json.loads(run.stdout or "{}"), run.stderr
 
@@ -98,7 +98,7 @@ model_config_list {{
 
 
 def wait_for_labels(server: RunningServer) -> None:
-    """A model is ready with the first of its versions, a label with its own."""
+    """Wait for all versions: a model is ready with its first version, but a label needs its own."""
     with Client(server.grpc) as client:
         for version in (LIVE, GOOD, WRONG, SLOW):
             client.wait_until_ready(90, "m", version=version)
@@ -134,7 +134,7 @@ def running(models: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def site(running: Site, models: Path) -> Site:
-    """The labels as they were at the start."""
+    """Restore the initial labels."""
     running.file.write_text(configuration(models))
     with ModelService(running.server.grpc, Access(), 10, 60) as service:
         service.reload(ModelConfigText(running.file.read_text()).message)
@@ -199,7 +199,7 @@ def test_a_coarser_version_is_held_to_its_own_manifest_and_a_reader_sees_which(s
     code, plan, _ = site.rollout("--to", str(COARSE), "--atol", "1e-5", "--rtol", "1e-4")
     assert code == 99
     assert "(set with --atol and --rtol)" in plan["steps"][0]["detail"]
-    # Neither manifest of these allows as much.
+    # Neither manifest allows such a difference.
     code, plan, _ = site.rollout("--to", str(WRONG))
     assert code == 99
     assert "(float32, from m version 3's manifest; change with --atol/--rtol)" in plan["steps"][0]["detail"]
@@ -219,7 +219,7 @@ def test_the_server_reports_the_precision_of_a_manifest(site: Site, protocol: Li
 
 
 def test_golden_answers_are_judged_by_the_manifests_of_both_versions(site: Site, models: Path) -> None:
-    """The requests and answers are the live version's, and another version answers."""
+    """Compare another version's responses with the requests and responses of the live version."""
     version = models / "m" / str(LIVE)
     row = np.ones((1, 4), np.float32)
     write_log(version / WARMUP_FILE, [predict_entry({"x": row}, outputs={"y": 2 * row}, model="m")])
@@ -238,7 +238,7 @@ def test_golden_answers_are_judged_by_the_manifests_of_both_versions(site: Site,
 
 def test_a_comparison_that_cannot_tell_is_not_passed(site: Site) -> None:
     before = site.file.read_text()
-    # A thousandth, in three runs of less than a second each: nobody could see it, or chance looks like one.
+    # No run of less than a second can detect a difference of 0.1 %, except by chance.
     effect = ["--unclear", "fail", "--least-effect", "0.001"]
     code, report, _ = site.rollout("--to", str(GOOD), "--execute", *effect)
     assert code in (98, 99)
@@ -279,9 +279,12 @@ def answers_of(server: RunningServer) -> float:
 
 
 def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: RunningServer) -> None:
-    """The second time ends the wait for answers, and not that labels are moved back: the server goes on then."""
+    """Press Ctrl-C twice while the server hangs.
+
+    The second press ends the wait for responses, but not the move of labels back. Then the server continues.
+    """
     before = answers_of(server)
-    while answers_of(server) < before + 10:  # until the soak is under way
+    while answers_of(server) < before + 10:  # until the soak runs
         time.sleep(0.1)
     server.process.send_signal(signal.SIGSTOP)
     try:
@@ -290,7 +293,7 @@ def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: Running
         assert process.stderr is not None
         assert any("Ctrl-C again" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
-        assert any("soak" in line for line in process.stderr)  # it is over
+        assert any("soak" in line for line in process.stderr)  # the soak is over
     finally:
         server.process.send_signal(signal.SIGCONT)
 

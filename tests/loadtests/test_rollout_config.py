@@ -1,4 +1,4 @@
-"""Labels are changed in a configuration as people write it, and nothing else is."""
+"""Tests that a label change edits only the labels of a user-written configuration."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Answers of two versions held beside each other."""
+"""Tests for the comparison of two versions' outputs."""
 
 from collections.abc import Mapping
 
@@ -53,7 +53,7 @@ def test_nan_is_the_same_as_nan_and_as_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        (np.array([100_000]), np.array([100_001])),  # a class number is right or wrong
+        (np.array([100_000]), np.array([100_001])),  # a class number has no tolerance
         (np.array([True]), np.array([False])),
         (np.array([b"cat"], object), np.array([b"dog"], object)),
         (np.array([1 + 1j], np.complex64), np.array([1 - 1j], np.complex64)),

@@ -1,4 +1,4 @@
-"""What a rollout does in which order, with gates and labels that do as they are told."""
+"""Tests for the order of a rollout's steps, with scripted gates and labels."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,7 +11,7 @@ LIVE, NEW = 3, 4
 
 
 class World:
-    """Labels of a server, and what was done in which order. `refuses`: moves that are not made."""
+    """The labels of a server, and the steps in order. `refuses` selects label moves that fail."""
 
     def __init__(self) -> None:
         self.labels: dict[str, int | None] = {"stable": LIVE, "canary": None}
@@ -140,7 +140,7 @@ def test_labels_that_cannot_be_moved_back_are_told(world: World) -> None:
     job = world.rollout(soak=world.gate("soak", 99))
     assert job.execute() is Outcome.STUCK
     assert job.exit_code == 1
-    assert world.labels == {"stable": NEW, "canary": None}  # what could be taken back was
+    assert world.labels == {"stable": NEW, "canary": None}  # only the canary label could be moved back
     assert ("stable back", StepState.FAILED) in states(job.steps)
 
 

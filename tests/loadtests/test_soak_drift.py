@@ -1,4 +1,4 @@
-"""Soaks of virtual servers that leak, slow down, fail or do none of it: what is said of them."""
+"""Tests for the verdict on soaks of simulated servers that leak, slow down, fail or stay stable."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,10 @@ def soak(
     errors: Going = lambda _: 0.0,
     segments: int = SEGMENTS,
 ) -> list[Segment]:
-    """`memory` and `latency`: factors at an hour; memory is noisy by 0.3 %, latencies by 2 % and 5 %."""
+    """Return the segments of a soak. Noise is 0.3 % in memory, and 2 % and 5 % in latencies.
+
+    `memory` and `latency` map the hour to a factor.
+    """
     random = np.random.default_rng(seed)
     seconds = HOURS * 3600 / segments
     found = []

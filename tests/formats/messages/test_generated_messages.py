@@ -1,4 +1,4 @@
-"""The committed modules are those of the .proto files beside them, and the fields those of TensorFlow Serving."""
+"""Tests that the committed modules match the .proto files, and that the fields match TensorFlow Serving's."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_committed_module_is_what_its_source_makes(source: Path) -> None:
                 "pad_variable_length_inputs": (7, FieldDescriptor.TYPE_BOOL),
                 "enable_large_batch_splitting": (8, FieldDescriptor.TYPE_MESSAGE),
                 "max_execution_batch_size": (9, FieldDescriptor.TYPE_MESSAGE),
-                # Ours.
+                # tpuserve's extensions.
                 "batching_mode": (1001, FieldDescriptor.TYPE_ENUM),
                 "latency_objective_ms": (1002, FieldDescriptor.TYPE_DOUBLE),
                 "latency_percentile": (1003, FieldDescriptor.TYPE_DOUBLE),

@@ -1,4 +1,4 @@
-"""The load tests' gRPC client before gRPC's own server: real sockets, in threads of this process."""
+"""Tests for the load tests' gRPC client against gRPC's own server: real sockets, in threads of this process."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ ECHO, WAIT, ABORT = "/test/Echo", "/test/Wait", "/test/Abort"
 
 
 class Methods(grpc.GenericRpcHandler):
-    """Wait answers when `gate` opens; Abort fails with the message as its details."""
+    """A server's methods: Wait responds when `gate` opens, and Abort fails with the message as details."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -96,7 +96,7 @@ def test_the_server_learns_what_grpc_tells_it(channel: Channel, methods: Methods
 
 
 def test_large_and_small_messages_share_a_connection(channel: Channel) -> None:
-    # Twenty times what a peer takes before it says that it takes more.
+    # Twenty times the initial flow-control window.
     large = b"x" * 20 * 65_535
     calls = [gevent.spawn(channel.call, ECHO, large if number % 5 == 0 else b"small") for number in range(50)]
     for number, call in enumerate(calls):
@@ -104,7 +104,7 @@ def test_large_and_small_messages_share_a_connection(channel: Channel) -> None:
 
 
 def test_a_quick_answer_does_not_wait_for_a_hundred_slow_ones(target: str) -> None:
-    # gRPC's own client does, under gevent: it waits for ten answers at a time.
+    # gRPC's own client blocks under gevent: it waits for ten responses at a time.
     methods = Methods()
     target = f"127.0.0.1:{free_ports(1)[0]}"
     with serving(target, methods):
@@ -132,7 +132,7 @@ def test_an_unknown_method_is_unimplemented(channel: Channel) -> None:
 
 
 def test_a_call_ends_at_its_deadline_and_the_server_knows(target: str, methods: Methods) -> None:
-    channel = Channel(target, 2.0)  # which is time enough for the next call, on a busy machine, too
+    channel = Channel(target, 2.0)  # long enough for the next call on a busy machine
     with pytest.raises(GrpcError, match="DEADLINE_EXCEEDED"):
         channel.call(WAIT, b"")
     assert channel.call(ECHO, b"next") == b"next"
@@ -197,7 +197,7 @@ def test_a_server_that_does_not_speak_http2_is_told(target: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         channel = Channel(f"127.0.0.1:{listening.getsockname()[1]}", 10.0)
         call = gevent.spawn(channel.call, ECHO, b"")
-        wait_read(listening.fileno())  # to block this thread would keep the channel from connecting
+        wait_read(listening.fileno())  # a blocking call would keep the channel from connecting
         accepted, _ = listening.accept()
         with accepted:
             accepted.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The load tests' gRPC client over TLS, before gRPC's own server, and headers of its user's."""
+"""Tests for the load tests' gRPC client over TLS and with custom headers, against gRPC's own server."""
 
 import socket
 import ssl
@@ -21,7 +21,7 @@ ECHO = "/test/Echo"
 
 
 class Echo(grpc.GenericRpcHandler):
-    """Keeps the metadata of the last call."""
+    """An echo method that records the metadata of the last call."""
 
     def __init__(self) -> None:
         self.metadata: dict[str, str | bytes] = {}
@@ -73,7 +73,7 @@ def test_headers_are_the_calls_metadata(authority: Authority) -> None:
             channel.call(ECHO, b"")
             assert echo.metadata["authorization"] == "Bearer secret"
             assert echo.metadata["x-trace-bin"] == b"\0\1\xff"
-            assert "host" not in echo.metadata  # it is the authority
+            assert "host" not in echo.metadata  # it became the authority
 
 
 def test_host_that_is_given_is_whom_requests_are_for() -> None:
@@ -84,7 +84,7 @@ def test_host_that_is_given_is_whom_requests_are_for() -> None:
         def listen() -> None:
             connected, _ = listener.accept()
             with connected:
-                connected.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # empty settings
+                connected.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # an empty SETTINGS frame
                 while b"grpc-timeout" not in heard:
                     heard.extend(connected.recv(4096))
 
@@ -136,7 +136,7 @@ def test_server_without_http2_is_named_as_such(authority: Authority) -> None:
 
 @contextmanager
 def accepting(context: ssl.SSLContext) -> Iterator[str]:
-    """One connection, which is shaken hands with in a thread, and closed."""
+    """Accept one connection in a thread, complete its TLS handshake and close it. Yield the address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:

@@ -13,7 +13,7 @@ def test_headers_come_back_as_they_were_encoded(headers: dict[str, str]) -> None
 
 
 def test_huffman_codes_are_those_of_the_standard() -> None:
-    # RFC 7541, C.4.1, C.4.3 and C.6.1.
+    # Source: RFC 7541, C.4.1, C.4.3 and C.6.1.
     for code, text in {
         "f1e3c2e5f23a6ba0ab90f4ff": "www.example.com",
         "25a849e95bb8e8b4bf": "custom-value",

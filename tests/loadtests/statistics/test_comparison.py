@@ -1,4 +1,4 @@
-"""Simulated servers, as real ones are: requests like their neighbours, pauses, and rounds in which all is slower."""
+"""Tests with simulated servers that resemble real ones: correlated requests, pauses, and slow rounds."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,9 @@ PAIRS = 100
 
 
 def run(random: np.random.Generator, level_us: float, *, offered: float | None = None) -> tuple[Block, ...]:
-    """A run of some thousand requests in blocks of a second; closed, unless a rate is offered."""
+    """Return a run of some thousand requests in blocks of a second. It is closed unless `offered` is a rate."""
     count = BLOCKS * PER_BLOCK
-    # A level that wanders slowly (correlation 0.98 from request to request) and some pauses that hit 20 in a row.
+    # A slowly drifting level (correlation 0.98 between requests), and pauses that affect 20 consecutive requests.
     steps = random.normal(0, 0.02, count)
     forgotten = 0.98 ** np.arange(count)
     wander = forgotten * np.cumsum(steps / forgotten)
@@ -34,7 +34,7 @@ def rounds_of(seed: int, factor: float, *, offered: float | None = None) -> list
     random = np.random.default_rng(seed)
     found = []
     for _ in range(ROUNDS):
-        level_us = 5_000 * random.lognormal(0, 0.05)  # what the machine does meanwhile, to both
+        level_us = 5_000 * random.lognormal(0, 0.05)  # effects of the machine on both sides
         a, b = (run(random, level_us * times * random.lognormal(0, 0.005), offered=offered) for times in (1, factor))
         found.append(Round(a, b))
     return found
@@ -78,7 +78,7 @@ def test_what_may_be_three_times_the_least_effect_worse_is_unclear() -> None:
     comparison = compared(3, 1.0)
     p99 = next(figure for figure in comparison.figures if figure.name == "p99")
     assert (comparison.verdict, p99.verdict) == (Verdict.SAME, Verdict.SAME)
-    # Just so small that three times as much is not left out.
+    # Just small enough that three times as much is not excluded.
     least = (p99.at_worst - 1) / 3 * 0.99
     stricter = compare(rounds_of(3, 1.0), least_effect=least)
     assert (stricter.verdict, stricter.figures[1].verdict) == (Verdict.UNCLEAR, Verdict.UNCLEAR)

@@ -1,4 +1,4 @@
-"""The table is LoadGen's: its MultiStream scenario runs 662 queries, p99 with one late."""
+"""Tests for the table of LoadGen, whose MultiStream scenario runs 662 queries (p99 with one late query)."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_so_many_queries_show_a_percentile(percentile: float, late: int, queries
 
 
 def test_the_probability_holds_for_millions_of_queries() -> None:
-    # A tenth of a percent late is what is expected: about even odds.
+    # The expected share is late, 0.1 %, so the odds are about even.
     assert late_probability(10_000_000, 10_000, 0.999) == pytest.approx(0.5, abs=0.01)
     assert late_probability(10_000_000, 9_000, 0.999) < 1e-20
     assert late_probability(5, 5, 0.99) == 1
@@ -45,7 +45,7 @@ def test_the_bound_is_not_exceeded_as_often_as_it_says() -> None:
         bound = upper_bound_us(histogram, 99)
         assert bound is not None
         held += bound >= true_p99_us * 0.999
-    assert held >= 293  # 99 % of 300 are 297; fewer than 293 come once in 30 such tests of a right bound
+    assert held >= 293  # 99 % of 300 are 297. A correct bound gives fewer than 293 once in 30 such tests.
 
 
 def test_too_few_requests_bound_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Slopes and how sure they are, on series whose truth is known."""
+"""Tests for slopes and their confidence, on series with known slopes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ CONFIDENCE = 0.999
 
 
 def noise(seed: int, count: int, correlation: float = 0.0) -> np.ndarray:
-    """Of standard deviation 1, each value like the one before it as far as `correlation` says."""
+    """Return noise of standard deviation 1 with the given correlation between neighbours."""
     drawn = np.random.default_rng(seed).normal(size=count + 50)
     for number in range(1, len(drawn)):
         drawn[number] += correlation * drawn[number - 1]
