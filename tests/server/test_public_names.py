@@ -1,4 +1,4 @@
-"""The package's public names, which cost nothing before their first use."""
+"""Tests for the package's public names, which cost nothing before their first use."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the server imports before a model needs TensorFlow: everything but TensorFlow."""
+"""Tests that the server imports no TensorFlow before a model needs it."""
 
 import pkgutil
 import subprocess
@@ -8,14 +8,14 @@ import pytest
 
 import tpuserve_server
 
-# What runs SavedModels; imported when the first is loaded.
+# Modules that run SavedModels. The first load imports them.
 RUNS_TENSORFLOW = {f"tpuserve_server.executors.tensorflow.{name}" for name in ("saved_session", "executor", "c_api")}
 MODULES = {module.name for module in pkgutil.walk_packages(tpuserve_server.__path__, "tpuserve_server.")}
 
 
 @pytest.fixture(scope="module")
 def import_times() -> str:
-    """`python -X importtime` of every other module, one line for each that was imported."""
+    """Return the output of `python -X importtime` for every other module, one line per import."""
     program = f"import {', '.join(sorted(MODULES - RUNS_TENSORFLOW))}"
     command = [sys.executable, "-X", "importtime", "-c", program]
     return subprocess.run(command, check=True, capture_output=True, text=True).stderr

@@ -1,4 +1,4 @@
-"""`--check_config` of `tpuserve serve` and `tensorflow_model_server`: its findings and exit code."""
+"""Tests for `--check_config` of `tpuserve serve` and `tensorflow_model_server`: its findings and exit code."""
 
 import json
 import os
@@ -17,7 +17,7 @@ PYTHON = "--host_backend=python"
 
 @dataclass
 class Checked:
-    """The outcome of a check: exit code, and the messages by severity and subject."""
+    """The result of a check: exit code, and the messages by severity and subject."""
 
     exit_code: int
     findings: list[tuple[str, str, str]]
@@ -36,7 +36,7 @@ def check(*flags: str) -> Checked:
 
 @pytest.fixture
 def base_path(tmp_path: Path) -> Path:
-    """A base path with version 7, whose files only its loading would read."""
+    """Return a base path with version 7, whose files only a load would read."""
     version = tmp_path / "m" / "7"
     version.mkdir(parents=True)
     (version / "saved_model.pb").touch()

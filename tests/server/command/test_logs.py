@@ -35,7 +35,7 @@ def test_an_exception_is_in_the_same_line() -> None:
 
 
 def logged_by_a_process(log_format: str) -> str:
-    """What a process writes to stderr: pytest has handlers of its own in this one."""
+    """Return the standard error of a process that logs a warning. In this process pytest adds its own handlers."""
     program = (
         "import logging; from tpuserve_server.command.logs import configure_logging; "
         f"configure_logging({log_format!r}); logging.getLogger('tpuserve_server.x').warning('here')"

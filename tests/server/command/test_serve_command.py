@@ -48,7 +48,7 @@ def test_a_port_in_the_environment_is_checked_like_a_flag() -> None:
 
 
 def test_the_images_environment_names_the_folder_of_models(tmp_path: Path) -> None:
-    # Both ports off: refused after the path was found, before anything is served.
+    # With both ports off, the command fails after it found the path and before it serves.
     result = invoke("--port=0", "--rest_api_port=0", MODEL_NAME="digits", MODEL_BASE_PATH=str(tmp_path))
     assert result.exit_code == 2
     assert "nothing to listen on" in result.output
@@ -85,7 +85,7 @@ def test_version_is_this_servers_and_tensorflows() -> None:
     ],
 )
 def test_flag_without_meaning_here_is_taken_with_one_line(flag: str, notice: str) -> None:
-    # No model: refused after the flags were read.
+    # Without a model, the command fails after it read the flags.
     [line] = [line for line in invoke(flag).output.splitlines() if line.startswith("tpuserve: ")]
     assert notice in line
 
@@ -106,7 +106,7 @@ def test_tensorflow_model_server_is_a_command_with_rest_off_as_upstream(
     with pytest.raises(SystemExit) as ended:
         getattr(importlib.import_module(module), name)()
     assert ended.value.code == 2
-    # Neither port: so REST's own default is none.
+    # Neither port is set, so REST's own default is no port.
     assert "nothing to listen on" in capsys.readouterr().err
 
 

@@ -117,7 +117,7 @@ def test_no_two_options_declare_the_same_flag() -> None:
 
 
 def test_every_flag_reaches_the_field_that_declares_it() -> None:
-    """With a value other than the default for each, through the text that another process reads."""
+    """Set each flag to a value other than the default, and pass the settings as text to a process."""
     values = {flag.name: _other_value(flag) for flag in flags()}
     settings = Settings.of(values)
     for flag in flags():

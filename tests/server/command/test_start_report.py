@@ -1,4 +1,4 @@
-"""Reports of a server's start, to a reader that may be gone."""
+"""Tests for the reports of a server's start to a reader that may have closed the pipe."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", tls=True)
 
 
 class Reader:
-    """The reading end of the named pipe."""
+    """The read end of the named pipe."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)

@@ -75,7 +75,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("batching_mode: OBJECTIVE", "batching_mode objective needs latency_objective_ms"),
         ("latency_objective_ms: 0", "latency_objective_ms must be positive; was 0"),
         ("low_priority_max_enqueued_batches: 0", "low_priority_max_enqueued_batches must be positive; was 0"),
-        # As upstream, where nothing but the default can be the last.
+        # Upstream requires the default as last entry here.
         ("allowed_batch_sizes: 8", "last entry was 8; expected 1000"),
     ],
 )

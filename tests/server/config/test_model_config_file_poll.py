@@ -18,7 +18,7 @@ def models(*names: str) -> str:
 
 
 class Applied:
-    """What was applied, by the models' names; refuses as long as it has a reason to."""
+    """Records the applied models by name. Fails while it has a refusal."""
 
     def __init__(self) -> None:
         self.names: list[list[str]] = []
@@ -43,7 +43,7 @@ def applied() -> Applied:
 
 
 class Poller:
-    """A ModelConfigFile that was read, and looks when it is told."""
+    """A ModelConfigFile after its first read. `poll` checks it once."""
 
     def __init__(self, file: Path, applied: Applied) -> None:
         self._file = ModelConfigFile(file, poll_wait_s=0)

@@ -10,12 +10,12 @@ from tpuserve_server.config.text_format import ConfigError
     ("text", "expected"),
     [
         ('server_key: "k\\n" server_cert: "c"', SslConfig("k\n", "c", None)),
-        # Adjoining strings are one: how PEM is written in such files.
+        # Adjacent strings are concatenated: the way to write PEM in such files.
         (
             'server_key: "a\\n"\n  "b\\n" server_cert: "c" custom_ca: "ca" client_verify: true',
             SslConfig("a\nb\n", "c", "ca"),
         ),
-        # As upstream: an authority without client_verify is not asked.
+        # Like upstream: an authority has no effect without client_verify.
         ('server_key: "k" server_cert: "c" custom_ca: "ca"', SslConfig("k", "c", None)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Configuration files that are no text files."""
+"""Tests for configuration files that are not text files."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Changes on other threads wake who awaits them, whatever the order."""
+"""Tests that changes on other threads wake the awaiting task, in any order of events."""
 
 import asyncio
 from collections.abc import Callable

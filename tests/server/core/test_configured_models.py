@@ -1,4 +1,4 @@
-"""Configurations that come while the server runs: refused as a whole, or in force with labels and models."""
+"""Tests for configurations that arrive while the server runs: rejected as a whole, or applied with their models."""
 
 import shutil
 import threading
@@ -168,13 +168,13 @@ def test_a_new_model_that_cannot_be_loaded_is_told_in_upstreams_words(house: Hou
     )
     assert house.service.models() == ["a", "b"]
     assert house.number("a") == 1
-    # It failed for good; what the server began with is there.
+    # The version failed for good, and the initial versions still serve.
     assert house.service.is_ready()
 
 
 def test_a_labelled_version_that_cannot_be_loaded_is_told_and_the_label_stays(house: House) -> None:
     house.apply(house.config("a", {"stable": 1}, SPECIFIC_1_2))
-    # Rename it into place: the source polls every 10 ms, and must not find the version without `bad`.
+    # Rename it atomically: the source polls every 10 ms and must not find the version without `bad`.
     (house.save("aside", 2) / "2" / "bad").touch()
     (house.root / "aside" / "2").rename(house.root / "a" / "2")
     with pytest.raises(Unknown, match=r"\{name: a version: 2\} due to error: INTERNAL: broken"):

@@ -8,7 +8,7 @@ from tpuserve_server.core.cost_curve import CostCurve, Line, fit_line
 
 
 def warmed(t0_s: float, per_row_s: float, noise: float = 0.0) -> CostCurve:
-    """Five runs of each size up to 64, whose cost is t0 + per_row * rows but for some noise."""
+    """Return a curve after five runs of each size up to 64, which cost t0 + per_row * rows plus noise."""
     chance = random.Random(1)
     curve = CostCurve()
     for rows in (1, 2, 4, 8, 16, 32, 64):
@@ -153,7 +153,7 @@ def test_a_size_that_is_not_run_is_given_another_chance() -> None:
         curve.learn(8, 0.00132)
         curve.cost(8)
     assert mean_s(curve, 64) == pytest.approx(0.00356, rel=0.02)
-    # What it cost at its best is never forgotten.
+    # The curve never forgets the lowest cost.
     assert mean_s(curve, 64) >= 0.00356
 
 

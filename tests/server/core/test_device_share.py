@@ -1,4 +1,4 @@
-"""Turns on a device, step by step in one thread: time passes when a run ends, and nobody waits for it."""
+"""Tests for turns on a device in one thread: time passes when a run ends, and no thread waits."""
 
 import threading
 from collections import defaultdict
@@ -21,7 +21,7 @@ class Running:
 
 
 class Play:
-    """A device and what runs on it. Models that are `busy` have another batch of `run_s[model]` ready at any time."""
+    """A device and its runs. Models that are `busy` always have another batch of `run_s[model]` ready."""
 
     def __init__(self, slots: int, run_s: dict[str, float], weights: dict[str, float] | None = None) -> None:
         self.device = DeviceShare(slots)
@@ -36,7 +36,7 @@ class Play:
             self.device.join(ServableId(name, 1), (weights or {}).get(name, 1.0))
 
     def ask(self, model: str, turn: Turn | None = None) -> Turn:
-        """A batch of the model is ready."""
+        """Report that a batch of the model is ready."""
         turn = turn or self.device.turn(ServableId(model, 1))
         if turn.take() or (not turn.line_up() and turn.take()):
             self._begin(model, turn)
@@ -45,13 +45,13 @@ class Play:
         return turn
 
     def work(self, *models: str) -> None:
-        """These are busy from now on."""
+        """Make these models busy from now on."""
         self.busy |= set(models)
         for model in models:
             self.ask(model)
 
     def step(self) -> None:
-        """Let the next run end, and those begin whose turn it is."""
+        """End the next run, and start the runs whose turn has come."""
         ended = min(self.running, key=lambda running: running.ends_s)
         self.running.remove(ended)
         self.now_s = ended.ends_s
@@ -93,7 +93,7 @@ def test_busy_models_share_the_device_by_their_weights() -> None:
     for _ in range(40):
         play.step()
     assert abs(3 * play.used_s["a"] - play.used_s["b"]) <= 3
-    # Not all of one and then all of the other.
+    # The models alternate.
     assert "b, b, b, a, b, b, b, a" in ", ".join(play.order)
 
 
@@ -220,7 +220,7 @@ def test_who_waits_may_leave_the_line() -> None:
     assert not holds(b)
     assert not b.line_up()
     a.used_s += 1.0
-    # Nobody is before it any more.
+    # No model is ahead of it any more.
     assert a.take()
 
 
@@ -247,13 +247,13 @@ def test_without_weights_a_device_may_have_no_limit() -> None:
     a, b = (device.turn(ServableId(name, 1)) for name in "ab")
     assert a.take()
     assert b.take()
-    # From now on they take turns, and one has to let go.
+    # From now on the models take turns, and one must wait.
     device.join(ServableId("c", 1), 2.0)
     a.used_s += 1.0
     assert not a.take()
     assert a.line_up()
     assert b.take()
-    # And from now on they need not.
+    # From now on both may run again.
     device.leave(ServableId("c", 1))
     a.wait()
     assert a.take()

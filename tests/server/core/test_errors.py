@@ -1,4 +1,4 @@
-"""The error tree: whole as drawn, and one class for each code."""
+"""Tests for the error tree: it matches the drawing, and each code has one class."""
 
 import grpc
 import pytest
@@ -8,7 +8,7 @@ from tpuserve_server.core.errors import Code, Internal, ServingError, TooLate, U
 
 
 def _tree(kind: type[ServingError], depth: int = 0) -> list[tuple[int, str]]:
-    """Classes of the module itself, in the order of their definition: front-ends have subclasses of their own."""
+    """Return the classes of the module in the order of their definition. Front-ends define other subclasses."""
     below = [_tree(each, depth + 1) for each in kind.__subclasses__() if each.__module__ == errors.__name__]
     return [(depth, kind.__name__), *[line for branch in below for line in branch]]
 

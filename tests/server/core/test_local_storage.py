@@ -1,4 +1,4 @@
-"""Versions on a real file system."""
+"""Tests for versions on a real file system."""
 
 import os
 from pathlib import Path

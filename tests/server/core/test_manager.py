@@ -19,7 +19,7 @@ from tpuserve_server.core.types import ModelSpec, ServableId, State
 
 @dataclass
 class FakeLoader:
-    """Loads at once, or when its gate opens; fails by version."""
+    """A loader that loads at once or when its gate opens, and fails by version."""
 
     faults: dict[int, Exception] = field(default_factory=dict)
     gates: dict[str, threading.Event] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class House:
         self.manager.aspire(name, wanted)
 
     def wait_for_note(self, version: int, text: str) -> None:
-        """Until a retry of this version of `m` waits and says `text`."""
+        """Wait until a retry of this version of `m` is pending and its note contains `text`."""
 
         def is_said() -> bool:
             statuses = {status.servable.version: status for status in self.registry.statuses("m")}
@@ -243,7 +243,7 @@ def test_a_retry_that_waits_is_cancelled_at_once_when_nobody_wants_it(house: Hou
     house.aspire(1)
     assert house.wait_for(2, State.END) == "corrupt"
     house.wait_for(1, State.AVAILABLE)
-    # Wanted again it gets all its tries again.
+    # A version that is aspired again gets all its retries again.
     house.aspire(2)
     house.wait_for_note(2, "load 1 of 3")
 

@@ -1,4 +1,4 @@
-"""Version policies choose among the versions that are there."""
+"""Tests for version policies, which choose among the existing versions."""
 
 import pytest
 

@@ -16,11 +16,11 @@ START, LOADING, AVAILABLE, UNLOADING, END = State.START, State.LOADING, State.AV
         ([(1, AVAILABLE, False), (2, START, True)], (Action.LOAD, 2)),
         ([(1, AVAILABLE, False), (2, LOADING, True)], None),
         ([(1, AVAILABLE, False), (2, AVAILABLE, True)], (Action.UNLOAD, 1)),
-        # The new one failed: the old one keeps serving.
+        # The new one failed, so the old one keeps serving.
         ([(1, AVAILABLE, False), (2, END, True)], None),
         # Two old ones: the lowest may go, one remains.
         ([(1, AVAILABLE, False), (2, AVAILABLE, False), (3, START, True)], (Action.UNLOAD, 1)),
-        # Nothing is wanted any more.
+        # No version is aspired any more.
         ([(1, AVAILABLE, False)], (Action.UNLOAD, 1)),
         ([(1, UNLOADING, False), (2, AVAILABLE, True)], None),
         ([(1, END, False)], None),

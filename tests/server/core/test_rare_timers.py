@@ -1,4 +1,4 @@
-"""Many timers on one of the loop's: each fires at its time, and none that was cancelled."""
+"""Tests that many timers on one timer of the loop fire on time, except cancelled ones."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SteppedTimer:
-    """What a loop gives for `call_at`."""
+    """The handle that `call_at` returns."""
 
     def __init__(self, at_s: float, call: Callable[[], None]) -> None:
         self.at_s = at_s
@@ -24,7 +24,7 @@ class SteppedTimer:
 
 
 class SteppedLoop:
-    """An event loop's clock and timers, as far as RareTimers uses them; `advance` runs what is due."""
+    """The clock and timers of an event loop that RareTimers needs. `advance` runs the due timers."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -16,7 +16,7 @@ def aspired(version: int, fingerprint: str = "") -> AspiredVersion:
 
 
 def loaded() -> LoadedVersion:
-    # The registry passes it on and looks at its notes; nothing else.
+    # The registry only passes it on and reads its notes.
     return LoadedVersion(None, None, notes=("device: fake",))  # type: ignore[arg-type]  # opaque to the registry
 
 

@@ -1,4 +1,4 @@
-"""Retries are called when they are due, and never after they were cancelled or the timer stopped."""
+"""Tests that retries run when due, and never after their cancellation or the timer's stop."""
 
 import queue
 

@@ -15,7 +15,7 @@ INT = np.dtype(np.int32)
 FLOAT = np.dtype(np.float32)
 TEXT = np.dtype(object)
 
-# Two texts of their own lengths, and what a model might make of them.
+# Two texts of independent lengths, and possible outputs of a model.
 TRANSLATE = Signature(
     "translate",
     inputs={

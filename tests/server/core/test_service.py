@@ -33,7 +33,7 @@ X = np.ones((1, 2), np.float32)
 
 @dataclass
 class House:
-    """A service over one loaded version on a fake device."""
+    """A service with one loaded version on a fake device."""
 
     batching: dict[str, BatchingOptions] = field(
         default_factory=lambda: {"serving_default": BatchingOptions(4, (1, 2, 4))}
@@ -198,7 +198,7 @@ async def test_a_host_that_cancels_at_the_deadline_is_counted_as_such(house: Hou
     deadline = Deadline.after(0.01, house.clock)
     waiting = asyncio.create_task(house.predict({"x": X}, deadline=deadline))
     await asyncio.sleep(0)
-    # The loop is busy past the deadline, so that the host's cancellation comes before our timer.
+    # Keep the loop busy past the deadline, so that the host's cancellation precedes the service's timer.
     while not deadline.expired(house.clock.monotonic_s()):
         pass
     waiting.cancel()

@@ -16,7 +16,7 @@ from tpuserve_server.core.types import Pending
 
 
 class Watch:
-    """A source over one base path, polled by hand."""
+    """A source with one base path, polled by hand."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ def test_stop_ends_a_source_that_has_not_begun_to_look(tmp_path: Path) -> None:
     begun = threading.Event()
 
     def clear_after_stop() -> None:
-        # What the operating system may do: between two steps of the source's thread all of `stop` happens.
+        # Simulate the worst scheduling: all of `stop` happens between two steps of the source's thread.
         if not begun.is_set():
             stopper.start()
             begun.set()
@@ -351,7 +351,7 @@ def test_a_version_that_is_not_whole_is_told_with_what_it_lacks(
     add(tmp_path, "2", "model")
     watch.source.poll()
     assert watch.pending == Pending(versions={2: lacks})
-    # Every new version without a manifest changes at first: no reason to warn.
+    # A new version without a manifest always changes at first, which is no reason to warn.
     warnings = [f"Model m version 2 is not whole yet: {lacks}"] if whole is False else []
     assert [record.message for record in caplog.records] == warnings
     watch.whole = True

@@ -1,4 +1,4 @@
-"""The quick look at a request's inputs agrees with the checks that know what is wrong (most: test_service.py)."""
+"""Tests that the fast check of inputs agrees with the checks that explain faults (most are in test_service.py)."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def signature(*specs: TensorSpec) -> Signature:
         ([X], {"x": np.zeros((4, 3), FLOAT)}, 4),
         ([X, TWO], {"x": np.zeros((4, 3), FLOAT), "n": np.zeros(4, INT)}, 4),
         ([TensorSpec("x", FLOAT, None)], {"x": np.zeros((2, 9), FLOAT)}, 2),
-        # Something to say, or to run alone.
+        # Inputs with a fault, or that must run alone.
         ([X], {"x": np.zeros((4, 3), np.float64)}, 0),
         ([X], {"x": np.zeros((4, 2), FLOAT)}, 0),
         ([X], {"x": np.zeros((4, 3, 1), FLOAT)}, 0),
@@ -70,7 +70,7 @@ def test_rows_of_a_ragged_signature_are_never_batched() -> None:
         ([0, 2], [0, 1, 4], "'x_2' holds row splits of the ragged 'x': expecting numbers from 0 to 3"),
         ([0, 2], [1, 1, 3], r"'x_2' .* got \[1 1 3\]"),
         ([0, 3, 2, 2], [0, 1, 3], r"'x_1' .* do not decrease, got \[0 3 2 2\]"),
-        # Each difference of two neighbours fits or wraps around to a number that is not negative.
+        # Each difference of two neighbours fits or wraps around to a non-negative number.
         ([0, 2], [0, 2**63 - 1, -(2**63), -1, 3], "'x_2' holds row splits"),
         ([], [0, 1, 3], r"'x_1' .* got \[\]"),
         ([[0, 2]], [0, 1, 3], "'x_1' holds row splits"),

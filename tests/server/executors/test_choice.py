@@ -1,4 +1,4 @@
-"""The first candidate that can run a version, what is said of those before it, and `--device`."""
+"""Tests for the choice of the first candidate that can run a version, its messages, and `--device`."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ ID = ServableId("m", 1)
 
 
 class SavedModels(FakeExecutor):
-    """TensorFlow's place, taken by the fake."""
+    """A fake executor instead of TensorFlow."""
 
     name = "TensorFlow on the CPU"
     kind = "cpu"
@@ -41,7 +41,7 @@ class SavedModels(FakeExecutor):
 
 
 class Chosen:
-    """A choice on a machine without accelerators, and what it told."""
+    """A choice on a machine without accelerators, and its messages."""
 
     def __init__(self, wanted: Device, make: Callable[[], PjrtExecutor] | None = None) -> None:
         self.saved_model = SavedModels()
@@ -80,7 +80,7 @@ def on_cpu() -> PjrtExecutor:
 
 @dataclass(frozen=True)
 class Spoilt:
-    """A version whose programs do not come to run, and what is said of it."""
+    """A version whose programs cannot run, and the expected message."""
 
     path: Path
     word: str
@@ -216,7 +216,7 @@ def test_a_device_asked_for_by_name_is_had_or_the_load_fails(
 
 
 class TestWhatKeepsAVersionFromTheDevice:
-    """With PJRT's real CPU client in the place of an accelerator: whatever it is, `auto` has the SavedModel."""
+    """Tests that `auto` falls back to the SavedModel for every fault, with PJRT's CPU client as accelerator."""
 
     @pytest.fixture(params=[*SPOILT])
     def spoilt(self, request: pytest.FixtureRequest, tmp_path: Path) -> Spoilt:
@@ -297,7 +297,7 @@ def test_jax_is_not_imported_for_a_version_without_programs(without: Path, monke
 
 
 class Scripted:
-    """A candidate that does as it is told."""
+    """A candidate with scripted behaviour."""
 
     kind = "cpu"
 

@@ -1,4 +1,4 @@
-"""What every executor does, by each of them."""
+"""Tests for the behaviour that all executors share."""
 
 import os
 import sys
@@ -38,7 +38,7 @@ def double_and_add(x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"double": x * 2, "added": x + 1}
 
 
-# `mesh` takes eight virtual CPU devices: pjrt/test_mesh.py runs this in a process that has them. `accelerator` takes
+# `mesh` needs eight virtual CPU devices: pjrt/test_mesh.py runs this file in such a process. `accelerator` needs
 # JAX_PLATFORMS=tpu,cpu or cuda,cpu, and -m accelerator.
 MESH = MeshShape(data=4, model=2)
 KINDS = ["tensorflow", "tflite", "pjrt", *(["mesh"] if os.environ.get("JAX_NUM_CPU_DEVICES") == "8" else [])]

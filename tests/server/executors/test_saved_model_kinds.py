@@ -1,4 +1,4 @@
-"""SavedModels by every builder there is, each answering Predict as TensorFlow itself does."""
+"""Tests that SavedModels of every builder give the same Predict results as TensorFlow itself."""
 
 import subprocess
 import sys
@@ -174,7 +174,7 @@ def keras3_save(path: Path) -> tuple[Array, Array]:
 
 
 def keras2_save(folder: Path) -> tuple[Array, Array]:
-    """The same model as `save` and as `export`."""
+    """Save one model with `save` and with `export`. Return an input and the expected output."""
     script = Path(__file__).parents[2] / "support" / "keras2_model.py"
     subprocess.run([sys.executable, str(script), str(folder)], check=True, capture_output=True, timeout=100)
     return np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6), np.load(folder / "answer.npy")

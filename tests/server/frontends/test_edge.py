@@ -1,4 +1,4 @@
-"""What the edge reports of each request."""
+"""Tests for the edge's report of each request."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ def test_an_error_goes_on_and_is_counted_under_its_code(error: BaseException, co
     ("error", "at_s", "code"),
     [
         (asyncio.CancelledError(), 4.9, Code.CANCELLED),
-        # uvloop's timers may be early by a millisecond.
+        # uvloop's timers may fire a millisecond early.
         (asyncio.CancelledError(), 4.999, Code.DEADLINE_EXCEEDED),
         (asyncio.CancelledError(), 5.0, Code.DEADLINE_EXCEEDED),
         (ZeroDivisionError(), 6.0, Code.INTERNAL),
@@ -104,7 +104,7 @@ def test_an_answer_that_was_promised_in_time_is_told_of_from_when_the_request_ha
         Edge(service, FakeMetrics(), clock, "rest").request("Predict") as measured,
         service.hold(ModelSpec("m")) as model,
     ):
-        # Its body took that long.
+        # The body took that long.
         clock.now_s += 3.0
         measured.came_s = clock.now_s
         measured.runs(model, "serving_default", priority)

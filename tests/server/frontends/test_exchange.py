@@ -1,4 +1,4 @@
-"""The exchange and the table of prefixes, shown by a protocol of a few lines beside TensorFlow Serving's."""
+"""Tests for the exchange and the table of prefixes, with a small protocol next to TensorFlow Serving's."""
 
 import gzip
 import logging
@@ -21,7 +21,7 @@ OPTIONS = ExchangeOptions(max_body_bytes=20_000, timeout_s=2.5, disconnect_watch
 
 @dataclass
 class EchoProtocol:
-    """Answers with the body; errors are text in a list, as no other protocol's."""
+    """A protocol that echoes the body. Its errors are text in a list, unlike any other protocol's."""
 
     headers: Headers = ((b"x-echo", b"1"),)
     fault: Exception | None = None

@@ -1,4 +1,4 @@
-"""The guard around methods and applications of a test's own; tests/e2e/test_guard.py asks every route of the server."""
+"""Tests for the guard around test methods and applications. tests/e2e/test_guard.py covers the server's own routes."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ class ScriptedRule:
 
 
 class Methods:
-    """One of each kind, which tell what reached them."""
+    """One method of each kind. They record the calls that reach them."""
 
     def __init__(self) -> None:
         self.reached: list[str] = []
@@ -134,7 +134,7 @@ async def test_a_refusal_is_answered_in_the_form_of_the_path(path: str) -> None:
     async with ask(Guard(rule).wrap_rest(make_app(allow_cors=True))) as client:
         response = await client.get(path)
     assert (response.status_code, response.json()) == (403, {"error": "not you"})
-    # A page of another origin may read it.
+    # A page of another origin may read the error.
     assert ("access-control-allow-origin" in response.headers) is path.startswith("/v1/")
 
 

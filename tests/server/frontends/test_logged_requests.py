@@ -1,4 +1,4 @@
-"""What the request log is told of each method: over REST the same as over gRPC."""
+"""Tests for the request log of each method: REST logs the same as gRPC."""
 
 import base64
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from tpuserve_server.wire.tensor_proto import decode_tensor
 
 
 class Logged:
-    """A served model, and what was logged of it."""
+    """A served model and its log."""
 
     def __init__(self, served: ServedModel, writer: LogWriter, folder: Path) -> None:
         self.served = served
@@ -33,7 +33,7 @@ class Logged:
         self._folder = folder
 
     def records(self) -> list[PredictionLog]:
-        """Everything logged; ends the log."""
+        """Close the log and return all its records."""
         self._writer.stop()
         return read_lines(*self._folder.iterdir())
 

@@ -1,4 +1,4 @@
-"""Priorities, from gRPC's metadata and REST's header to the service."""
+"""Tests for priorities, from gRPC's metadata and REST's header to the service."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The REST application over a fake service, through ASGI as a host drives it."""
+"""Tests for the REST application over a fake service, called through ASGI like by a host."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ LIMIT = 1000
 
 
 class Rest:
-    """The application, and a client over ASGI that turns no exception into a response."""
+    """The application, and a client over ASGI that raises the application's exceptions."""
 
     def __init__(self, render: Any = lambda: (b"requests 1\n", "text/plain; version=1.0.0")) -> None:  # noqa: ANN401 (a callable that may raise)
         self.service = FakeService()
@@ -51,7 +51,7 @@ class Rest:
         return await self.client.get(path)
 
     async def messages(self, *received: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()) -> list[Any]:
-        """Drive the application by hand: what it sends for exactly these messages."""
+        """Call the application with exactly these messages, and return the messages that it sends."""
         waiting = iter(received)
         sent: list[Any] = []
 
@@ -198,7 +198,7 @@ async def test_what_the_service_refuses_is_told(
 
 @pytest.mark.parametrize(
     ("headers", "at_s"),
-    # The server's limit is 2.5 s, and the clock stands at 10.
+    # The server's limit is 2.5 s, and the clock shows 10 s.
     [({}, 12.5), ({"X-Tpuserve-Timeout-Ms": "250"}, 10.25), ({"X-Tpuserve-Timeout-Ms": "60000"}, 12.5)],
 )
 async def test_the_shorter_timeout_counts(rest: Rest, headers: dict[str, str], at_s: float) -> None:
@@ -237,7 +237,7 @@ async def test_body_in_chunks_is_put_together(rest: Rest) -> None:
 
 
 async def test_body_is_not_read_past_the_limit(rest: Rest) -> None:
-    # Were a third chunk asked for, there would be none.
+    # A request for a third chunk would raise StopIteration.
     start, _ = await rest.messages(chunk(b" " * LIMIT, more=True), chunk(b" ", more=True))
     assert start["status"] == 413
 
@@ -281,7 +281,7 @@ async def test_server_that_says_nothing_new_while_waiting_is_not_asked_again(res
     rest.service.gate.clear()
     task = asyncio.create_task(rest.messages(chunk(ROWS), chunk(b"")))
     await rest.service.waiting.wait()
-    # Long enough for the watch to have started and to have read the second message.
+    # Long enough for the watch to start and to read the second message.
     for _ in range(5):
         await asyncio.sleep(0)
     rest.service.gate.set()

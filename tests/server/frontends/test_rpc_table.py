@@ -1,4 +1,4 @@
-"""gRPC's methods, called through the table as a host calls them."""
+"""Tests for gRPC's methods, called through the table like by a host."""
 
 import asyncio
 import threading
@@ -299,7 +299,7 @@ async def test_watch_tells_changes_from_any_thread_once_each(caller: Caller) -> 
         ("draining", HealthCheckResponse.NOT_SERVING),
     ):
         waiting = asyncio.ensure_future(watched(answers))
-        # A change that changes nothing is not told, though the watch wakes up for it.
+        # An update without a change wakes the watch, but sends no response.
         await run_what_is_ready()
         caller.service.set_ready(caller.service.not_ready)
         await run_what_is_ready()
@@ -346,7 +346,7 @@ def test_a_change_after_the_loop_has_closed_harms_nobody() -> None:
         return answers
 
     loop = asyncio.new_event_loop()
-    # Kept: the generator must not be finalised before the loop closes.
+    # Keep a reference: the generator must not be finalised before the loop closes.
     answers = loop.run_until_complete(look_once())
     listeners = list(service.listeners)
     loop.run_until_complete(loop.shutdown_asyncgens())

@@ -1,11 +1,11 @@
-"""Every code through both error tables."""
+"""Tests for every code in both error tables."""
 
 import pytest
 
 from tpuserve_server.core.errors import Code
 from tpuserve_server.frontends.status import MAX_MESSAGE_CHARACTERS, grpc_message, http_status
 
-# tensorflow_serving/model_servers/http_server.cc, ToHTTPStatusCode.
+# Source: tensorflow_serving/model_servers/http_server.cc, ToHTTPStatusCode.
 HTTP = {
     "OK": 200,
     "CANCELLED": 499,

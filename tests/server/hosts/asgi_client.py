@@ -1,4 +1,4 @@
-"""Drives an ASGI application by hand: what it receives is scripted, what it sends is kept."""
+"""Calls an ASGI application with scripted messages and records the messages that it sends."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -18,8 +18,10 @@ def body(data: bytes, *, more: bool = False) -> "Message":
 
 @dataclass
 class Exchange:
-    """One request. After the scripted messages `receive` waits until `leave`, as ASGI says; or, with `talkative`,
-    goes on with empty bodies until then, as Envoy's embedding does.
+    """One request.
+
+    After the scripted messages, `receive` waits until `leave`, as ASGI specifies. With `talkative` it returns empty
+    bodies until then, like Envoy's embedding.
     """
 
     messages: "list[Message]"
@@ -70,7 +72,7 @@ class Exchange:
 
     @property
     def status(self) -> tuple[int, str]:
-        """grpc-status and grpc-message, from the trailers or, trailers-only, from the headers."""
+        """The grpc-status and grpc-message of the trailers, or of the headers if the response has only trailers."""
         last = self.sent[-1] if self.sent[-1]["type"] == "http.response.trailers" else self.sent[0]
         found = dict(last["headers"])
         return int(found[b"grpc-status"]), found.get(b"grpc-message", b"").decode()

@@ -1,4 +1,4 @@
-"""Hosts serve in child processes, which are measured too where branch coverage is."""
+"""Hosts serve in child processes, which branch coverage must measure too."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""An Application that echoes, run by either host in a process of its own: `echo_application.py envoy|python OPTIONS`.
+"""An echo application that either host runs in a separate process: `echo_application.py envoy|python OPTIONS`.
 
-It speaks of what happens as JSON lines on its standard output.
+It reports events as JSON lines on standard output.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def say(event: str, **fields: object) -> None:
 
 
 async def _read_fifo(path: str) -> bytes:
-    """Wait without a thread, which would delay the end of the process."""
+    """Wait for a FIFO without a thread, because a thread would delay the end of the process."""
     fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     readable = asyncio.Event()
     asyncio.get_running_loop().add_reader(fifo, readable.set)
@@ -45,7 +45,7 @@ async def _read_fifo(path: str) -> bytes:
 
 
 class EchoApplication:
-    """Every kind of method that a host carries, over bytes."""
+    """An application with every kind of method that a host supports, over bytes."""
 
     def __init__(self) -> None:
         if os.environ.get("ECHO_FAILS"):
@@ -76,7 +76,7 @@ class EchoApplication:
             self._taken = socket.create_server(("127.0.0.1", int(port)))
 
     async def ready(self) -> None:
-        """Return at once, or after a test has written to a FIFO. After `doom` it never returns."""
+        """Return at once, or after a test has written to a FIFO. After `doom`, never return."""
         if fifo := os.environ.get("ECHO_BECOMES_READY"):
             say("waits")
             if await _read_fifo(fifo) == b"doom":
@@ -98,7 +98,7 @@ class EchoApplication:
     async def stop(self) -> None:
         say("stop", answered=self.answered)
         if os.environ.get("ECHO_NEVER_STOPS"):
-            # As a model that is stuck: in a thread, which nothing can cancel.
+            # Simulate a stuck model in a thread, which cannot be cancelled.
             await asyncio.to_thread(threading.Event().wait)
         if os.environ.get("ECHO_CANNOT_STOP"):
             raise ZeroDivisionError("a bug in stop")
@@ -112,7 +112,7 @@ class EchoApplication:
         return request
 
     async def size(self, request: bytes, _context: CallContext) -> bytes:
-        """As many bytes as the request's number says, or the size of a request that is none."""
+        """Return as many bytes as the request's number, or the size of a request that is not a number."""
         return bytes(int(request)) if request.isdigit() else str(len(request)).encode()
 
     async def held(self, request: bytes, _context: CallContext) -> bytes:
@@ -163,14 +163,15 @@ class EchoApplication:
             say("watching")
             await asyncio.Event().wait()
         except (asyncio.CancelledError, GeneratorExit):
-            # The latter when the call is cancelled while the message is on its way.
+            # GeneratorExit occurs when a cancellation arrives while the message is being sent.
             say("cancelled")
             raise
 
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """POST echoes up to a limit; /ready tells; /held waits for its client to leave, /stuck for /open.
+        """Serve the REST routes.
 
-        /unread and /hello answer without a look at the body.
+        POST echoes up to a limit. /ready returns the readiness. The route /held waits until its client disconnects. The
+        route /stuck waits until /open. The routes /unread and /hello respond without reading the body.
         """
         if scope["path"] in UNASKED:
             status, content = UNASKED[scope["path"]]

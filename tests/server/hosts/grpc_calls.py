@@ -1,11 +1,14 @@
-"""Calls of the echo application's methods over bytes. grpcio's stubs type no call that has no serializer: hence Any."""
+"""Calls of the echo application's methods over bytes.
+
+They use Any because grpcio's stubs have no types for calls without a serializer.
+"""
 
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
-# As many bytes as a test likes.
+# No limit on message sizes.
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 AnyChannel: TypeAlias = grpc.Channel | grpc.aio.Channel

@@ -1,4 +1,4 @@
-"""Runs a host with an application of the tests' as a child process, and reads what it says."""
+"""Runs a host with a test application as a child process, and reads its output."""
 
 import json
 import queue
@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Self
 import psutil
 
 ECHO = Path(__file__).with_name("echo_application.py")
-# On a machine that is busy, too.
+# Long enough for a busy machine.
 PATIENCE_S = 60.0
 
 
 class HostProcess:
-    """A running host. Its standard output is read by a thread; its standard error is kept for messages."""
+    """A running host. A thread reads its standard output, and its standard error is kept for messages."""
 
-    # What runs as `SCRIPT envoy|python OPTIONS`.
+    # The program, run as `SCRIPT envoy|python OPTIONS`.
     script: ClassVar[Path] = ECHO
 
     def __init__(self, backend: str, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
@@ -46,7 +46,7 @@ class HostProcess:
 
     @classmethod
     def started_in(cls, environment: dict[str, str] | None, backend: str, **options: object) -> Self:
-        """As `started`, with an environment of its own."""
+        """Start like `started`, with the given environment."""
         host = cls(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options}, environment)
         host.listening = host.wait_for("announce")
         return host
@@ -63,7 +63,7 @@ class HostProcess:
         return f"http://{self.listening['rest']}"
 
     def wait_for(self, event: str) -> dict[str, Any]:
-        """The next event of this name; others before it are skipped."""
+        """Return the next event of this name, and skip other events before it."""
         while (said := self._events.get(timeout=PATIENCE_S)) is not None:
             if said["event"] == event:
                 return said
@@ -73,19 +73,19 @@ class HostProcess:
         self.process.send_signal(signal.SIGTERM)
 
     def exit_code(self) -> int:
-        """Wait for the end."""
+        """Wait for the end and return the exit code."""
         code = self.process.wait(PATIENCE_S)
         for reader in self._readers:
             reader.join(PATIENCE_S)
         return code
 
     def serving_pid(self) -> int:
-        """The process that the application runs in: Envoy's, or the host's own."""
+        """Return the process that runs the application: Envoy's, or the host's own."""
         pid: int = self.listening["pid"]
         return pid
 
     def close(self) -> None:
-        """Leave nothing behind, whatever the test did."""
+        """Kill all remaining processes."""
         family = [self.process.pid] if self.process.poll() is None else []
         serving = getattr(self, "listening", {}).get("pid")
         for pid in {*family, *([serving] if serving and psutil.pid_exists(serving) else [])}:

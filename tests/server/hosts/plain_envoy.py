@@ -1,4 +1,4 @@
-"""A real Envoy without Python inside: it answers every request itself."""
+"""A real Envoy without Python, which responds to every request itself."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ _ROUTER = {
 
 
 def _config(options: HostOptions, admin: Path) -> dict[str, Any]:
-    """The product's configuration, with Envoy's own answer in place of the application."""
+    """Return the product's configuration with a direct response instead of the application."""
     config = bootstrap(options, Embedding(Path("none"), "none:none"), admin)
     manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     manager["http_filters"] = [_ROUTER]
@@ -29,7 +29,7 @@ def _config(options: HostOptions, admin: Path) -> dict[str, Any]:
 
 @contextmanager
 def plain_envoy(options: HostOptions, folder: Path) -> Iterator[Path]:
-    """Its admin socket."""
+    """Start Envoy and yield its admin socket."""
     admin = folder / "admin.sock"
     config = folder / "envoy.json"
     config.write_text(json.dumps(_config(options, admin)))

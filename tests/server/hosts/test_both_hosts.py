@@ -1,4 +1,4 @@
-"""What a client sees is the same on both hosts: real servers, driven by grpcio and httpx."""
+"""Tests that clients see the same behaviour on both hosts: real servers, with grpcio and httpx."""
 
 import asyncio
 import contextlib
@@ -118,7 +118,7 @@ def test_metadata_and_deadline_reach_the_method(channel: grpc.Channel) -> None:
     assert context["metadata"]["x-two"] == "a,b"
     assert context["metadata"]["x-raw-bin"] == "AP8"
     assert not {"te", "content-type", "grpc-timeout", "host"} & context["metadata"].keys()
-    assert 50 < context["deadline"] < 102  # grpcio rounds up to whole seconds.
+    assert 50 < context["deadline"] < 102  # grpcio rounds up to whole seconds
 
 
 def test_without_a_timeout_there_is_no_deadline(channel: grpc.Channel) -> None:
@@ -126,7 +126,7 @@ def test_without_a_timeout_there_is_no_deadline(channel: grpc.Channel) -> None:
 
 
 def test_passed_deadline_cancels_the_method(host: HostProcess, channel: grpc.Channel) -> None:
-    unary(channel, "Unary")(b"")  # connected, so that the next call is begun before its deadline
+    unary(channel, "Unary")(b"")  # connect first, so that the next call starts before its deadline
     code, _ = failure(unary(channel, "Held"), b"", timeout=2)
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
     host.wait_for("cancelled")
@@ -186,7 +186,7 @@ async def test_cancelled_stream_cancels_the_method(host: HostProcess, aio_channe
 
 
 async def test_deadline_ends_a_stream(host: HostProcess, aio_channel: grpc.aio.Channel) -> None:
-    await unary(aio_channel, "Unary")(b"")  # connected, so that the next call is begun before its deadline
+    await unary(aio_channel, "Unary")(b"")  # connect first, so that the next call starts before its deadline
     call = server_stream(aio_channel, "Watch")(b"", timeout=2)
     assert await call.read() == b"watching"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -217,7 +217,7 @@ def test_rest_bodies_of_every_size(host: HostProcess, size: int) -> None:
 
 
 def test_rest_refuses_a_body_before_it_has_all_come(host: HostProcess) -> None:
-    # httpx stops sending when an answer comes early, or sees the connection end after it: both are an answer.
+    # httpx stops sending at an early response, or when the connection ends after it. Both are a response.
     response = httpx.post(f"{host.rest}/limited", content=(bytes(MEBIBYTE) for _ in range(3)), timeout=PATIENCE_S)
     assert response.status_code == 413
 
@@ -268,7 +268,7 @@ def test_offer_of_another_protocol_is_ignored(host: HostProcess, offer: bytes) -
     address, port = host.listening["rest"].split(":")
     head = b"POST /x HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\n" % offer
     with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
-        # In two parts, and another request behind it.
+        # Send the body in two parts, and another request after it.
         client.sendall(head + b"http2-settings: AAMAAABkAAQAAP__\r\ncontent-length: 4\r\n\r\nbo")
         client.sendall(b"dyGET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         answers = b"".join(iter(lambda: client.recv(1 << 16), b""))

@@ -7,7 +7,8 @@ import pytest
 from tests.server.hosts.asgi_client import Exchange, body
 from tpuserve_server.hosts.disconnects import Caller, ConformingReceive, DisconnectWatch
 
-INTERVAL_S = 0.001  # What a test waits, not what it asserts.
+# The interval shortens the tests and is not asserted.
+INTERVAL_S = 0.001
 
 
 @pytest.mark.parametrize("talkative", [True, False])

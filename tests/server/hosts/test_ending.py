@@ -1,4 +1,4 @@
-"""A stop that does not end is not waited for, and what still runs is named."""
+"""Tests that the host does not wait for a stop that hangs, and names the remaining threads."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from tpuserve_server.hosts import ending
 
 @dataclass
 class Stopping:
-    """An application of which only the stop is asked."""
+    """An application whose only tested method is `stop`."""
 
     fault: Exception | None = None
     lasts: bool = False

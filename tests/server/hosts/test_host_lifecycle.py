@@ -1,4 +1,4 @@
-"""How hosts start, drain and end: signals, failures, orphans. On both hosts where both can."""
+"""Tests for the start, drain and end of hosts: signals, failures, orphans, on both hosts if both support it."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ def assert_gone(pid: int) -> None:
 
 
 async def _call_until_refused(address: str, done: list[bytes], broken: list[str]) -> None:
-    """Calls without a pause, until refused by the server or by its port; anything else broke a call."""
+    """Make calls without a pause until the server or its port refuses. Record any other failure in `broken`."""
     async with grpc.aio.insecure_channel(address) as channel:
         for number in itertools.count():
             try:
@@ -85,7 +85,7 @@ async def test_sigterm_under_load_breaks_no_call_and_exits_0(host: HostProcess) 
 
 def test_sigterm_lets_a_held_call_end(host: HostProcess) -> None:
     with grpc.insecure_channel(host.grpc) as channel, httpx.Client(base_url=host.rest, timeout=PATIENCE_S) as client:
-        client.get("/ready").raise_for_status()  # Connected before the port closes.
+        client.get("/ready").raise_for_status()  # connect before the port closes
         held = unary(channel, "Held").future(b"slow")
         host.wait_for("held")
         host.terminate()
@@ -102,7 +102,7 @@ def test_readiness_says_no_while_requests_are_still_taken(backend: str) -> None:
         host.wait_for("drain")
         assert httpx.get(f"{host.rest}/ready", timeout=PATIENCE_S).status_code == 503
         assert unary(channel, "Unary")(b"still") == b"still"
-        host.terminate()  # a second time: nobody waits ten minutes
+        host.terminate()  # a second SIGTERM skips the wait of ten minutes
         assert host.exit_code() == 128 + signal.SIGTERM
 
 
@@ -216,7 +216,7 @@ def test_slow_client_gets_its_whole_answer_during_a_drain(host: HostProcess) -> 
     address, port = host.listening["rest"].split(":")
     with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
         client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size))
-        first = client.recv(1)  # The answer has begun, and most of it waits in the server's buffers.
+        first = client.recv(1)  # the response has begun, and most of it is in the server's buffers
         host.terminate()
         host.wait_for("drain")
         received = len(first) + sum(len(chunk) for chunk in iter(lambda: client.recv(1 << 20), b""))
@@ -235,7 +235,7 @@ def test_taken_port_is_said_in_one_line(backend: str) -> None:
             last = host.errors[-1]
             assert last.startswith("tpuserve: Cannot listen for ")
             with pytest.raises(AssertionError, match="ended before it said 'start'"):
-                host.wait_for("start")  # Before the application, for models take long to load.
+                host.wait_for("start")  # before the application starts, because models load slowly
             assert last.endswith(f"on 127.0.0.1:{port}: it is in use. Stop what uses it or choose another port.\n")
 
 
@@ -256,7 +256,7 @@ def test_application_that_cannot_start_is_said_in_one_line(backend: str) -> None
 def test_application_that_will_never_serve_ends_the_host_in_order(backend: str) -> None:
     with running(backend) as host:
         with grpc.insecure_channel(host.grpc) as channel, contextlib.suppress(grpc.RpcError):
-            # Its answer may come or not: the host ends meanwhile.
+            # A response may arrive or not, because the host ends meanwhile.
             unary(channel, "Doom")(b"", timeout=PATIENCE_S)
         host.wait_for("stop")
         assert host.exit_code() == 1
@@ -298,7 +298,7 @@ def test_sigterm_while_the_application_loads_ends_at_once(tmp_path: Path) -> Non
     os.mkfifo(loading)
     options = {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}
     host = HostProcess("envoy", options, {**os.environ, "ECHO_LOADS": str(loading)})
-    with loading.open("w"):  # Opens when the application does, which then waits for a line.
+    with loading.open("w"):  # opens when the application opens it, which then waits for a line
         host.terminate()
         assert host.exit_code() == 0
 

@@ -1,4 +1,4 @@
-"""Opening of addresses, and owners of a UNIX socket's path, on both hosts."""
+"""Tests for the opening of addresses, and for owners of a UNIX socket's path, on both hosts."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 class Waiting:
-    """A host whose application becomes ready when the test says so."""
+    """A host whose application becomes ready on a test's request."""
 
     def __init__(self, backend: str, folder: Path) -> None:
         fifo = folder / "ready"
@@ -48,7 +48,7 @@ class Waiting:
         self.host.close()
 
     def is_open(self) -> bool:
-        """Return whether any of its addresses takes connections."""
+        """Return whether any of its addresses accepts connections."""
         with socket.socket(socket.AF_INET) as probe, socket.socket(socket.AF_UNIX) as unix_probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0 or unix_probe.connect_ex(str(self.socket)) == 0
 

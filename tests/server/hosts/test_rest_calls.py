@@ -1,4 +1,4 @@
-"""REST calls that are counted, sent away and cut, driven through ASGI by hand."""
+"""Tests for REST calls that are counted, refused and cut, called through ASGI by hand."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ BODY: "Message" = {"type": "http.response.body", "body": b"done"}
 
 
 class Held:
-    """An application that may begin its response, and then waits for ever."""
+    """An application that may begin its response and then waits forever."""
 
     def __init__(self, *begins_with: "Message") -> None:
         self._begins_with = begins_with
@@ -126,7 +126,7 @@ async def test_a_body_that_nobody_read_is_read_before_the_answer_ends(app: "ASGI
     exchange = Exchange(left, headers=[(b"content-length", b"100000")])
     await exchange.run(calls_to(app))
     assert exchange.sent[0]["headers"] == [(b"connection", b"close")]
-    # The whole answer goes before the rest is waited for.
+    # The content is sent before the wait for the rest of the request.
     assert exchange.sent[1:] == [{**BODY, "more_body": True}, {**BODY, "body": b""}]
     exchange.leave()
     assert (await exchange.receive())["type"] == "http.disconnect"

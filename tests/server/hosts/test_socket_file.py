@@ -25,7 +25,7 @@ def listen(path: str | Path) -> socket.socket:
 
 @pytest.fixture
 def other(path: Path) -> Iterator[socket.socket]:
-    """Another server, which listens at the path."""
+    """Yield another server, which listens at the path."""
     with closing(listen(path)) as listener:
         yield listener
 

@@ -1,4 +1,4 @@
-"""TLS and mutual TLS on both hosts, with certificates of an authority of the test's own."""
+"""Tests for TLS and mutual TLS on both hosts, with certificates of a test authority."""
 
 import ssl
 import stat

@@ -1,4 +1,4 @@
-"""The end of a start that failed, without a server."""
+"""Tests for the end of a failed start, without a server."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from tpuserve_server.launch import start
 
 
 class SilentProcess:
-    """A server that reports nothing. It stops once nobody reads its reports: they might fill the pipe."""
+    """A server that reports nothing. It stops when the reader closes the pipe, which reports might otherwise fill."""
 
     stopped = False
 

@@ -1,4 +1,4 @@
-"""A server that a notebook started goes on after the interrupt of a cell, and ends with the kernel."""
+"""Tests that a server from a notebook survives the interrupt of a cell and ends with the kernel."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ START = """
 import tpuserve_server
 server = tpuserve_server.start({{"half": {model!r}}}, prefer_tflite_model=True)
 """
-# Cells run within an event loop.
+# Cells run in an event loop.
 START_IN_THREAD = """
 import asyncio
 second = await asyncio.to_thread(

@@ -1,4 +1,4 @@
-"""Python keywords become the flags that a user would type. Errors name mistakes before anything starts."""
+"""Tests that Python keywords become command-line flags, and that errors name mistakes before the start."""
 
 import os
 from pathlib import Path

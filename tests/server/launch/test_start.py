@@ -1,4 +1,4 @@
-"""`tpuserve_server.start` starts real servers, and leaves none behind, however the caller ends."""
+"""Tests that `tpuserve_server.start` starts real servers and leaves none running, however the caller ends."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ def ask(address: str, tls: Tls | None = None) -> float:
 
 
 def processes_of(pid: int) -> list[psutil.Process]:
-    """Return the server and the processes that it has started."""
+    """Return the server and its child processes."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
@@ -64,7 +64,7 @@ def test_a_server_answers_at_its_addresses_until_the_context_ends(host: str, lig
         assert server.rest_address.startswith("http://127.0.0.1:")
         assert repr(server) == f"<tpuserve server: gRPC {server.grpc_address}, REST {server.rest_address}>"
         running = processes_of(server.pid)
-        # A terminal's Ctrl-C and a notebook's interrupt go to the caller's group of processes.
+        # The group differs: a terminal's Ctrl-C and a notebook's interrupt go to the caller's process group.
         assert os.getpgid(server.pid) != os.getpgid(0)
     assert not server.is_running
     assert not [process for process in running if process.is_running()]
@@ -115,7 +115,7 @@ def test_two_servers_run_at_once_and_from_async_code(light_model: Path) -> None:
         starts = [asyncio.to_thread(start_light, {"half": light_model}) for _ in range(2)]
         return await asyncio.gather(*starts)
 
-    # The threads that started them end with this loop, and the servers go on.
+    # The threads that started the servers end with this loop, but the servers continue.
     first, second = asyncio.run(start_two())
     with first, second:
         assert len({first.grpc_address, first.rest_address, second.grpc_address, second.rest_address}) == 4
@@ -156,7 +156,7 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(others: bool, light
 
 
 def test_a_wait_that_is_too_long_ends_with_what_it_waited_for(tmp_path: Path) -> None:
-    # On a slow machine the time may pass before the server listens, or before it has looked into the folder.
+    # On a slow machine the timeout may expire before the server listens or reads the directory.
     reason = r"(no version available of: late( \(its base path does not exist\))?|it does not listen yet)"
     waiting = rf"not ready after 8 s: {reason}\. Allow more time"
     with no_process_left(), pytest.raises(StartFailed, match=waiting):
@@ -165,7 +165,7 @@ def test_a_wait_that_is_too_long_ends_with_what_it_waited_for(tmp_path: Path) ->
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, also where a shell runs the tests in its background and so ignores SIGINT."""
+    """Make SIGINT raise KeyboardInterrupt, even when a shell runs the tests in the background and ignores SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -27,7 +27,7 @@ def test_requests_are_counted_by_code_and_timed() -> None:
     for code in (Code.OK, Code.OK, Code.NOT_FOUND):
         finish(metrics, code=code, latency_s=0.002)
     found = samples(metrics)
-    # By code, method, model_name, protocol, signature, version.
+    # Labels: code, method, model_name, protocol, signature, version.
     assert found["tpuserve_requests_total", "OK", "Predict", "m", "grpc", "s", "3"] == 2
     assert found["tpuserve_requests_total", "NOT_FOUND", "Predict", "m", "grpc", "s", "3"] == 1
     assert found["tpuserve_request_latency_seconds_count", "OK", "Predict", "m", "grpc", "s", "3"] == 2
@@ -56,7 +56,7 @@ def test_batches_show_rows_padding_waits_and_run_time() -> None:
     found = samples(metrics)
     assert found["tpuserve_batch_rows_sum", "m", "s", "3"] == 3
     assert found["tpuserve_batch_padding_ratio_sum", "m", "s", "3"] == 0.25
-    # By bucket, model_name, signature, version.
+    # Labels: bucket, model_name, signature, version.
     assert found["tpuserve_batch_run_seconds_sum", "4", "m", "s", "3"] == 0.5
     assert found["tpuserve_queue_wait_seconds_count", "m", "s", "3"] == 2
 
@@ -109,7 +109,7 @@ def test_what_batches_cost_is_shown_as_it_is_learned() -> None:
         costs.learn("s", rows, 0.001 * (1 + rows))
     costs.learn("s", 1, 0.5, (64, 128))
     found = samples(metrics)
-    # By bucket, lengths, model_name, signature, version.
+    # Labels: bucket, lengths, model_name, signature, version.
     assert found["tpuserve_batch_cost_seconds", "3", "", "m", "s", "3"] == 0.004
     assert found["tpuserve_batch_cost_seconds", "1", "64,128", "m", "s", "3"] == 0.5
     assert found["tpuserve_batch_cost_spread_seconds", "1", "64,128", "m", "s", "3"] == pytest.approx(0.05)
@@ -143,7 +143,7 @@ def test_drops_and_states() -> None:
     metrics.version_changed(servable=ID, state=State.LOADING)
     metrics.version_changed(servable=ID, state=State.AVAILABLE)
     found = samples(metrics)
-    # By model_name, priority, reason, version.
+    # Labels: model_name, priority, reason, version.
     assert found["tpuserve_dropped_requests_total", "m", "high", "expired", "3"] == 1
     assert found["tpuserve_dropped_requests_total", "m", "low", "expired", "3"] == 2
     assert found["tpuserve_version_state", "m", "3"] == 30

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's metrics: its names, its labels, its buckets, and the text that its exporter prints."""
+"""Tests for TensorFlow Serving's metrics: names, labels, buckets, and the exporter's text format."""
 
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def test_one_page_has_both_families_and_can_be_read() -> None:
 
 @pytest.mark.slow
 def test_buckets_are_tensorflows_own() -> None:
-    """Limits as TensorFlow itself computes them from the numbers in TensorFlow Serving's sources."""
+    """Compare with the bounds that TensorFlow computes from the numbers in TensorFlow Serving's sources."""
     from tensorflow.python.eager import monitoring
 
     for bounds, scale, growth, count in (

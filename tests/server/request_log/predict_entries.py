@@ -1,4 +1,4 @@
-"""Entries of the request log, and what became of them."""
+"""Entries of the request log, and their outcomes."""
 
 from collections import Counter
 from pathlib import Path
@@ -33,14 +33,14 @@ def entry(target: LogTarget, value: float, size_bytes: int = 100) -> LogEntry:
 
 
 def read_lines(*paths: Path) -> list[PredictionLog]:
-    """The records of JSON lines files, in order."""
+    """Return the records of JSON lines files, in order."""
     return [
         json_format.Parse(line, PredictionLog()) for path in sorted(paths) for line in path.read_bytes().splitlines()
     ]
 
 
 def read_tfrecords(*paths: Path) -> list[PredictionLog]:
-    """The records of TFRecord files, in order, their checksums checked."""
+    """Return the records of TFRecord files, in order, after a check of their checksums."""
     return [
         PredictionLog.FromString(record)
         for path in sorted(paths)

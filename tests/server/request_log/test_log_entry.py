@@ -41,7 +41,7 @@ def test_every_kind_is_in_its_own_field(
 ) -> None:
     spec = asked.tasks.add().model_spec if isinstance(asked, MultiInferenceRequest) else asked.model_spec
     spec.name = "m"
-    # A payload may be made by the log's thread.
+    # The log's thread may serialize a payload.
     made = LogEntry(TARGET, kind, ID, "s", asked.SerializeToString, answered.SerializeToString(), 0, 0)
     log = PredictionLog.FromString(made.serialize())
     assert log.WhichOneof("log_type") == field

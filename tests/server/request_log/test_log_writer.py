@@ -69,7 +69,7 @@ def test_written_entries_make_room(bench: Bench) -> None:
     for value in range(3):
         bench.add(value, size_bytes=writer_module._MAX_BYTES)
         wait_for(lambda: bench.metrics.outcomes.total() > value)  # noqa: B023 - called at once
-        # Room is made just after it is counted.
+        # The writer frees space just after it counts the entry.
         wait_for(lambda: bench.writer._queued_bytes == 0)
     assert bench.metrics.outcomes == {"written": 3}
 
@@ -125,7 +125,7 @@ def test_files_that_are_no_longer_wanted_are_closed(bench: Bench, tmp_path: Path
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Until the log's thread has made it so; the test's own timeout ends what never does."""
+    """Poll until the log's thread has made the condition true. The test's timeout is the limit."""
     pause = threading.Event()
     while not condition():
         pause.wait(0.001)

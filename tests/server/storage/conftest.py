@@ -1,4 +1,4 @@
-"""One store of each kind for all tests; each test has a base path of its own in it."""
+"""One store of each kind for all tests. Each test uses a separate base path."""
 
 from collections.abc import Iterator
 

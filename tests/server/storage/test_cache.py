@@ -182,7 +182,7 @@ def test_a_copy_that_another_server_has_made_meanwhile_is_no_hindrance(cache: Ve
 
     path = cache.take("k", "7", 8, late)
     assert (path / "a" / "b").read_bytes() == b"12345678"
-    # Released, it is cleared away when room is made next.
+    # A released copy is deleted when the cache next needs space.
     cache.release(path)
     other.take("l", "7", 8, writing())
     assert not path.exists()

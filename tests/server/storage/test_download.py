@@ -1,4 +1,4 @@
-"""Copying from a store that sends what it likes."""
+"""Tests for copies from a store whose objects differ from its listing."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ from tpuserve_server.storage.objects import StoredObject
 
 @dataclass
 class Sender:
-    """Sends `contents` by name, whatever was listed."""
+    """A store that sends `contents` by name, whatever it listed."""
 
     contents: Mapping[str, bytes]
     sure_of_md5: bool = True

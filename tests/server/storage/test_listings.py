@@ -12,7 +12,7 @@ FOUND = (StoredObject("1/a", "b/1/a", 1, "tag"),)
 
 
 class SlowStore:
-    """Answers what it is told to, once its gate is open."""
+    """A store that returns scripted results when its gate is open."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -35,7 +35,7 @@ def store() -> Iterator[SlowStore]:
 
 
 def get_patiently(listings: Listings[str, Objects], not_yet: str) -> Objects:
-    """As a poller does: ask until there is another answer than this."""
+    """Poll until the result is not `not_yet`."""
     while True:
         try:
             return listings.get("s3://b")

@@ -9,7 +9,7 @@ from tpuserve_server.storage.objects import StoredObject
 
 
 def only(store: ObjectStore, uri: str) -> StoredObject:
-    """The one object there is."""
+    """Return the only object."""
     objects = store.list(uri)
     assert objects is not None
     assert len(objects) == 1

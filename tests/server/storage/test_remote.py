@@ -1,4 +1,4 @@
-"""RemoteStorage against real servers of S3 and GCS."""
+"""Tests for RemoteStorage with real servers of S3 and GCS."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ PARTS = {
 
 @pytest.fixture
 def base(store: RunningStore, tmp_path: Path) -> str:
-    """A path of the test's own in the bucket."""
+    """Return a separate path in the bucket for each test."""
     return f"models/{tmp_path.name}"
 
 
@@ -58,7 +58,7 @@ def find(storage: RemoteStorage, store: RunningStore, base: str) -> dict[int, Ve
 
 
 def poll_until_found(storage: RemoteStorage, store: RunningStore, base: str) -> dict[int, VersionLocation]:
-    """As the source does: ask again now and then."""
+    """Poll until the store responds, like the source."""
     while True:
         try:
             return find(storage, store, base)
@@ -189,7 +189,7 @@ def test_a_version_without_a_manifest_must_have_its_parts_and_stand_still(
         store.put(f"{base}/1/{name}", part)
         is_whole = name in ("saved_model.pb", "variables/variables.data-00001-of-00002")
         if name == "variables/variables.index":
-            # Weights may have no more than an index; the next poll sees their first shard.
+            # An index alone may be complete. The next poll sees the first shard.
             is_whole = True
         assert (storage.missing(find(storage, store, base)[1]) is None) is is_whole
     store.put(f"{base}/2/assets/words.txt", b"x")
@@ -217,7 +217,7 @@ def test_an_object_that_arrives_otherwise_than_the_store_has_it_is_refused(
 ) -> None:
     put_version(store, f"{base}/1")
     location = find(storage, store, base)[1]
-    # The listing's hash is of what was there then.
+    # The listing has the hash of the earlier content.
     store.put(f"{base}/1/saved_model.pb", b"GRAPH")
     with pytest.raises(DataLoss, match=r"saved_model\.pb is corrupt"):
         storage.fetch(location)
@@ -287,7 +287,7 @@ def test_close_ends_a_copy(storage: RemoteStorage, store: RunningStore, base: st
 def test_names_that_lead_out_of_the_folder_are_refused(
     storage: RemoteStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    # Clients and test servers fold such names together; fsspec's store in memory takes them as they are.
+    # Clients and test servers normalise such names, but fsspec's in-memory store keeps them.
     import fsspec
 
     files = fsspec.filesystem("memory")
@@ -311,7 +311,7 @@ def test_a_store_that_goes_away_is_an_error_of_its_base_path_until_it_returns(
     location = poll_until_found(storage, store, base)[1]
     store.stop()
     try:
-        # What the library says once it has tried long enough, or that it has not said anything yet.
+        # The library's final error, or the message that it has not responded yet.
         with pytest.raises(StoreAway, match=r"Error: |not answered yet"):
             storage.find_versions(store.uri(base))
     finally:

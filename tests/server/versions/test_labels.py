@@ -1,4 +1,4 @@
-"""A version's labels are read from the file that its manifest names and lists."""
+"""Tests that a version's labels come from the file that its manifest names and lists."""
 
 from pathlib import Path
 

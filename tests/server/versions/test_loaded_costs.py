@@ -1,4 +1,4 @@
-"""What loading learns of a version's batches, with real TensorFlow."""
+"""Tests for the batch costs that a load learns, with real TensorFlow."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -37,7 +37,7 @@ def aspired(path: Path) -> AspiredVersion:
 
 @pytest.fixture
 async def load(tmp_path: Path) -> AsyncIterator[Callable[..., tuple[LoadedVersion, RecordingMetrics]]]:
-    """Load an exported MLP with batches of 1, 2 and 4 rows."""
+    """Return a function that loads an exported MLP with batches of 1, 2 and 4 rows."""
     path = save_mlp(tmp_path / "1")
     write_manifest(path)
     ends: list[Callable[[], None]] = []

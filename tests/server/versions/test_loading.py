@@ -39,7 +39,7 @@ ID = ServableId("m", 1)
 
 
 class Loads:
-    """Loads with real TensorFlow, and unloads whatever a test leaves."""
+    """Loads with real TensorFlow, and unloads all remaining versions at the end."""
 
     def __init__(self) -> None:
         self.loaded: list[tuple[VersionLoader, LoadedVersion]] = []
@@ -160,7 +160,7 @@ def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
 
 
 class BrokenMetrics(RecordingMetrics):
-    """Raises in one of its methods."""
+    """Metrics that raise in one method."""
 
     def __init__(self, broken: str) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class BrokenMetrics(RecordingMetrics):
 
 
 class CountingStorage(LocalStorage):
-    """Counts what is fetched and not yet released."""
+    """Counts fetched versions that are not released."""
 
     held = 0
 
@@ -206,7 +206,7 @@ class CountingStorage(LocalStorage):
 def test_whatever_raises_during_a_load_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Obligation 2 of core/loader.py, for each step after the executor's: bugs of ours, too."""
+    """Check obligation 2 of core/loader.py for each step after the executor's, including internal errors."""
 
     def fail(*arguments: object, **named: object) -> None:
         raise ZeroDivisionError(f"a bug in {step}")
@@ -222,7 +222,7 @@ def test_whatever_raises_during_a_load_nothing_stays(
     assert executor.loaded[ID].closed
     assert storage.held == 0
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("device-m")] == []
-    # It has left the share: the one slot is free.
+    # The model has left the share, so the one slot is free.
     with pytest.raises(KeyError):
         device.leave(ID)
 

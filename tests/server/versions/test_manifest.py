@@ -39,7 +39,7 @@ def test_precision_is_the_dtype_and_the_tolerance_of_the_parity_check(version: P
     assert read(version).precision is None
     write_manifest(version, compute_dtype="mixed_bfloat16", parity={"atol": 0.02, "rtol": 0.01, "rows": 32})
     assert read(version).precision == Precision("mixed_bfloat16", 0.02, 0.01)
-    # As an export with --atol inf writes it.
+    # An export with --atol inf writes None.
     write_manifest(version, compute_dtype="float32", parity={"atol": None, "rtol": 0.01})
     assert read(version).precision is None
 

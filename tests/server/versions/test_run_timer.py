@@ -6,7 +6,7 @@ from tpuserve_server.versions.run_timer import RunTimer
 
 
 class SlowRuns:
-    """Each takes so many seconds."""
+    """Runs that each take `run_s`."""
 
     def __init__(self, clock: FakeClock, run_s: float) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""Texts of every length through a real model: batched and padded, each gets what it would get alone."""
+"""Tests that texts of every length get the same result batched and padded as alone, with a real model."""
 
 import asyncio
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ EVERY = ("tags", "attention", "pooled")
 
 
 class Loads:
-    """Loads with real TensorFlow, and unloads whatever a test leaves."""
+    """Loads with real TensorFlow, and unloads all remaining versions at the end."""
 
     def __init__(self) -> None:
         self.loaded: list[LoadedVersion] = []
@@ -59,7 +59,7 @@ def load() -> Iterator[Loads]:
 
 
 def texts(count: int, longest: int, *, mask: bool) -> list[Tensors]:
-    """Of random lengths, rows and words."""
+    """Return texts of random lengths, rows and words."""
     random = np.random.default_rng(7)
     made: list[Tensors] = []
     for _ in range(count):
@@ -124,7 +124,7 @@ def test_every_shape_of_batch_is_warmed_and_the_status_says_how_lengths_are_padd
 def test_recorded_texts_are_warmed_padded_and_at_every_length(tmp_path: Path, load: Loads) -> None:
     path = save_tagger(tmp_path / "1")
     write_warmup(path, predict_request(ids=np.ones((3, 6), np.int32)))
-    # Nine shapes, one of which is the recorded one.
+    # Nine shapes, including the recorded one.
     assert "warm-up: 9 runs" in load(path).notes
 
 

@@ -1,4 +1,4 @@
-"""What trials find out, of models that are numpy functions."""
+"""Tests for the findings of trials, with models that are numpy functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ FLOAT = np.dtype(np.float32)
 
 
 def signature(inputs: str, **outputs: tuple[int | None, ...]) -> Signature:
-    """Inputs of one letter each, of shape (rows, length)."""
+    """Return a signature whose inputs have one-letter names and the shape (rows, length)."""
     return Signature(
         "serving_default",
         {name: TensorSpec(name, FLOAT, (None, None)) for name in inputs},
@@ -26,7 +26,7 @@ def signature(inputs: str, **outputs: tuple[int | None, ...]) -> Signature:
 
 @dataclass
 class Model:
-    """Refuses what numpy refuses."""
+    """A model that raises numpy's errors."""
 
     signature: Signature
     function: Callable[..., Mapping[str, Array]]

@@ -34,7 +34,7 @@ def test_shapes_without_end_do_not_fill_the_memory() -> None:
     for _ in range(2):
         for width in range(5000):
             run(watch, 1, width)
-    # What is not remembered is told each time.
+    # Shapes beyond the limit are reported each time.
     assert len(told) == 5000 + 5000 - 4096
 
 

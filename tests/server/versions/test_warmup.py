@@ -1,4 +1,4 @@
-"""Warm-up over real SavedModels, whose runs are watched."""
+"""Tests for warm-up with real SavedModels, whose runs are recorded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ PREDICTS = BatchingOptions(4, (1, 2, 4))
 
 
 class Watched:
-    """A servable, and what it was asked to run: signature, rows of its first input, outputs."""
+    """A servable and its runs: signature, rows of its first input, outputs."""
 
     def __init__(self, servable: Servable) -> None:
         self._servable = servable
@@ -94,7 +94,7 @@ def test_records_and_every_bucket_run(tmp_path: Path, mlp: Watched) -> None:
     write_warmup(tmp_path / "1", predict_request(x=rows(1)), predict_request(x=rows(4)))
     count = warm_up(mlp, tmp_path / "1", {"serving_default": PREDICTS}, WarmupOptions())
     assert count == WarmupCount(records=2, runs=3)
-    # What a record has run is not run again.
+    # A size that a record has run does not run again.
     assert [ran[1] for ran in mlp.runs] == [1, 4, 2]
 
 
@@ -179,7 +179,7 @@ def test_logs_of_every_kind_are_replayed(example_model: tuple[Watched, Path]) ->
         classify_log(),
         regress_log(),
         multi_inference_log("scores", "classes"),
-        # Upstream passes over a record that holds nothing.
+        # Upstream skips an empty record.
         prediction_log_pb2.PredictionLog(),
     ]
     assert replay(example_model, *logs) == [
@@ -202,7 +202,7 @@ def test_recorded_examples_warm_the_buckets_too(example_model: tuple[Watched, Pa
     servable.runs.clear()
     write_logs(path, classify_log())
     count = warm_up(servable, path, {"classify": PREDICTS}, WarmupOptions())
-    # Empty strings, the made-up rows, are no Examples with an x: only recorded ones count.
+    # The made-up rows, empty strings, are not Examples with an x: only recorded requests count.
     assert count == WarmupCount(1, 3)
     assert [ran[1] for ran in servable.runs] == [4, 1, 2]
 
@@ -223,7 +223,7 @@ SESSION_RUN = prediction_log_pb2.PredictionLog(
         ),
         (classify_log("s"), InvalidArgument, "No signature was found with the name: s"),
         (regress_log("classify"), InvalidArgument, "Expected one output Tensor."),
-        # What no answer can be made of.
+        # Outputs that cannot become a response.
         (regress_log("wide_regression"), InvalidArgument, "Expected output Tensor shape to be either"),
         (multi_inference_log("uneven"), InvalidArgument, "Tensors class and score should match"),
         (multi_inference_log("scores", "scores"), InvalidArgument, "Duplicate evaluation of signature: scores"),

@@ -1,4 +1,4 @@
-"""Requests with tf.Examples: whatever protobuf makes of them, the Examples come out as they were written."""
+"""Tests that requests with tf.Examples keep the Examples' bytes, for all messages that protobuf can write."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Results of Classify and Regress, against protobuf's own messages and a JSON parser."""
+"""Tests for the results of Classify and Regress, against protobuf's messages and a JSON parser."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def test_classes_with_scores(both: tuple[Array, Array]) -> None:
 
 @given(SCORES, st.data())
 def test_the_same_classes_in_every_row(scores: Array, data: st.DataObject) -> None:
-    # Some of them too long to be kept from one answer to the next.
+    # Some labels are too long for the encoder's cache between responses.
     label = st.text(max_size=90).map(str.encode)
     row = data.draw(st_numpy.arrays(np.object_, scores.shape[1], elements=label))
     labels = np.tile(row, (len(scores), 1))

@@ -1,4 +1,4 @@
-"""GetModelMetadata as messages and as JSON."""
+"""Tests for GetModelMetadata as messages and as JSON."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def test_response_has_every_signature_and_no_signature_name() -> None:
 
 
 def test_json_is_upstreams() -> None:
-    # tensorflow_serving/servables/tensorflow/testdata/saved_model_half_plus_two_2_versions_metadata.json
+    # Source: tensorflow_serving/servables/tensorflow/testdata/saved_model_half_plus_two_2_versions_metadata.json
     signature = Signature("s", {"x": SIGNATURE.inputs["x"]}, {}, "tensorflow/serving/regress")
     assert metadata_to_json(ModelMetadata(ServableId("m", 123), {"s": signature})) == {
         "model_spec": {"name": "m", "signature_name": "", "version": "123"},

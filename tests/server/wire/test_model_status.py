@@ -1,4 +1,4 @@
-"""GetModelStatus as messages and as JSON."""
+"""Tests for GetModelStatus as messages and as JSON."""
 
 import pytest
 from tensorflow_serving.apis.get_model_status_pb2 import (
@@ -26,7 +26,7 @@ def test_response_keeps_order_state_and_error() -> None:
 
 
 def test_json_is_upstreams() -> None:
-    # http_rest_api_handler_test.cc, GetStatus
+    # Source: http_rest_api_handler_test.cc, GetStatus
     assert status_to_json(STATUSES) == {
         "model_version_status": [
             {

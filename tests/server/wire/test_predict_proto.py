@@ -1,4 +1,4 @@
-"""PredictRequest and PredictResponse against the official messages."""
+"""Tests for PredictRequest and PredictResponse against the official messages."""
 
 import ml_dtypes
 import numpy as np
@@ -79,7 +79,7 @@ def test_bad_tensor_is_named() -> None:
 
 
 def repeated(**counts: int) -> bytes:
-    """A request for zeros that it does not send."""
+    """Return a request that declares zeros and does not send them."""
     proto = predict_pb2.PredictRequest(model_spec={"name": "m"})
     for name, count in counts.items():
         proto.inputs[name].dtype = 1
@@ -127,7 +127,7 @@ def test_response_parses_to_the_official_message(
     assert response.outputs.keys() == outputs.keys()
     for alias, array in outputs.items():
         np.testing.assert_array_equal(tf.make_ndarray(response.outputs[alias]), array)
-    # Nothing is there that protobuf would not have written itself.
+    # The body contains only bytes that protobuf itself would write.
     assert len(response.SerializeToString()) == len(body)
 
 

@@ -1,4 +1,4 @@
-"""TensorProto by the server's errors; tests/formats has the codec's own tests."""
+"""Tests that TensorProto conversion raises the server's errors; tests/formats tests the codec itself."""
 
 import numpy as np
 import pytest

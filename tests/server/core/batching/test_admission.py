@@ -18,7 +18,7 @@ THREAD = 7
 
 
 def learned() -> CostModel:
-    """8 rows take 9 s, of which hardly anything varies."""
+    """Return costs in which 8 rows take 9 s, with hardly any variance."""
     costs = CostModel()
     for rows in SIZES:
         for _ in range(20):
@@ -27,7 +27,7 @@ def learned() -> CostModel:
 
 
 class Bench:
-    """One device of which the admission is told, at times that a test says."""
+    """An admission for one device, whose events and times come from a test."""
 
     def __init__(self, costs: CostModel | None = None, devices: int = 1) -> None:
         options = BatchingOptions(8, SIZES, objective=LatencyObjective(OBJECTIVE_S))
@@ -82,7 +82,7 @@ async def test_who_comes_while_a_batch_runs_has_time_for_the_next_but_not_for_th
     assert bench.admits(bench.task(100.0))
     assert bench.admits(bench.task(101.0), 7, 100.0)
     assert not bench.admits(bench.task(101.0), 8, 100.0)
-    # 7 s later what runs is nearly done.
+    # 7 s later the running batch is nearly finished.
     assert bench.admits(bench.task(108.0), 8, 100.0)
 
 
@@ -176,7 +176,7 @@ async def test_while_a_free_device_refuses_one_in_a_hundred_is_run_to_see() -> N
     bench = Bench()
     hurried = [bench.task(now_s, rows=8, deadline=Deadline(now_s + 8.0)) for now_s in range(100, 3000, 10)]
     admitted = [task.enqueued_s for task in hurried if bench.admits(task)]
-    # Each is said to take 9 s.
+    # Each batch has a predicted cost of 9 s.
     assert admitted == [pytest.approx(100 + 900 * count, abs=20 * count) for count in (1, 2, 3)]
 
 
@@ -211,7 +211,7 @@ async def test_a_request_for_several_batches_is_as_late_as_its_last() -> None:
     assert bench.admits(two)
     assert two.predicted_s == pytest.approx(118.0)
     assert not bench.admits(three)
-    # Nothing is ahead of it but what runs.
+    # Only the running batch is ahead of the request.
     bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
     assert bench.admits(bench.task(96.0, rows=8))
     assert not bench.admits(bench.task(96.0, rows=16))

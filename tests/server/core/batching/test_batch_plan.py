@@ -1,4 +1,4 @@
-"""How many rows run next, as a table; TensorFlow's cases are those of its batch_scheduler_utils_test.cc."""
+"""Tests for the number of rows that run next. TensorFlow's cases are from its batch_scheduler_utils_test.cc."""
 
 import itertools
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def plan(policy: PaddingPolicy, costs: Mapping[int, float] | None = None, sizes:
         (PAD_UP, 18, 18),
         (BATCH_DOWN, 3, 2),
         (BATCH_DOWN, 18, 16),
-        # Already a size, and none that is smaller.
+        # Already a size, or no smaller size.
         (BATCH_DOWN, 16, 16),
         (BATCH_DOWN, 1, 1),
     ],
@@ -37,7 +37,7 @@ def test_policies_that_need_no_costs(policy: PaddingPolicy, rows: int, chosen: i
 
 
 def test_requests_that_do_not_end_at_the_size_below_are_not_left_waiting() -> None:
-    # 16 cannot be filled with whole requests of 10 and 8 rows.
+    # Whole requests of 10 and 8 rows cannot fill 16.
     assert plan(BATCH_DOWN).choose(18, [10, 18]) == 18
     assert plan(BATCH_DOWN).choose(18, [10, 16, 18]) == 16
 
@@ -45,19 +45,19 @@ def test_requests_that_do_not_end_at_the_size_below_are_not_left_waiting() -> No
 @pytest.mark.parametrize(
     ("costs", "rows", "chosen"),
     [
-        # 16 of 18 rows for 1 s, or all of them for 3 s.
+        # 16 of 18 rows in 1 s, or all in 3 s.
         ({16: 1.0, 32: 3.0}, 18, 16),
         ({16: 1.0, 32: 1.05}, 18, 18),
-        # A difference that is less than noise: more rows wait less.
+        # Less than the noise: more rows run now.
         ({16: 0.99 * 16 / 18, 32: 1.0}, 18, 18),
-        # What nobody has measured is not chosen over what waits anyway.
+        # Sizes without a known cost are not chosen.
         ({32: 3.0}, 18, 18),
         ({16: 1.0}, 18, 18),
         ({}, 18, 18),
-        # Two sizes below are cheaper than one below, and than a size that is filled.
+        # Two sizes down is cheapest.
         ({8: 0.1, 16: 1.0, 32: 3.0}, 18, 8),
         ({8: 0.1, 16: 1.0}, 16, 8),
-        # Nothing is smaller.
+        # No smaller size.
         ({2: 1.0}, 1, 1),
     ],
 )
@@ -67,7 +67,7 @@ def test_the_cheapest_for_each_row(costs: Mapping[int, float], rows: int, chosen
 
 def test_whole_requests_are_counted_with_the_padding_that_they_leave() -> None:
     costs = {2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.7}
-    # By rows alone 16 would be cheapest; what can run of it are 10: 0.1 s a row, and 0.094 for all.
+    # By rows alone 16 would be cheapest, but only 10 of its rows can run: 0.1 s per row, and 0.094 for all.
     assert plan(MIN_COST, costs).choose(18) == 16
     assert plan(MIN_COST, costs).choose(18, [10, 18]) == 18
     assert plan(MIN_COST, costs).choose(18, [14, 18]) == 14
@@ -114,7 +114,7 @@ def test_a_choice_is_never_nothing_and_never_dearer_than_all(
     chosen = plan(policy, costs, allowed).choose(rows, ends if whole else None)
     assert 0 < chosen <= rows
     assert chosen in ends or not whole
-    # What is left waiting fills its size, or costs less for each row than all would have.
+    # The chosen rows fill their size, or cost less per row than all rows.
     if policy is MIN_COST:
         assert costs[choose_bucket(chosen, allowed)] / chosen <= costs[choose_bucket(rows, allowed)] / rows
     elif chosen < rows:

@@ -77,7 +77,7 @@ class Bench:
         return task
 
     async def sleeps_until(self) -> float:
-        """When the device thread wants to be woken at the latest, once it waits for a time at all."""
+        """Return the latest time at which the device thread wakes, once it waits with a timeout."""
         while (at_s := await asyncio.to_thread(self.clock.waits.get)) == math.inf:
             pass
         return at_s
@@ -92,7 +92,7 @@ class Bench:
 
 @pytest.fixture
 async def make_bench() -> AsyncIterator[Callable[..., Bench]]:
-    """Benches with their arguments; all of them are stopped at the end."""
+    """Return a function that makes benches, and stop all of them at the end."""
     benches: list[Bench] = []
 
     def make(*arguments: Any, **named: Any) -> Bench:  # noqa: ANN401 - as Bench takes them
@@ -240,7 +240,7 @@ async def test_an_idle_device_thread_keeps_nothing_of_the_last_batch(bench: Benc
     await task.future
     inputs = weakref.ref(task.inputs["x"])
     del task
-    # The thread has answered before it lets go: the next answer is proof that it has gone round.
+    # The thread responds before it drops its references. Another response shows that it has started over.
     await bench.submit([[1, 2]]).future
     gc.collect()
     assert inputs() is None
@@ -329,7 +329,7 @@ async def test_the_owner_of_a_bad_row_is_found_in_few_runs(bench: Bench) -> None
     bench.servable.gate.set()
     assert isinstance(await error_of(tasks[-1]), InvalidArgument)
     assert [await y_of(task) for task in tasks[:-1]] == [[[2 * value] * 2] for value in range(1, 8)]
-    # The held one, all eight, then halves of 4, 2 and 1.
+    # The held batch, all eight rows, then halves of 4, 2 and 1.
     assert [len(batch["x"]) for batch in bench.servable.batches] == [1, 8, 4, 4, 2, 2, 1, 1]
 
 
@@ -406,7 +406,7 @@ async def test_a_batch_leaves_when_its_oldest_request_has_waited_its_time(make_b
     assert await bench.sleeps_until() == first.enqueued_s + 10.0
     second = bench.submit([[2, 2]])
     bench.clock.advance(9.9)
-    # Woken too early it goes back to sleep, until the same time.
+    # An early wake-up changes nothing: the thread waits until the same time.
     assert await bench.sleeps_until() == first.enqueued_s + 10.0
     assert bench.servable.batches == []
     bench.clock.advance(0.1)
@@ -450,7 +450,7 @@ async def test_several_threads_run_batches_at_the_same_time(make_bench: Callable
 async def test_one_wake_up_is_enough_for_every_thread(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(num_batch_threads=2)
     for _ in range(2):
-        # Both sleep before anything comes.
+        # Both threads wait before the first request.
         await asyncio.to_thread(bench.clock.waits.get)
     bench.servable.gate.clear()
     tasks = [bench.submit(np.ones(3, np.float32), shareable=False) for _ in range(2)]
@@ -490,7 +490,7 @@ async def test_a_part_that_fails_fails_its_request_once_and_the_rest_is_not_run(
     bench.servable.gate.set()
     assert (await error_of(bad)).message == "x must not be negative"
     assert await y_of(good) == [[0, 0]]
-    # The held one, the bad request's first two parts, and the other.
+    # The held batch, the bad request's first two parts, and the other request.
     assert [len(batch["x"]) for batch in bench.servable.batches] == [2, 4, 4, 2]
     assert bench.metrics.dropped == []
 

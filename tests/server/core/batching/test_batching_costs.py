@@ -1,4 +1,4 @@
-"""What the batcher learns of its runs, on a device whose runs take what the test says."""
+"""Tests for the costs that the batcher learns from its runs, on a device with scripted run times."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ BATCHED = {DOUBLE.name: BatchingOptions(8, (1, 2, 4, 8))}
 
 
 class TimedBench:
-    """A batcher whose every run takes 10 ms and 1 ms a row."""
+    """A batcher whose runs take 10 ms plus 1 ms per row."""
 
     def __init__(self, options: Mapping[str, BatchingOptions]) -> None:
         self.costs = CostModel()

@@ -1,4 +1,4 @@
-"""Batchers of several models on one device: real threads, and gates where time would pass."""
+"""Tests for batchers of several models on one device: real threads, and gates instead of time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ SIZES = {DOUBLE.name: BatchingOptions(8, (1, 2, 4, 8))}
 
 
 class Model:
-    """A model's batcher. Each of its runs waits for the gate of its servable."""
+    """A model with a batcher. Each of its runs waits for the gate of its servable."""
 
     def __init__(
         self, name: str, device: DeviceShare, clock: FakeClock, *, weight: float = 1, threads: int = 1
@@ -45,7 +45,7 @@ class Model:
         return task
 
     async def hold(self) -> Task:
-        """Put a batch on the device, and keep it there until the gate opens."""
+        """Put a batch on the device and keep it there until the gate opens."""
         self.servable.gate.clear()
         task = self.submit(0)
         await asyncio.to_thread(self.servable.entered.acquire)
@@ -53,7 +53,7 @@ class Model:
 
 
 class House:
-    """Models on one device."""
+    """Several models on one device."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -70,7 +70,7 @@ class House:
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
-    """A device with one slot."""
+    """Yield a device with one slot, and stop its models at the end."""
     house = House()
     yield house
     for model in house.models:
@@ -86,7 +86,7 @@ async def first_of(task: Task) -> float:
 
 
 async def accepts(model: Model) -> bool:
-    """Whether its batcher is not stopping yet."""
+    """Return whether the model's batcher still accepts requests."""
     try:
         task = model.submit(1)
     except Unavailable:
@@ -126,7 +126,7 @@ async def test_busy_models_take_turns_by_their_weights(house: House) -> None:
     for model in (a, b):
         model.servable.on_inputs = lambda inputs: setattr(house.clock, "now_s", house.clock.now_s + 1)
     tasks = [model.submit(*range(8)) for model in (a, b) for _ in range(12)]
-    # Both threads stand in line, for the slot that c holds.
+    # Both threads wait for the slot, which c holds.
     for _ in range(2):
         await asyncio.to_thread(house.device.lined_up.acquire)
     c.servable.gate.set()

@@ -1,4 +1,4 @@
-"""What holds whatever comes in whatever order, of the real batcher with its device thread, on virtual time."""
+"""Tests for invariants of the real batcher and its device thread for any input order, on virtual time."""
 
 import asyncio
 from collections.abc import Hashable
@@ -45,13 +45,13 @@ cancels = st.builds(Cancel, request=st.integers(0, 20))
 
 
 def scripts(*steps: st.SearchStrategy[Step]) -> st.SearchStrategy[list[Step]]:
-    """Long ones too: left to itself a list is short, and a queue that is empty most of the time has nothing to show."""
+    """Draw scripts, including long ones. Hypothesis prefers short lists, whose queues are empty most of the time."""
     return st.integers(0, 40).flatmap(lambda length: st.lists(st.one_of(*steps), min_size=length, max_size=length + 10))
 
 
 @st.composite
 def batchings(draw: st.DrawFn) -> BatchingOptions:
-    """Everything that options can say."""
+    """Draw any batching options."""
     largest = draw(st.sampled_from([1, 3, 5, 6, 8, 9, 12]))
     sizes = sorted({*draw(st.sets(st.integers(1, largest), max_size=4)), largest})
     buckets = (*sorted(draw(st.sets(st.integers(1, 2), max_size=2))), 3) if draw(st.booleans()) else ()
@@ -72,7 +72,7 @@ def batchings(draw: st.DrawFn) -> BatchingOptions:
 
 @st.composite
 def crowded_batchings(draw: st.DrawFn) -> BatchingOptions:
-    """Those with which batches are cut down, which takes sizes to choose from."""
+    """Draw options that cut batches down, which requires several sizes."""
     largest = draw(st.sampled_from([6, 8, 12]))
     sizes = sorted({*draw(st.sets(st.integers(2, largest), min_size=2, max_size=4)), largest})
     policies = [PaddingPolicy.BATCH_DOWN, PaddingPolicy.MIN_COST]
@@ -106,7 +106,7 @@ def played(world: World, script: list[Step]) -> Play:
 
 
 def key(world: World, request: Request) -> Hashable:
-    """What it has in common with those whose batches it may share, and in whose order it waits."""
+    """Return the key of requests that may share a batch. Requests with one key wait in order."""
     step, batching = request.step, world.batching
     if step.alone:
         return (step.priority, "alone", request.number)
@@ -137,13 +137,13 @@ def check_answer(play: Play, request: Request) -> None:
             assert not failed.intersection(request.values)
             y = outcome["y"]
             np.testing.assert_array_equal(y[:, : step.width], request.x)
-            # Outputs of sequences are cut back; what was padded otherwise, was with the request's own first value.
+            # Sequence outputs are cut to the request's length. Other padding repeats the request's own first value.
             assert y.shape[1] == step.width or not play.world.batching.sequence_buckets
             assert (y[:, step.width :] == request.x[0, 0]).all()
 
 
 def first_runs(play: Play) -> list[float]:
-    """Every row that has been run, in the order of the first time."""
+    """Return every row that has run, in the order of its first run."""
     return list(dict.fromkeys(value for seen in play.seen for value in seen.real))
 
 
@@ -154,7 +154,7 @@ def test_every_request_is_answered_once_with_its_own_rows_in_order(world: World,
     for request in play.requests:
         check_answer(play, request)
     assert not play.waiting
-    # Runs of halves among them, for which a whole run's time has passed since the batch was taken.
+    # This includes runs of halves, a whole run later than the batch's formation.
     assert not any(reason for seen in play.seen for reason in seen.gone)
 
 
@@ -166,7 +166,7 @@ def test_what_nobody_waits_for_never_reaches_the_device_and_is_counted_once(worl
         assert not any(seen.gone)
     ran = set(first_runs(play))
     dropped = [reason for reason in play.metrics.dropped if reason in ("expired", "cancelled")]
-    # What was on the device already is not dropped.
+    # Requests that are on the device already are not dropped.
     gone = [request.gone for request in play.requests if request.gone and not ran.issuperset(request.values)]
     assert sorted(dropped) == sorted(gone)
 
@@ -199,10 +199,10 @@ def test_every_row_is_run_exactly_once_in_batches_of_the_sizes_allowed(world: Wo
 
 
 def ready_s(world: World, play: Play, seen: Seen) -> float:
-    """When its batch must have left at the latest, if the device was free."""
+    """Return the time by which the batch must have started if the device was free."""
     waits_s = world.batching.timeout_s
     if world.batching.mode is BatchingMode.GREEDY:
-        # For those who were just answered.
+        # Clients with a recent response may send again, and the batcher waits for them.
         waits_s = MOST_WAIT_S
     return min(play.owner(value).submitted_s for value in seen.real) + waits_s
 
@@ -215,7 +215,7 @@ def test_a_batch_leaves_when_it_may_and_the_device_is_free(world: World, script:
     for index, seen in enumerate(play.seen):
         if world.max_in_flight == 1:
             assert seen.at_s >= free_s
-        # Late only because what it waited for had not finished, was older or of higher priority.
+        # A batch is late only because of a running, an older or a higher-priority batch.
         if index == 0 or seen.at_s > free_s:
             assert seen.at_s <= ready_s(world, play, seen)
         free_s = max(free_s, seen.at_s) + world.t0_s + world.per_row_s * len(seen.values)
@@ -231,15 +231,15 @@ def test_low_priority_runs_where_high_leaves_room(world: World, script: list[Ste
         assert seen.real[high:] == of_low
         waiting = [play.owner(value) for value in seen.waiting]
         if not high:
-            # Nothing of high priority was ready.
+            # No high-priority batch was ready.
             if not world.batching.timeout_s:
                 assert all(request.step.priority is LOW for request in waiting)
             continue
-        # Low has made no batch larger, and stands wherever padding would be.
+        # Low-priority rows never enlarge a batch, and fill all rows that would be padding.
         assert len(seen.values) == choose_bucket(high, world.batching.buckets)
         kind = key(world, play.owner(seen.real[0]))[1:]  # type: ignore[index]  # a tuple
         if kind == ("padded",):
-            # It could make all the other rows as long as its own.
+            # Such a row could lengthen all other rows.
             assert not of_low
             continue
         room = min(len(seen.values), world.batching.max_rows) - len(seen.real)
@@ -272,7 +272,7 @@ def test_a_full_queue_of_one_priority_refuses_none_of_the_other(world: World, sc
 
 
 def test_the_script_of_a_small_play() -> None:
-    """The harness itself: without it every property above could hold of nothing."""
+    """Test the harness itself, because a faulty harness would satisfy every property above."""
     play = Play(World(BatchingOptions(4, (2, 4)), t0_s=1.0, per_row_s=0.0, faults=frozenset({1})))
     play.perform([Submit(1), Submit(2, priority=LOW), Wait(0.5), Submit(1, poisoned=True), Cancel(1), Submit(3)])
     assert [seen.real for seen in play.seen] == [[1.0], [2001.0, 3001.0, 3002.0, 3003.0]]

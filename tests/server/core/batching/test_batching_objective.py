@@ -1,4 +1,4 @@
-"""The real batcher with an objective, in virtual time: whoever is admitted is answered in time."""
+"""Tests that the real batcher with an objective serves every admitted request in time, on virtual time."""
 
 import random
 import re
@@ -24,25 +24,25 @@ OBJECTIVE_S = 20.0
 
 
 def cost_s(rows: int) -> float:
-    """16 rows take 8 s: two such batches fit the objective. 32 take 12 s."""
+    """Return 8 s for 16 rows, of which two batches fit the objective, and 12 s for 32 rows."""
     return 4.0 + rows / 4
 
 
 @dataclass(frozen=True)
 class Request:
-    """After `pause_s` of the one before."""
+    """A request, `pause_s` after the previous request."""
 
     pause_s: float
     rows: int = 1
     priority: Priority = Priority.HIGH
     timeout_s: float | None = None
-    # Requests of different kinds share no batch.
+    # Requests of different kinds never share a batch.
     kind: int = 0
 
 
 @dataclass
 class Run:
-    """What became of requests, by their number."""
+    """The outcomes of requests, by their number."""
 
     waits_s: dict[int, float] = field(default_factory=dict)
     refusals: dict[int, TooLate] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Run:
 
 
 def run(requests: list[Request]) -> Run:
-    """Let the requests come, and the batcher run until nothing is left."""
+    """Send the requests, and run the batcher until its queue is empty."""
     clock, found = VirtualClock(), Run()
     loop = VirtualLoop(clock)
 
@@ -168,7 +168,7 @@ def test_requests_of_several_rows_are_admitted_by_their_rows(rows: int) -> None:
 
 def test_a_batch_that_nobody_waits_for_any_more_does_not_keep_the_device_busy() -> None:
     low, gone = Request(0.0, priority=Priority.LOW), Request(0.1, priority=Priority.LOW, timeout_s=1.0)
-    # Alone it is in time, in a batch of the size that is planned for it would not be.
+    # The request is in time alone, but not in a batch of the planned size.
     found = run([low, gone, Request(20.0, timeout_s=6.0)])
     assert not found.refusals
     assert found.batches == [1, 1]
@@ -176,7 +176,7 @@ def test_a_batch_that_nobody_waits_for_any_more_does_not_keep_the_device_busy() 
 
 def test_the_promise_holds_where_requests_of_two_kinds_share_no_batch() -> None:
     dice = random.Random(1)
-    # A kind alone could be served at 2 rows a second, by batches of 16; of both there are as many batches to wait for.
+    # One kind alone would get 2 rows per second with batches of 16. With two kinds, twice as many batches wait.
     found = run([Request(dice.expovariate(2.5), kind=dice.randrange(2)) for _ in range(2000)])
     late = sum(wait_s > OBJECTIVE_S + 1e-6 for wait_s in found.waits_s.values())
     assert late <= 0.02 * len(found.waits_s)

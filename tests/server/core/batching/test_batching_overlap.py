@@ -1,4 +1,4 @@
-"""Batches in flight: what is dispatched before what has ended, and what becomes of it."""
+"""Tests for batches in flight: dispatches ahead of unfinished runs, and their results."""
 
 import asyncio
 import threading
@@ -23,11 +23,11 @@ SIZES = {DOUBLE.name: BatchingOptions(4, (1, 2, 4))}
 
 @dataclass
 class Stream:
-    """A servable whose `dispatch` returns at once, and whose runs end when `permits` are given, one each, in order."""
+    """A servable whose `dispatch` returns at once. Each permit in `permits` ends a run, in order."""
 
     max_in_flight: int
     permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    # What has been done: `d0` the first run was dispatched, `w0` the thread waits for it, `r0` it has ended.
+    # Events: `d0` is the dispatch of the first run, `w0` the thread's wait for it, `r0` its end.
     log: list[str] = field(default_factory=list)
     waits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     refuses: Callable[[Tensors], bool] = lambda inputs: False
@@ -65,7 +65,7 @@ class StreamRun:
         assert self.stream.permits.acquire(timeout=10), "the test never let it end"
         self.stream.log.append(f"r{self.number}")
         self.stream.at_result()
-        # The device may read its inputs until now.
+        # The device may read the inputs until now.
         for name, copy in self.copies.items():
             np.testing.assert_array_equal(self.inputs[name], copy)
         x: Array = self.inputs["x"]
@@ -113,7 +113,7 @@ class Bench:
 
 @pytest.fixture
 def make_bench() -> Iterator[Callable[..., Bench]]:
-    """Benches with a stream of `max_in_flight`, stopped at the end."""
+    """Return a function that makes benches with a stream of `max_in_flight`. Stop them at the end."""
     benches: list[Bench] = []
 
     def make(max_in_flight: int, **named: Any) -> Bench:  # noqa: ANN401 - as Bench takes them
@@ -165,7 +165,7 @@ async def test_a_batch_that_may_grow_waits_for_those_in_flight(make_bench: Calla
     late = bench.submit(3)
     bench.end()
     assert await values_of(held, full, rest, late) == [[0], [2] * 4, [4], [6]]
-    # The device has nothing to do in between, and the late one shares the batch.
+    # The device has no other work in between, and the late request shares the batch.
     assert bench.stream.log == ["d0", "w0", "r0", "d1", "w1", "r1", "d2", "w2", "r2"]
     assert bench.metrics.batches == [(1, 1), (4, 4), (2, 2)]
 
@@ -215,7 +215,7 @@ async def test_the_owner_of_bad_data_is_found_while_others_are_in_flight(make_be
     good = [task for index, task in enumerate(mixed) if index != 1]
     assert await values_of(held, *good, following) == [[0], [2], [4], [6], [8, 10, 12, 14]]
     assert type(await mixed[1].future) is InvalidArgument
-    # The second batch was in flight when the first was run again by halves.
+    # The second batch was in flight when the halves of the first ran.
     assert bench.stream.log[3:7] == ["d1", "d2", "w1", "r1"]
     assert bench.stream.log.index("r2") > bench.stream.log.index("d3")
 
@@ -234,7 +234,7 @@ async def test_a_batch_of_the_dead_takes_no_place(make_bench: Callable[..., Benc
     bench = make_bench(2)
     held = await bench.hold()
     dead, alive = bench.submit(1, 1, 1, 1), bench.submit(2, 2, 2, 2)
-    # As a client that leaves just when its batch has been taken.
+    # Simulate a client that cancels just after the thread took its batch.
     dead.future.cancel()
     bench.end()
     assert await values_of(held, alive) == [[0], [4] * 4]
@@ -259,7 +259,7 @@ async def test_a_run_counts_from_the_end_of_the_one_before(make_bench: Callable[
     tasks = [bench.submit(value, value, value, value) for value in (1, 2)]
     bench.end()
     await values_of(held, *tasks)
-    # Both were dispatched at the same time, and the second ended 20 ms later.
+    # Both dispatches happened at the same time, and the second run ended 20 ms later.
     learned = {cost.rows: cost.mean_s for curve in bench.costs.snapshot() for cost in curve.costs}
     assert learned == pytest.approx({1: 0.010, 4: 0.010})
 
@@ -278,7 +278,7 @@ async def test_another_models_turn_comes_before_more_is_dispatched(make_bench: C
     a.end()
     b.end()
     assert await values_of(held, other, *flood) == [[0], [2], *([2 * value] * 4 for value in range(4))]
-    # What was in flight ends; what waits does not go before it.
+    # Runs in flight end, but queued batches do not precede b.
     assert before_b == ["d0", "w0", "r0", "d1", "d2", "w1", "r1", "w2", "r2"]
 
 
@@ -291,6 +291,6 @@ async def test_runs_that_halves_have_disturbed_teach_nothing(make_bench: Callabl
     bench.end()
     await asyncio.gather(*(task.future for task in (held, *mixed, *following)))
     learned = [cost for curve in bench.costs.snapshot() for cost in curve.costs]
-    # The first of those that follow was on the device when the halves were put behind it.
+    # The first following run was on the device when the halves were queued behind it.
     assert [(cost.rows, cost.runs) for cost in learned] == [(1, 1), (4, 1)]
     assert [cost.mean_s for cost in learned] == pytest.approx([0.010, 0.010])

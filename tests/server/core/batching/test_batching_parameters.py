@@ -20,7 +20,7 @@ Said = BatchingParameters
         (Said(max_batch_size=16), (1, 4), BatchingOptions(16, (1, 4, 16))),
         (Said(allowed_batch_sizes=(2, 8)), (1, 4), BatchingOptions(8, (2, 8))),
         (Said(max_batch_size=8, allowed_batch_sizes=(8,)), (1, 4), BatchingOptions(8, (8,))),
-        # Where batches wait as TensorFlow Serving's, they are padded as its are, unless something else is said.
+        # TensorFlow Serving's waits imply its padding.
         (
             Said(batch_timeout_micros=1500),
             (),
@@ -44,7 +44,7 @@ Said = BatchingParameters
                 sequence_buckets=(16, 64),
             ),
         ),
-        # An objective needs sizes whose cost can be known.
+        # An objective needs sizes with known costs.
         (
             Said(latency_objective_ms=20, latency_percentile=95, max_batch_size=16),
             (),
@@ -65,7 +65,7 @@ Said = BatchingParameters
             (),
             BatchingOptions(1000, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000), objective=LatencyObjective(0.02)),
         ),
-        # Which size a batch has does not matter where nothing is split, as in TensorFlow Serving.
+        # Without splits any size is allowed, like in TensorFlow Serving.
         (Said(max_batch_size=8, max_execution_batch_size=99), (), BatchingOptions(8)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Whatever comes in whatever order: rows go back to their owner, in order, exactly once."""
+"""Tests that rows return to their owner, in order and exactly once, for any order of events."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether the device finishes what it has begun."""
+    """Whether the device can finish its runs."""
 
     is_open: bool
 
@@ -91,7 +91,7 @@ class Request:
 
 @dataclass
 class Play:
-    """One run of the script against the real batcher, whose threads are real and whose time is not."""
+    """A run of the script against the real batcher, with real threads and virtual time."""
 
     batching: BatchingOptions
     num_batch_threads: int
@@ -120,7 +120,7 @@ class Play:
         finally:
             self.servable.gate.set()
             await asyncio.to_thread(self.batcher.stop)
-        # All of them have been answered by now; the answers are on their way to this loop.
+        # All futures have results, which are on their way to this loop.
         async with asyncio.timeout(10):
             futures = [request.task.future for request in self.requests]
             return list(await asyncio.gather(*futures, return_exceptions=True))
@@ -131,7 +131,7 @@ class Play:
                 self.submit(step)
             case Cancel(request) if request < len(self.requests):
                 chosen = self.requests[request]
-                # As the service: the future first, then the place in the queue.
+                # Like the service: first the future, then the place in the queue.
                 chosen.cancelled |= chosen.task.future.cancel()
                 self.batcher.discard(chosen.task, "cancelled")
             case Wait(seconds):
@@ -140,7 +140,7 @@ class Play:
                 (self.servable.gate.set if is_open else self.servable.gate.clear)()
 
     def submit(self, step: Submit) -> None:
-        # No value comes twice, so that every row tells whose it is.
+        # All values differ, so that every row identifies its owner.
         first = 1000 * (len(self.requests) + 1)
         x = np.arange(first, first + step.rows * step.width, dtype=np.float64).reshape(step.rows, step.width)
         if step.poisoned:
@@ -173,7 +173,7 @@ def check_answer(request: Request, outcome: Outcome | BaseException, batching: B
             y = outcome["y"]
             width = request.step.width
             np.testing.assert_array_equal(y[:, :width], request.x * 2)
-            # What was padded, was padded with the request's own first value; not where outputs are cut.
+            # Padding repeats the request's own first value, except where outputs are cut.
             assert (y[:, width:] == request.x.flat[0] * 2).all()
             assert not batching.sequence_buckets or y.shape[1] == width
 

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's queues, restated from shared_batch_scheduler_test.cc: which batches form, when, how many."""
+"""Tests for TensorFlow Serving's queues, after shared_batch_scheduler_test.cc: the batches, their times and limits."""
 
 import asyncio
 import math
@@ -49,7 +49,7 @@ class Waiting:
         return task
 
     def take(self) -> list[int]:
-        """Rows of the tasks of the batch that is ready."""
+        """Return the rows of the tasks in the batch that is ready."""
         return [task.rows for task in self.queue.take(self.now_s)]
 
 
@@ -82,7 +82,7 @@ def test_a_batch_that_is_not_full_waits_for_its_oldest_task(waiting: Waiting) ->
     assert waiting.take() == []
     waiting.now_s = 110.0
     assert waiting.take() == [1, 1]
-    # A thread has to look when a wait begins, and not when one that is known goes on.
+    # A thread must check when a wait begins, but not when a known wait continues.
     assert waiting.changes == [True, False]
 
 
@@ -249,7 +249,7 @@ PADS = BatchingOptions(8, pad_variable_length_inputs=True)
 def test_rows_that_may_be_padded_share_a_batch(waiting: Waiting) -> None:
     waiting.add(1, width=2)
     waiting.add(2, width=5)
-    # Without an element there is nothing to pad with.
+    # An empty row has no element to pad with.
     waiting.add(3, width=0)
     assert [waiting.take(), waiting.take()] == [[1, 2], [3]]
 
@@ -266,9 +266,9 @@ def test_rows_that_may_be_padded_share_a_batch(waiting: Waiting) -> None:
 )
 def test_parts_of_a_task_are_never_padded_differently(waiting: Waiting) -> None:
     waiting.add(3, width=2)
-    # Fits a batch: is not split, and may be padded.
+    # This task fits a batch: it is not split and may be padded.
     assert waiting.add(2, width=5).whole is None
-    # Does not: is split, and stays among its like.
+    # This task does not fit: it is split and shares batches only with equal shapes.
     assert waiting.add(5, width=5).whole is not None
     assert [waiting.take() for _ in range(5)] == [[3], [2], [4], [1], []]
 
@@ -298,7 +298,7 @@ def test_low_priority_fills_padding_in_its_order(waiting: Waiting) -> None:
     for rows in (1, 2, 1):
         waiting.add(rows, priority=LOW)
     waiting.add(5)
-    # Three rows of padding. The third task would have fitted in place of the second, which is older.
+    # Three rows of padding. The third task would fit better than the second, but the second is older.
     assert waiting.take() == [5, 1, 2]
     assert waiting.take() == [1]
     assert not waiting.queue
@@ -420,7 +420,7 @@ def test_whole_requests_are_left_for_the_next_batch_where_they_end_at_a_size(wai
     waiting.add(3)
     assert waiting.take() == [3, 1]
     waiting.add(4)
-    # 3 and 4 do not end at 4: nothing would be gained.
+    # 3 and 4 do not end at 4, so a cut gains nothing.
     assert waiting.take() == [3, 4]
 
 
@@ -441,7 +441,7 @@ def test_where_requests_are_split_one_is_cut_to_fill_a_size(waiting: Waiting) ->
     assert waiting.take() == [3, 1]
     assert task.whole is not None
     waiting.add(16)
-    # The rest of the cut request is still first, and what comes after it fills its batch.
+    # The rest of the cut request is still first, and later requests fill its batch.
     assert [waiting.take() for _ in range(4)] == [[2, 6], [8], [2], []]
 
 
@@ -466,7 +466,7 @@ def test_with_a_timeout_only_the_open_batch_is_cut_down_and_the_rest_waits_its_o
     waiting.add(3)
     waiting.now_s += 1
     waiting.add(2)
-    # Closed by the next.
+    # The next batch closed this one.
     assert waiting.take() == [4, 3]
     waiting.add(1)
     waiting.now_s = 115.0
@@ -484,7 +484,7 @@ def test_low_priority_fills_the_size_that_was_chosen(waiting: Waiting) -> None:
         waiting.add(1)
     assert waiting.take() == [1] * 4
     assert len(waiting.take()) == 4
-    # Three of high priority and one of low; the others have a batch of their own.
+    # Three of high priority and one of low. The other low-priority requests form another batch.
     assert waiting.take() == [1, 1]
     assert not waiting.queue
 

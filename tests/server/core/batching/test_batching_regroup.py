@@ -1,4 +1,4 @@
-"""The real batcher and clients that wait for their answers, in virtual time: two halves become one."""
+"""Tests for the real batcher with closed-loop clients on virtual time: two half batches merge into one."""
 
 import random
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tpuserve_server.core.types import ServableId
 
 SIZES = (1, 2, 4, 8, 16)
 SECONDS = 30.0
-# A ResNet-50's on two cores.
+# The costs of a ResNet-50 on two cores.
 T0_S, PER_ROW_S = 0.045, 0.0205
 
 
@@ -29,11 +29,11 @@ def cost_s(rows: int) -> float:
 
 @dataclass
 class House:
-    """A batcher, its device, and the clients."""
+    """A batcher, its device and its clients."""
 
     max_batch_size: int = 16
     clock: VirtualClock = field(default_factory=VirtualClock)
-    # By start: rows as they ran. And how long the device stood still meanwhile though somebody waited.
+    # Start times and rows of the runs. `idle_s` is the device's idle time before each run while a request waited.
     batches: list[tuple[float, int]] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
     idle_s: list[float] = field(default_factory=list)
@@ -65,7 +65,7 @@ class House:
         return cost_s(rows)
 
     def send(self, then: Callable[[], object] = lambda: None) -> None:
-        """One row; `then` happens when it has been answered."""
+        """Send one row, and call `then` after the response."""
         future = self.loop.create_future()
         x = {"x": np.zeros((1, 1), np.float32)}
         task = Task(ROW_TO_ROW.name, ("y",), x, 1, Deadline.never(), future, shareable=True)
@@ -82,7 +82,7 @@ class House:
         self.batcher.submit(task)
 
     def client(self, think_s: Callable[[], float], until_s: float = SECONDS) -> None:
-        """Sends, waits for the answer, thinks, and sends again."""
+        """Add a client that sends, waits for the response, thinks, and sends again."""
 
         def again() -> None:
             at_s = self.clock.monotonic_s() + think_s()
@@ -108,7 +108,7 @@ def test_clients_that_come_straight_back_share_one_batch_and_all_are_answered_so
     house.run()
     sizes = house.sizes_after(3.0)[:-1]
     assert sizes.count(8) > 0.95 * len(sizes)
-    # In two halves it would be two batches of four for each.
+    # Two halves would take two batches of four per response.
     settled = sorted(house.latencies_s[100:])
     assert settled[len(settled) // 2] < 0.9 * 2 * cost_s(4)
 
@@ -138,7 +138,7 @@ def test_who_comes_at_random_is_not_waited_for() -> None:
         house.clock.at(at_s, house.send)
     house.run()
     assert len(house.latencies_s) > 600
-    # Once in a while several come so soon by chance.
+    # Occasionally several requests arrive this close together by chance.
     assert sum(house.idle_s) < 0.001 * SECONDS
 
 
@@ -150,7 +150,7 @@ def test_those_who_leave_are_soon_not_waited_for_any_more() -> None:
     assert max(house.idle_s) <= cost_s(8) / 20 + 1e-6
     waited = [idle_s for (start_s, _), idle_s in zip(house.batches, house.idle_s, strict=True) if start_s > 11.0]
     assert max(waited) < 0.004 + 1e-6
-    # The three go on together.
+    # The remaining three continue together.
     sizes = house.sizes_after(12.0)[:-1]
     assert sizes.count(4) > 0.9 * len(sizes)
 

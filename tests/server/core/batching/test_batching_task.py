@@ -48,7 +48,7 @@ def test_parts_that_cannot_be_joined_are_a_failure() -> None:
 
 
 def test_parts_that_memory_cannot_hold_together_are_a_failure() -> None:
-    row = np.broadcast_to(np.zeros(1), (2**30, 2**20))  # 8 PiB that nobody has to have.
+    row = np.broadcast_to(np.zeros(1), (2**30, 2**20))  # 8 PiB that are never allocated
     whole = Whole(2)
     whole.add(0, 1, {"y": row})
     assert isinstance(whole.add(1, 1, {"y": row}), ResourceExhausted)

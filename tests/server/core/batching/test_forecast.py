@@ -12,7 +12,7 @@ def test_a_batch_starts_when_what_runs_has_ended_and_what_is_before_it_has_run()
     forecast.started(1, 10.0, 10.0, 4.0)
     assert forecast.start_s(11.0, []) == 14.0
     assert forecast.start_s(11.0, [2.0, 3.0]) == 19.0
-    # Longer than expected: nobody knows how much.
+    # The run exceeds its estimate, so the remaining time is unknown.
     assert forecast.start_s(15.0, [2.0]) == 17.0
     forecast.finished(1)
     assert forecast.start_s(15.5, []) == 15.5

@@ -11,7 +11,7 @@ def test_as_many_answers_are_late_as_may_be() -> None:
     allowance, drawn = HostAllowance(OBJECTIVE_S, 99.0), random.Random(7)
     late = 0
     for number in range(40_000):
-        # The batcher takes all that it is left, and the host a millisecond on average, at times several.
+        # The batcher uses all the time that it gets. The host takes a millisecond on average, sometimes several.
         latency_s = OBJECTIVE_S - allowance.seconds + drawn.expovariate(1000.0)
         allowance.answered(latency_s)
         late += latency_s > OBJECTIVE_S and number >= 20_000

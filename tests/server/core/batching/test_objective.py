@@ -22,17 +22,17 @@ def test_capacity_is_that_of_the_largest_batch_of_which_two_fit_the_objective() 
 @pytest.mark.parametrize(
     ("rate", "rows"),
     [
-        # Nobody waits too long for batches of 8, however few come.
+        # Batches of 8 are always in time, even at low rates.
         (0.0, 8),
         (0.3, 8),
         (8 / 13, 8),
-        # In the 5 s that batches of 16 leave of the objective too few come to fill more than one of 8.
+        # Too few arrive in the 5 s that batches of 16 allow.
         (1.5, 8),
         # 11 rows in 21 s are worse than 8 in 13.
         (2.2, 8),
         # 16 rows in 21 s are better.
         (3.3, 16),
-        # Larger ones take longer than the objective, whatever comes.
+        # Larger batches always exceed the objective.
         (1000.0, 16),
     ],
 )
@@ -41,7 +41,7 @@ def test_larger_batches_are_planned_when_enough_come_to_be_worth_refusing_some(r
 
 
 def test_costs_that_vary_leave_room_for_smaller_batches() -> None:
-    # 13 s and two spreads of 2.6 s: two of 8 rows no longer fit.
+    # 13 s plus two spreads of 2.6 s: two batches of 8 rows no longer fit.
     assert SLOPED.rows[choose_target(sizes(5.0, 1.0, 64, spread=0.2), 26.0, 2.0, 0.3)] == 4
 
 
@@ -52,17 +52,17 @@ def test_an_objective_below_every_batch_plans_the_smallest() -> None:
 @pytest.mark.parametrize(
     ("waited_s", "rows"),
     [
-        # One of 8 costs less for each row than one of 16 that is half empty; nobody is late either way.
+        # Per row, 8 cost less than a half-empty 16. All are in time.
         ([5.0] * 9, 8),
-        # That holds for these 12 too, but the 4 left behind would be late.
+        # The same for these 12, but the 4 left behind would be late.
         ([3.0] * 12, 8),
         ([4.5] * 12, 16),
-        # The first would be late in one of 16, and one late is better than seven.
+        # 16 would make the first late. One late is better than seven.
         ([13.0] + [4.0] * 11, 8),
-        # Everybody is late anyway: what costs least.
+        # All are late, so the cheapest size wins.
         ([90.0] * 12, 8),
         ([90.0] * 15, 16),
-        # Late already: no reason to make batches small for those who are not.
+        # Late rows do not make batches smaller.
         ([90.0] * 8 + [4.0] * 8, 16),
     ],
 )
@@ -72,9 +72,9 @@ def test_rows_to_run(waited_s: list[float], rows: int) -> None:
 
 
 def test_requests_of_several_rows_stay_whole() -> None:
-    # 6 + 6 rows: one of 8 holds but the first.
+    # 6 + 6 rows: a batch of 8 holds only the first request.
     assert choose_rows(SLOPED, 1000.0, 3, 100.0, [99.0, 99.0], [6, 6]) == 16
-    # 7 + 7 + 2: all of 16 are rows.
+    # 7 + 7 + 2 rows fill all of 16.
     assert choose_rows(SLOPED, 1000.0, 3, 100.0, [99.0] * 3, [7, 7, 2]) == 16
 
 
@@ -84,6 +84,6 @@ def test_a_request_larger_than_every_size_runs() -> None:
 
 def test_what_others_run_in_between_is_not_left_out_when_rows_are_left_behind() -> None:
     waited_s, rows = [3.0] * 9, [1] * 9
-    # The one that 8 leave behind is in time 13 + 6 s later, and is not when another 5 s come between.
+    # The request that 8 leave behind runs 13 + 6 s later, which is in time. Another 5 s would make it late.
     assert choose_rows(SLOPED, 26.0, 3, 100.0, [100.0 - wait for wait in waited_s], rows) == 8
     assert choose_rows(SLOPED, 26.0, 3, 100.0, [100.0 - wait for wait in waited_s], rows, 5.0) == 16

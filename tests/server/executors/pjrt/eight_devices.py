@@ -1,4 +1,4 @@
-"""Run by test_mesh.py in a process with eight virtual CPU devices: what comes of a mesh, as JSON on standard output."""
+"""Test program of test_mesh.py with eight virtual CPU devices: prints the results of a mesh as JSON."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def no_host() -> Executor:
 
 
 def run(version: Path, mesh: str, rows: int) -> dict[str, Any]:
-    """Answers for `rows` rows of consecutive ids, and how much of the weights each device holds."""
+    """Return the outputs for `rows` rows of consecutive ids, and each device's share of the weights."""
     before = {id(array) for array in jax.live_arrays()}
     measured = DeviceMeasurements()
     try:
@@ -35,7 +35,7 @@ def run(version: Path, mesh: str, rows: int) -> dict[str, Any]:
     shards = {str(array.shape): array.addressable_shards[0].data.shape for array in held}
     ids = np.arange(rows * 3, dtype=np.int64).reshape(rows, 3)
     outputs = servable.dispatch("serving_default", {"ids": ids}, ("pooled", "ids")).result()
-    # Not as arrays: they may be views of a device's memory.
+    # Convert to lists: arrays may be views of a device's memory.
     answers = {name: array.tolist() for name, array in outputs.items()}
     del outputs, held
     servable.close()

@@ -21,7 +21,7 @@ except FailedPrecondition as error:
 @pytest.fixture
 def _unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        monkeypatch.setenv(name, "")  # Put back at the end, whatever is set meanwhile.
+        monkeypatch.setenv(name, "")  # restores the variable at the end, even if the test sets it
         monkeypatch.delenv(name)
 
 

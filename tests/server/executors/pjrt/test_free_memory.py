@@ -12,7 +12,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Gauge:
-    """A device with so much memory in use."""
+    """A device with a given memory use."""
 
     memory: Mapping[str, int]
     name: str = "tpu:0"

@@ -21,12 +21,12 @@ from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
-# Before JAX starts: it would look for a TPU.
+# Set this before JAX starts, or it searches for a TPU.
 jax.config.update("jax_platforms", "cpu")
 
 
 def trace(tracer: JaxTracer | ChosenTracer) -> set[str]:
-    """Names of what was recorded."""
+    """Return the names of the recorded events."""
     work = jax.jit(jnp.tanh).lower(jnp.ones((64, 64))).compile()
     tracer.start(TraceOptions())
     work(jnp.ones((64, 64))).block_until_ready()
@@ -37,7 +37,7 @@ def trace(tracer: JaxTracer | ChosenTracer) -> set[str]:
 def test_a_trace_has_the_programs_that_ran_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tracer = JaxTracer()
-    for _ in range(2):  # one session after the other
+    for _ in range(2):  # one session at a time
         assert any("tanh" in name for name in trace(tracer))
         assert list(tmp_path.iterdir()) == []
 

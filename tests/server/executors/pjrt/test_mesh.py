@@ -1,4 +1,4 @@
-"""Versions spread over eight virtual CPU devices, in a process of their own: JAX counts devices once."""
+"""Tests for versions on eight virtual CPU devices, in a separate process because JAX counts devices only once."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture(scope="module")
 def found(versions: Mapping[str, Path]) -> Mapping[tuple[str, str, int], Any]:
-    """By version, mesh and rows; what was logged under LOG."""
+    """Return results by version, mesh and rows, and the log under LOG."""
     asked = [
         *[("good", mesh, rows) for mesh, rows in (ONE, DATA, MODEL, BOTH, ODD)],
         *[("odd", "model=3", 8), ("unknown", "model=2", 8), ("deep", "model=2", 8), ("good", "data=16", 8)],

@@ -1,4 +1,7 @@
-"""What is PJRT's own among executors: programs by size, dtypes, host parts, refusals. The rest is the contract's."""
+"""Tests specific to the PJRT executor: programs by size, dtypes, host parts, refusals.
+
+test_executor_contract.py has the tests that all executors share.
+"""
 
 import gc
 import json
@@ -73,7 +76,7 @@ def refusal(path: Path) -> str:
 
 
 def count_rows_of(part: Part) -> Part:
-    """With an output that says how many rows the program really ran."""
+    """Return the part with an additional output, the number of rows that the program ran."""
     return Part(
         lambda x, *weights: (*part.function(x, *weights), jnp.full((x.shape[0],), x.shape[0], jnp.int32)),
         part.inputs,
@@ -102,7 +105,7 @@ def test_pieces_of_a_large_request_are_on_the_device_two_at_a_time(tmp_path: Pat
         np.testing.assert_array_equal(flight.result()["double"], x * 2)
         return on_device
 
-    gc.collect()  # what other tests have left
+    gc.collect()  # garbage of other tests
     assert count_arrays(1) < count_arrays(2) == count_arrays(50)
     servable.close()
 
@@ -138,7 +141,7 @@ def test_inputs_of_any_layout_reach_the_programs(tmp_path: Path) -> None:
 def test_an_output_that_is_an_input_does_not_change_when_the_input_does(tmp_path: Path) -> None:
     part = Part(lambda x: (x,), {"x": ("float32", (None, 16))}, {"same": ("float32", (None, 16))})
     servable = load(write_programs(tmp_path, part, batch_sizes=(4,)))
-    # Aligned as an array that a CPU's client takes without a copy, which batches are joined in one after the other.
+    # Align the array so that a CPU client uses it without a copy. The batcher reuses such a buffer for several batches.
     content = np.zeros(4 * 16 * 4 + 64, np.uint8)
     start = -content.ctypes.data % 64
     x = content[start : start + 4 * 16 * 4].view(np.float32).reshape(4, 16)
@@ -264,7 +267,7 @@ def test_signatures_without_a_program_are_answered_by_the_saved_model(tmp_path: 
 
 
 class TestHostPart:
-    """The CPU's work around a part, by TensorFlow."""
+    """Tests for host parts, which TensorFlow runs on the CPU."""
 
     @pytest.fixture
     def version(self, tmp_path: Path) -> Path:
@@ -316,7 +319,7 @@ class TestHostPart:
         servable = load_with_tensorflow(version)
         assert servable.dispatch("raw", text, ("double",)).result()["double"].tolist() == [[2, 2], [4, 4], [6, 6]]
         servable.close()
-        # Of the part itself nobody knows it any more.
+        # The part itself no longer has a signature with independent rows.
         manifest["signatures"]["serving_default"]["rows_independent"] = False
         write_device_manifest(version, manifest["signatures"], manifest["device"])
         servable = load_with_tensorflow(version)
@@ -335,7 +338,7 @@ class TestHostPart:
 
 
 class TestMeasurements:
-    """What is measured of a device."""
+    """Tests for a device's measurements."""
 
     def test_busy_time_is_that_of_runs_in_flight_counted_once(self, tmp_path: Path) -> None:
         measured, clock = DeviceMeasurements(), FakeClock()
@@ -367,7 +370,7 @@ class TestMeasurements:
 
 
 class TestRefusals:
-    """Each says what is wrong and what to do, in one line without a path."""
+    """Tests that each refusal states the fault and the remedy on one line without a path."""
 
     @pytest.fixture
     def version(self, tmp_path: Path) -> Path:
@@ -412,7 +415,7 @@ class TestRefusals:
         assert b"multiply_v1" in content
         file.write_bytes(content.replace(b"multiply_v1", b"multiply_v9"))
         change(version, lowered_with={"jax": "0.99.0"})
-        # Of this very kind: what `--device=auto` falls back for.
+        # This error type lets `--device=auto` fall back.
         with pytest.raises(
             FailedPrecondition, match=r"b2\.jaxexport is damaged, or of a JAX .* with jax 0\.99\.0\. Exp"
         ):

@@ -1,4 +1,4 @@
-"""Threads of TensorFlow's sessions, as one setting or as two."""
+"""Tests for the threads of TensorFlow's sessions, as one setting or as two."""
 
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 

@@ -75,7 +75,7 @@ def test_what_was_frozen_stays_out_of_collections(mlp: Path) -> None:
         servable = TensorFlowExecutor(TensorFlowOptions()).load(ServableId("m", 1), VersionFiles(mlp))
         servable.dispatch("serving_default", {"x": ZEROS}, ("y",)).result()
         servable.close()
-        # Objects may die of their own accord; a load that unfroze them would leave none.
+        # Some objects may die, but a load that unfroze them would leave none.
         assert gc.get_freeze_count() > 0.9 * frozen
     finally:
         gc.unfreeze()
@@ -115,7 +115,7 @@ print(found)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux alone")
 def test_loading_leaves_no_thread_that_the_kernel_serves_last(mlp: Path) -> None:
-    # In a process of its own, whose first load is the first.
+    # A new process, in which the first load really is the first.
     command = [sys.executable, "-c", LOAD_TWICE, str(mlp)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
     assert done.stdout.strip() == str({os.getpriority(os.PRIO_PROCESS, 0)})

@@ -1,4 +1,4 @@
-"""TensorFlow's start within a process that has begun already, and without a TensorFlow that can be imported."""
+"""Tests for TensorFlow's start in a running process, and without an importable TensorFlow."""
 
 import subprocess
 import sys

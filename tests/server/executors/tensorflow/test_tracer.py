@@ -15,7 +15,7 @@ def test_a_trace_has_the_operations_that_ran_and_leaves_no_file(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tracer = TensorFlowTracer()
-    for _ in range(2):  # one session after the other
+    for _ in range(2):  # one session at a time
         tracer.start(TraceOptions())
         tf.linalg.matmul(tf.ones((8, 8)), tf.ones((8, 8))).numpy()
         space = XSpace.FromString(tracer.stop())
@@ -28,7 +28,7 @@ def test_a_trace_without_operations_is_not_empty() -> None:
     tracer = TensorFlowTracer()
     tracer.start(TraceOptions())
     space = XSpace.FromString(tracer.stop())
-    # A trace is of the whole process: other tests' programs may be in it.
+    # A trace covers the whole process, including programs of other tests.
     assert SESSION_EVENT in [event.name for plane in space.planes for event in plane.event_metadata.values()]
 
 

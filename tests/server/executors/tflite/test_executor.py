@@ -1,4 +1,4 @@
-"""What is peculiar to TensorFlow Lite; what every executor does is in test_executor_contract.py."""
+"""Tests specific to TensorFlow Lite. test_executor_contract.py tests the behaviour that all executors share."""
 
 import threading
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_signature_defs_of_the_metadata_are_served_as_they_say(half_plus_two_mod
     assert halve.inputs["number"].shape == (None, 1)
     assert halve.inputs["number"].graph_name == x.graph_name
     assert run(servable, {"number": np.array([[8]], "f")}, "result", signature="halve")["result"].tolist() == [[6]]
-    # The converter's own signature stands beside, under the names it gave.
+    # The converter's own signature also exists, under the converter's names.
     assert run(servable, {"x": np.array([[8], [2]], "f")}, "y")["y"].tolist() == [[6], [3]]
     assert run(servable, {"number": np.array([[8]], "f")}, "result", signature="halve")["result"].tolist() == [[6]]
 

@@ -1,4 +1,4 @@
-"""gzip on REST: what is decompressed, what is refused, and which responses are compressed."""
+"""Tests for gzip on REST: decompressed bodies, rejected bodies, and compressed responses."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def metrics() -> FakeMetrics:
 async def client(metrics: FakeMetrics) -> AsyncIterator[httpx.AsyncClient]:
     app = rest_app(FakeService(), metrics, FakeClock(), lambda: (b"", ""), RestOptions(max_body_bytes=LIMIT))
     transport = httpx.ASGITransport(app)
-    # httpx asks for gzip by itself.
+    # httpx requests gzip by default.
     async with httpx.AsyncClient(
         transport=transport, base_url="http://server", headers={"accept-encoding": ""}
     ) as made:
@@ -89,7 +89,7 @@ async def test_encodings_in_two_headers_are_a_list(client: httpx.AsyncClient) ->
         gzip.compress(ROWS) + gzip.compress(ROWS),
         gzip.compress(bytes(3 * MEBIBYTE))[:-1],
     ],
-    # gzip writes the time of day: names that differ between two processes end a run on several.
+    # Explicit IDs: gzip embeds the time, and pytest-xdist fails if the IDs of two processes differ.
     ids=["empty", "plain", "zlib", "short", "head alone", "false sum", "more after it", "twice", "large and short"],
 )
 async def test_what_is_no_gzip_is_refused(body: bytes) -> None:

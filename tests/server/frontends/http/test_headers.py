@@ -21,7 +21,7 @@ def read(*headers: tuple[bytes, bytes]) -> RequestHeaders:
     [
         ([], RequestHeaders()),
         ([(b"content-length", b"100")], RequestHeaders()),
-        # Lengths that are none are the server's to refuse.
+        # The server rejects invalid lengths.
         ([(b"content-length", b"many")], RequestHeaders()),
         ([(b"content-encoding", b"gzip")], RequestHeaders(is_compressed=True)),
         ([(TIMEOUT, b"250")], RequestHeaders(timeout_s=0.25)),

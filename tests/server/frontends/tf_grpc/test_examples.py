@@ -1,4 +1,4 @@
-"""Classify, Regress and MultiInference on gRPC, over real SavedModels."""
+"""Tests for Classify, Regress and MultiInference on gRPC, with real SavedModels."""
 
 import asyncio
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ async def test_a_context_lends_its_features_to_every_example(model: ServedModel)
         model_spec=spec(), input=with_context(example(bonus=10.0, x=100.0), example(x=2.0), example())
     )
     response = await regress(model, request)
-    # The second has no x of its own.
+    # The second Example has no x and takes it from the context.
     assert [one.value for one in response.result.regressions] == [13.0, 62.0]
 
 
@@ -359,7 +359,7 @@ async def test_a_signature_of_other_names_is_shown(model: ServedModel, method: s
 
 
 async def test_an_example_that_is_none_is_the_models_to_refuse(model: ServedModel) -> None:
-    # field 2 (input) {field 1 (example_list) {field 1 (examples): two bytes that are no message}}
+    # field 2 (input) {field 1 (example_list) {field 1 (examples): two bytes that are not a message}}
     body = regression("").SerializeToString() + b"\x12\x06\x0a\x04\x0a\x02\xff\xff"
     code, message = await refusal(model, "Regress", body)
     assert code is Code.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""ProfilerService over a tracer that records nothing: sessions, their ends, and what is answered."""
+"""Tests for ProfilerService with a tracer that records nothing: sessions, their ends, and the responses."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ def a_trace(events: int = 1) -> XSpace:
 
 
 class FakeTracer:
-    """Remembers what was asked; its trace is set by the test."""
+    """A tracer that records its calls and returns the test's trace."""
 
     def __init__(self) -> None:
         self.trace = a_trace()
@@ -73,7 +73,7 @@ class Bench:
         return response
 
     async def begin(self, body: bytes) -> asyncio.Task[Message]:
-        """A session that has begun."""
+        """Start a session and return its task."""
         session = asyncio.create_task(self.profile(body))
         await asyncio.to_thread(self.tracer.is_running.wait)
         return session

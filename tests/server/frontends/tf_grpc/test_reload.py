@@ -1,4 +1,4 @@
-"""HandleReloadConfigRequest, called through the table over a core that loads."""
+"""Tests for HandleReloadConfigRequest, called through the table, with a core that loads."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 
 
 class Reloads:
-    """The method over a house in which model `a` serves."""
+    """The method on a core where model `a` serves."""
 
     def __init__(self, house: House) -> None:
         self.house = house

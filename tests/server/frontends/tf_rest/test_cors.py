@@ -1,4 +1,4 @@
-"""CORS under /v1/, with the flag and without (tensorflow_serving/model_servers/http_server.cc)."""
+"""Tests for CORS under /v1/, with the flag and without (tensorflow_serving/model_servers/http_server.cc)."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""REST's classify and regress over a real SavedModel."""
+"""Tests for REST's classify and regress with a real SavedModel."""
 
 import gzip
 import json
@@ -116,7 +116,7 @@ async def test_requests_are_measured_under_their_method(model: ServedModel) -> N
         (":classify", {"examples": EXAMPLES, "signature_name": "s"}, 400, "No signature was found with the name: s"),
         (":classify", {"examples": EXAMPLES}, 400, "Expected classification signature outputs to contain at least one"),
         ("/versions/9:regress", {"examples": EXAMPLES}, 404, "Servable not found for request: Specific(m, 9)"),
-        # As upstream: the body comes before the model.
+        # Like upstream, the body is checked before the model.
         ("/versions/9:regress", {"examples": {}}, 400, "Expecting 'examples' value to be an list/array"),
         ("n:regress", {"examples": EXAMPLES}, 404, "Servable not found for request: Latest(mn)"),
         (":regress", {"examples": [{"bonus": 1.0}]}, 400, "x (data type: float) is required but could not be found"),

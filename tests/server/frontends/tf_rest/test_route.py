@@ -1,4 +1,4 @@
-"""Paths under /v1/: upstream's cases (http_rest_api_handler_test.cc) and strange names."""
+"""Tests for paths under /v1/: upstream's cases (http_rest_api_handler_test.cc) and unusual names."""
 
 import pytest
 

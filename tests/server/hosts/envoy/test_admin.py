@@ -1,4 +1,4 @@
-"""The admin interface of a real Envoy."""
+"""Tests for the admin interface of a real Envoy."""
 
 import asyncio
 import socket
@@ -41,7 +41,7 @@ def test_no_envoy_is_not_live(tmp_path: Path) -> None:
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[socket.socket]:
-    """An admin socket behind which nobody answers."""
+    """Yield an admin socket whose server never responds."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "admin.sock"))
         server.listen()
@@ -70,7 +70,7 @@ async def test_drain_asks_again_where_the_answer_is_slow(
         with connection:
             connection.setblocking(False)
             assert (await loop.sock_recv(connection, 4096)).startswith(b"POST /drain_listeners")
-            assert await loop.sock_recv(connection, 4096) == b""  # It has given up on this one.
+            assert await loop.sock_recv(connection, 4096) == b""  # the client gave up on this connection
     assert not draining.done()
     draining.cancel()
 
@@ -93,7 +93,7 @@ async def test_drain_refuses_new_connections(admin: EnvoyAdmin, tmp_path: Path) 
             return True
         return False
 
-    # Envoy's answer comes before its worker has closed the port.
+    # Envoy responds before its worker has closed the port.
     await until(is_refused)
 
 

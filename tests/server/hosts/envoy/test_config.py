@@ -1,4 +1,4 @@
-"""The generated configuration, as data and as Envoy itself reads it."""
+"""Tests for the generated configuration, as data and as Envoy itself reads it."""
 
 import json
 import subprocess
@@ -115,7 +115,7 @@ def test_without_tls_there_is_no_trace_of_it() -> None:
 
 
 def test_envoy_accepts_it(tmp_path: Path) -> None:
-    """Envoy validates with everything loaded, the application too: here one that only starts and stops."""
+    """Validate with Envoy, which also loads the application: here one that only starts and stops."""
     (tmp_path / "idle_application.py").write_text(IDLE)
     path = tmp_path / "envoy.json"
     embedding = Embedding(envoy_process.embedding_library(), "idle_application:app")

@@ -1,4 +1,4 @@
-"""The application's side of the Envoy host, in this process: hand-made ASGI calls, and a supervisor's orders."""
+"""Tests for the Envoy host's application side in this process: scripted ASGI calls, and a supervisor's orders."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=None, dra
 
 
 class Recorded:
-    """An Application that keeps what it was told."""
+    """An application that records its events."""
 
     def __init__(self, start_error: Exception | None = None, stop_error: Exception | None = None) -> None:
         self.told: list[object] = []
@@ -74,7 +74,7 @@ class Recorded:
 
 
 class Hosted:
-    """An entry whose lifespan runs as a task, a supervisor's end of its channel, and the exit code it ends with."""
+    """An entry whose lifespan runs as a task, with the supervisor's end of its channel and its exit code."""
 
     def __init__(self, application: Recorded, admin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.application = application
@@ -87,7 +87,7 @@ class Hosted:
         monkeypatch.setenv(VARIABLE, setup.to_json())
         monkeypatch.setenv("PYTHONHOME", "/embedded")
         monkeypatch.delenv("LD_PRELOAD", raising=False)
-        # Ending for real would end the tests. The entry does nothing after it.
+        # A real exit would end the tests. The entry does nothing after it.
         monkeypatch.setattr(os, "_exit", self.exit_code.set_result)
 
     async def start(self) -> None:
@@ -121,7 +121,7 @@ async def hosted(application: Recorded, tmp_path: Path, monkeypatch: pytest.Monk
     await hosted.start()
     assert await anext(hosted.heard) == {"type": "ready"}
     yield hosted
-    # Whatever the test did, the lifespan must find its exit code free to take.
+    # The lifespan must be able to set its exit code, whatever the test did.
     if hosted.exit_code.done():
         monkeypatch.setattr(os, "_exit", lambda _code: None)
     await hosted.close()
@@ -231,7 +231,7 @@ async def test_application_that_cannot_start_tells_why(
     assert await anext(hosted.heard) == {"type": "failed", "why": str(error)}
     assert await hosted.exit_code == 1
     await hosted.close()
-    assert hosted.lifespan_sent == []  # Envoy would log a failed start.
+    assert hosted.lifespan_sent == []  # Envoy would log a failed start
     assert ("could not start" in caplog.text) == logged
 
 

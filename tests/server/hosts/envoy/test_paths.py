@@ -1,4 +1,4 @@
-"""Which paths Envoy refuses, by the expressions it is given; tests/e2e asks Envoy itself."""
+"""Tests for the regular expressions of the paths that Envoy rejects. tests/e2e tests Envoy itself."""
 
 import re
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -10,7 +10,7 @@ from tpuserve_server.hosts.envoy.paths import HAS_ENCODED_BYTES, IS_TEXT
 
 
 def is_refused(path: str) -> bool:
-    # Envoy matches the whole path, as fullmatch does.
+    # Envoy matches the whole path, like fullmatch.
     return re.fullmatch(HAS_ENCODED_BYTES, path) is not None and re.fullmatch(IS_TEXT, path) is None
 
 
@@ -36,5 +36,5 @@ def test_exactly_the_paths_that_are_no_text_are_refused(name: bytes) -> None:
 @given(st.text("%0189aAcCfF/:", max_size=12))
 def test_no_path_that_is_no_text_gets_through(path: str) -> None:
     assert is_refused(path) or is_text(path)
-    # Half an encoding in a path has no meaning; beside what does decode it is let through only without bytes over 127.
+    # An incomplete escape has no meaning. It may pass only without encoded bytes above 127.
     assert not is_refused(path) or re.search("%[89a-fA-F]", path)

@@ -1,4 +1,4 @@
-"""gRPC's channel arguments, in Envoy's configuration and on both hosts."""
+"""Tests for gRPC's channel arguments, in Envoy's configuration and on both hosts."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_what_is_no_positive_number_is_refused(value: int | str) -> None:
         applied(("grpc.max_connection_age_ms", value))
 
 
-# grpcio's own thread, which tells of states, may ask once more when the channel has been closed.
+# grpcio's thread that reports states may make another call after the channel has closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_old_connections_are_closed_and_calls_go_on(backend: str) -> None:
@@ -74,7 +74,7 @@ def test_old_connections_are_closed_and_calls_go_on(backend: str) -> None:
         channel.subscribe(states.append)
         call = unary(channel, "Unary")
         while states.count(grpc.ChannelConnectivity.READY) < 2:
-            # With each new connection the channel was READY once more.
+            # The channel becomes READY again with each new connection.
             assert call(b"x", wait_for_ready=True, timeout=PATIENCE_S) == b"x"
 
 

@@ -1,4 +1,4 @@
-"""gRPC over ASGI, driven in this process by a scripted `receive`."""
+"""Tests for gRPC over ASGI, called in this process with a scripted `receive`."""
 
 import asyncio
 import gzip
@@ -24,7 +24,7 @@ LIMIT = 1000
 
 
 class Methods:
-    """What the table holds, and what it saw."""
+    """The methods of the table, and a record of their calls."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
@@ -74,7 +74,7 @@ class Methods:
 
 
 class Three:
-    """An asynchronous iterator that is no generator."""
+    """An asynchronous iterator that is not a generator."""
 
     def __init__(self) -> None:
         self._numbers = iter(b"123")
@@ -100,7 +100,7 @@ def in_flight() -> InFlight:
 
 @pytest.fixture
 def app(methods: Methods, in_flight: InFlight) -> GrpcOverAsgi:
-    # The interval is what a test waits, not what it asserts.
+    # The interval shortens the tests and is not asserted.
     watch = DisconnectWatch(interval_s=0.001)
     return GrpcOverAsgi(methods.table(), max_message_bytes=LIMIT, in_flight=in_flight, watch=watch)
 
@@ -306,7 +306,10 @@ async def test_answer_to_nobody_is_no_error(app: GrpcOverAsgi, path: str, caplog
 
 
 async def test_server_future_of_a_send_is_never_cancelled(app: GrpcOverAsgi, methods: Methods) -> None:
-    """Envoy's embedding completes such a future itself later, and fails on a cancelled one."""
+    """Check that a send's future is not cancelled.
+
+    Envoy's embedding completes it later and fails if it is cancelled.
+    """
     sends: list[asyncio.Future[None]] = []
     exchange = Exchange.unary(b"", (b"grpc-timeout", b"20m"), path="/echo.Echo/Watch")
 

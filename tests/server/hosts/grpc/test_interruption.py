@@ -1,4 +1,4 @@
-"""An interruption on a real event loop: what ends a call early, and whose cancellation it was."""
+"""Tests for interruptions on a real event loop: the events that end a call early, and the source of a cancellation."""
 
 import asyncio
 from collections.abc import Callable

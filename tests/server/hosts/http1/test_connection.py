@@ -1,4 +1,4 @@
-"""HTTP/1.1 of the Python host over real sockets, and where time matters over a transport that is none."""
+"""Tests for the Python host's HTTP/1.1 over real sockets, and over a fake transport where time matters."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ def config(app: "ASGIApp", **more: Any) -> uvicorn.Config:  # noqa: ANN401  # uv
 
 @contextlib.asynccontextmanager
 async def served(app: "ASGIApp") -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to a server of `app`."""
+    """Yield a connection to a server of `app`."""
     state = ServerState()
     state.default_headers = [(b"date", b"today")]
     loop = asyncio.get_running_loop()
@@ -311,7 +311,7 @@ async def test_paths_longer_than_are_kept_are_read_as_others_are() -> None:
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written, and remembers that it was closed."""
+    """A transport that records writes and its closing."""
 
     def __init__(self) -> None:
         super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
@@ -329,7 +329,7 @@ class Transport(asyncio.Transport):
 
 
 class Timers:
-    """An event loop's clock, which stands still, and its timers, of which there is one at most."""
+    """An event loop's clock, which stands still, and at most one timer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.create_task = loop.create_task
@@ -425,7 +425,7 @@ async def test_a_short_response_is_one_write() -> None:
 
 
 def test_uvicorn_still_has_the_class_that_this_one_is_made_on() -> None:
-    """When this fails, read what uvicorn has changed before the names here are: http1.py overrides most of them."""
+    """Check uvicorn's methods. On failure, review uvicorn's changes before the names here: http1.py overrides most."""
     methods = {name for name, value in vars(HttpToolsProtocol).items() if inspect.isfunction(value)}
     assert methods == {
         "__init__",

@@ -1,4 +1,4 @@
-"""Parsing of REST bodies: what is JSON, what is refused, and in which words."""
+"""Tests for parsing of REST bodies: valid JSON, rejected bodies, and error messages."""
 
 import json
 import math
@@ -18,7 +18,7 @@ JSON_VALUES = st.recursive(
 
 
 def equal(left: object, right: object) -> bool:
-    """Equality in which NaN equals NaN."""
+    """Return whether two values are equal, with NaN equal to NaN."""
     return json.dumps(left) == json.dumps(right)
 
 

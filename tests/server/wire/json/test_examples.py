@@ -1,4 +1,4 @@
-"""REST bodies to tf.Examples, against protobuf's own."""
+"""Tests for tf.Examples in REST bodies, against protobuf's own."""
 
 import base64
 import json
@@ -24,14 +24,14 @@ FEATURES = st.dictionaries(TEXT, VALUES, max_size=5)
 
 
 def to_json(value: object) -> object:
-    """Bytes as base64 objects; floats as Python writes them, Infinity among them."""
+    """Return bytes as base64 objects, and floats in Python's notation, including Infinity."""
     if isinstance(value, list):
         return [to_json(item) for item in value]
     return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
 def to_example(features: dict[str, object]) -> Example:
-    """What protobuf makes of the same features."""
+    """Return protobuf's Example of the same features."""
     example = Example()
     for name, value in features.items():
         feature = example.features.feature[name]
@@ -150,7 +150,7 @@ def test_values_nested_beyond_measure_are_refused_without_recursion() -> None:
     for body in (b'{"examples": [{"a": %b1%b}]}', b'{"examples": %b1%b}', b'{"other": %b1%b, "examples": [{}]}'):
         nested = body % (b"[" * 900, b"]" * 900)
         if b"other" in body:
-            # Nobody looks at it.
+            # The decoder ignores this member.
             assert len(decode_json_examples(nested).examples) == 1
         else:
             with pytest.raises(InvalidArgument):

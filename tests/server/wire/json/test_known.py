@@ -1,4 +1,4 @@
-"""Bodies like earlier ones: what is recognised, and what must not be. That the arrays are right: test_json_numbers."""
+"""Tests for the recognition of bodies like earlier ones. test_json_numbers tests the arrays."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_names_that_differ_in_a_digit_are_told_apart() -> None:
         b'{"instances":[[1,2],[3,NaN]]}',
         b'{"instances":[[1,2],[3,4]],"instances":[[1,2],[3,4]]}',
         b'{"instances":[[1,2],[[3],4]]}',
-        # Its text without numbers is the same.
+        # Equal text apart from numbers.
         b'{"instanc1es":[[1,2],[3,4]]}',
         b'{"instances":[[1,2],[3,--4]]}',
         b'{"instances":[[1,2],[3,4 5]]}',

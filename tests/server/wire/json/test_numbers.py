@@ -1,4 +1,4 @@
-"""Bodies of numbers by the fast way: the same arrays as by the other way, and nothing that the other way refuses."""
+"""Tests that the fast path for number bodies gives the same arrays as the slow path and accepts no more."""
 
 import json
 import tracemalloc
@@ -21,10 +21,10 @@ from tpuserve_server.wire.json.numbers import parse_numbers
 from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Ocb"]
-# So much whitespace that no body is too small for objects to be worth the way.
+# Enough whitespace that bodies with objects are large enough for the fast path.
 PADDING = b" " * 4096
 
-# Texts of numbers, some of which are no JSON and some of which not every dtype takes.
+# Texts of numbers, including invalid JSON and values that some dtypes reject.
 NUMBERS = st.one_of(
     st.integers(-300, 300).map(str),
     st.integers(-(2**65), 2**65).map(str),
@@ -45,7 +45,7 @@ def signature(**inputs: DTypeLike) -> Signature:
 
 @st.composite
 def arrays_as_text(draw: st.DrawFn) -> str:
-    """Nested arrays of numbers, nearly all of them regular, with whitespace anywhere."""
+    """Draw nested arrays of numbers as text, nearly all of them regular, with whitespace anywhere."""
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3))
     flaw = draw(st.sampled_from(["", "", "", "longer", "shorter", "deeper", "shallower"]))
     flat = json.dumps(np.zeros(shape).tolist())
@@ -115,7 +115,7 @@ def decode_plainly(body: bytes, wanted: Signature) -> JsonInputs:
 
 def check_same(body: bytes, wanted: Signature) -> None:
     plain = outcome(lambda: decode_plainly(body, wanted))
-    # The second time its like may be known (json_known).
+    # The second call may recognise the body (json_known).
     for fast in (outcome(lambda: decode(body, wanted)), outcome(lambda: decode(body, wanted))):
         check_equal(fast, plain)
 
@@ -129,7 +129,7 @@ def check_equal(fast: JsonInputs | str, plain: JsonInputs | str) -> None:
     for name, array in fast.inputs.items():
         other = plain.inputs[name]
         assert (array.dtype, array.shape) == (other.dtype, other.shape)
-        # As bytes, in which -0.0 is not 0.0.
+        # Compare bytes, because -0.0 and 0.0 differ there.
         assert array.tobytes() == other.tobytes()
 
 
@@ -261,7 +261,7 @@ def test_integers_are_exact_and_in_range(dtype: DTypeLike, good: list[int], bad:
 
 
 def test_floats_are_rounded_to_double_first_as_upstream() -> None:
-    # Straight to float32 this would be 16777218 + 2**30 * …: the double in between decides a tie.
+    # A direct conversion to float32 would give 16777218 + 2**30 * …: the double in between decides a tie.
     texts = ["9007199791611905", "16777217", "0.1", "3.4028235677973366e38"]
     numbers = parse_numbers(f'{{"instances": [{",".join(texts)}]}}'.encode())
     assert numbers is not None
@@ -273,7 +273,7 @@ def test_floats_are_rounded_to_double_first_as_upstream() -> None:
 
 
 def test_shapes_that_only_the_first_value_has_take_no_memory() -> None:
-    # By its first value the body has 2,000 * 60 brackets a number.
+    # By its first value the body has 2,000 * 60 brackets per number.
     deep = "[" * 60 + "1" + "]" * 60
     body = f'{{"instances": [{deep}{",1" * 200_000}]}}'.encode()
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Ragged inputs and outputs in JSON: lists of rows, or values and row splits."""
+"""Tests for ragged inputs and outputs in JSON: lists of rows, or values and row splits."""
 
 import json
 from typing import Any

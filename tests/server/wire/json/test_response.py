@@ -1,4 +1,4 @@
-"""REST predict responses: forms, numbers, strings and messages."""
+"""Tests for REST predict responses: forms, numbers, strings and messages."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 
 @st.composite
 def arrays(draw: st.DrawFn, first: int | None = None) -> Array:
-    """Any numbers; with `first`, arrays of that many rows."""
+    """Draw arrays of any numbers. `first` sets the number of rows."""
     dtype = draw(st.sampled_from(NUMERIC))
     shape = draw(SHAPES) if first is None else (first, *draw(SHAPES))
     if dtype == np.bool_:
@@ -36,14 +36,14 @@ def strings(values: Sequence[object]) -> Array:
 
 
 def check_numbers(value: object, array: Array) -> None:
-    """`value` has the array's shape, reads back to its numbers, and has floats where it has floats."""
+    """Check that `value` has the array's shape and numbers, and floats where the array has floats."""
     if array.ndim == 0:
         assert type(value) is {"b": bool, "i": int, "u": int}.get(array.dtype.kind, float)
-        # Signalling NaNs and values over the limit are among them.
+        # The values include signalling NaNs and values above the limit.
         with np.errstate(all="ignore"):
             read = np.asarray(value).astype(array.dtype)
             if array.dtype.kind not in "biu":
-                # numpy's comparison does not know the NaNs of ml_dtypes.
+                # numpy's comparison does not recognize the NaNs of ml_dtypes.
                 read, array = read.astype(np.float64), array.astype(np.float64)
         np.testing.assert_array_equal(read, array)
         return

@@ -1,4 +1,4 @@
-"""REST predict requests: upstream's cases (tensorflow_serving/util/json_tensor_test.cc), types, shapes and messages."""
+"""Tests for REST predict requests: upstream's cases (json_tensor_test.cc), types, shapes and messages."""
 
 import base64
 import json
@@ -319,7 +319,7 @@ def test_a_request_is_refused_if_and_only_if_upstreams_walk_finds_a_fault(
     is_row, value = form
     wanted = signature(**dict(zip(("x", "y"), dtypes, strict=False)))
     body = json.dumps({"instances" if is_row else "inputs": value, "more": math.nan})
-    # What the walk says when it finds no fault.
+    # The message of a walk that finds no fault.
     no_fault = "cannot be converted to tensors"
     refusal = refusal_of(lambda: decode_predict_inputs(parse_predict_body(body.encode()), wanted))
     if refusal is None:
@@ -344,7 +344,7 @@ MIXED = [
     '{"inputs": [%s, "%s"]}',
     '{"inputs": {"x": [%s, "%s"]}}',
     '{"signature_name": "", "inputs": {"x": [%s, "%s"]}}',
-    # As many colons as one more member would bring.
+    # The string adds as many colons as one more member.
     '{"inputs": {"x": [%s, ":%s"]}}',
     '{":": 1, "inputs": [%s, "%s"]}',
     '{"instances": [%s, "\\":%s"]}',
@@ -352,7 +352,7 @@ MIXED = [
 
 
 def peak_bytes(body: bytes) -> int:
-    """The most memory that decoding, or refusing, `body` takes."""
+    """Return the peak memory, in bytes, of decoding or rejecting `body`."""
     tracemalloc.start()
     try:
         refusal_of(lambda: decode_predict_inputs(parse_predict_body(body), signature(x=np.float32)))
@@ -363,7 +363,7 @@ def peak_bytes(body: bytes) -> int:
 
 @pytest.mark.parametrize("form", MIXED)
 def test_a_string_among_numbers_takes_memory_in_proportion_to_the_body(form: str) -> None:
-    # numpy would give each of the numbers the room of the string: 4 bytes * 10,000 * 10,000.
+    # numpy would give each number the string's size: 4 bytes * 10,000 * 10,000.
     body = (form % (",".join(["1"] * 10_000), "s" * 10_000)).encode()
     assert peak_bytes(body) < 100 * len(body)
 

@@ -1,4 +1,4 @@
-"""JSON values in error messages."""
+"""Tests for JSON values in error messages."""
 
 import json
 import math
