@@ -29,7 +29,7 @@ from tpuserve_client.model import TensorSpec
 from tpuserve_formats.dtypes import BY_ENUM_NAME
 from tpuserve_formats.messages import official
 
-# one of the four request messages; each method checks the type first
+# One of the four request messages. Each method checks the type first.
 AnyRequest: TypeAlias = Any
 HTTP_STATUS = {
     Code.INVALID_ARGUMENT: 400,

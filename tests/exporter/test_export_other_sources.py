@@ -189,7 +189,7 @@ def test_of_the_sources_warmup_requests_predictions_are_kept(export: Export, ten
     assert finished.code == 0, finished.out
     assert finished.document["warmup_records"] == 1
     assert "1 warm-up request(s) are no predictions and were left out" in finished.document["warnings"]
-    # framing of a TFRecord: the length, and two checksums
+    # The framing of a TFRecord: the length, and two checksums.
     framing = 16
     assert len((tmp_path / "lookup/1" / WARMUP).read_bytes()) == kept.ByteSize() + framing
 
