@@ -1,4 +1,4 @@
-"""Markdown report of a run of peers.py, for the terminal and for docs/performance.md."""
+"""Markdown report of a run of peers.py, for the terminal and for docs/explanation/performance.md."""
 
 import textwrap
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Tests that every bad source or command fails as docs/exporting-errors.md shows."""
+"""Tests that every bad source or command fails as docs/reference/export-errors.md shows."""
 
 import functools
 from collections.abc import Callable

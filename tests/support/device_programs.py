@@ -1,4 +1,4 @@
-"""Versions with device programs for tests, made with JAX's public API in the format of docs/manifest.md."""
+"""Versions with device programs for tests, made with JAX's public API in the format of docs/reference/manifest.md."""
 
 import hashlib
 import json

@@ -47,7 +47,7 @@ def save_mlp(path: Path, seed: int = 0) -> Path:
 
 
 def write_manifest(path: Path, *, batch_sizes: tuple[int, ...] = (1, 2, 4), **fields: object) -> Path:
-    """Write a manifest in the format of docs/manifest.md for the existing files."""
+    """Write a manifest in the format of docs/reference/manifest.md for the existing files."""
     files = {
         str(file.relative_to(path)): {
             "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),

@@ -1,4 +1,4 @@
-"""The device programs of a version, as its manifest lists them (docs/manifest.md)."""
+"""The device programs of a version, as its manifest lists them (docs/reference/manifest.md)."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Functions that fill parts of the manifest (docs/manifest.md) and write it. `tpuserve_formats` defines its models."""
+"""Fill parts of the manifest (docs/reference/manifest.md) and write it. `tpuserve_formats` defines its models."""
 
 import hashlib
 from collections.abc import Callable, Mapping

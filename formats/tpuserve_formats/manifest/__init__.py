@@ -1,4 +1,4 @@
-"""The manifest's path and format version (docs/manifest.md). The submodules with its models need pydantic.
+"""The manifest's path and format version (docs/reference/manifest.md). The submodules with its models need pydantic.
 
 The exporter writes the models, and the server reads them. Pydantic is the extra `manifest`: the exporter and the server
 need it anyway, and the client reads no manifest.

@@ -1,4 +1,4 @@
-"""The manifest: all properties of a version outside its SavedModel. docs/manifest.md is its contract.
+"""The manifest: all properties of a version outside its SavedModel. docs/reference/manifest.md is its contract.
 
 Fields that the server does not read are marked Unread. The other fields have defaults for manifests of older exporters.
 """

@@ -1,1 +1,1 @@
-"""TensorFlow's and TensorFlow Serving's messages, without TensorFlow (docs/decisions/0027)."""
+"""TensorFlow's and TensorFlow Serving's messages, without TensorFlow (docs/explanation/decisions/0027)."""

@@ -1,4 +1,4 @@
-"""The tolerance in a version's manifest (docs/manifest.md), from its directory or from the server."""
+"""The tolerance in a version's manifest (docs/reference/manifest.md), from its directory or from the server."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """A gRPC channel for concurrent greenlets, which opens more connections as the server's limits require.
 
-gRPC's own Python client does not support this under gevent: see docs/decisions.
+gRPC's own Python client does not support this under gevent: see docs/explanation/decisions.
 """
 
 from collections.abc import Mapping

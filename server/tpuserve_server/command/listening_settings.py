@@ -46,7 +46,8 @@ class ListeningSettings:
             "Open ports and UNIX socket once every model has loaded or failed, as TensorFlow Serving does. false: at "
             "once.",
             page="open ports and UNIX socket when every model has loaded or failed, and take a UNIX socket over from "
-            "another server then ([why](../explanation/decisions/0040-when-ports-open.md)); `tensorflow_model_server`: true",
+            "another server then ([why](../explanation/decisions/0040-when-ports-open.md)); "
+            "`tensorflow_model_server`: true",
         ),
     ] = False
     host_backend: Annotated[

@@ -16,7 +16,8 @@ class Setting:
 
     For example: `port: Annotated[int, Setting("Listening", "…")] = 8500`.
 
-    The flag, its environment variable, its checks, its line of `--help` and its row in docs/serving.md derive from it.
+    The flag, its environment variable, its checks, its line of `--help` and its row in docs/reference/server-flags.md
+    derive from it.
     `section` and `help` appear in `--help`. The other properties are empty if the field already implies them:
 
     - `name`: the flag's name, if the field's name has a unit or another word.

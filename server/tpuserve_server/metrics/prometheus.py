@@ -1,4 +1,6 @@
-"""Metrics for Prometheus. Only this module imports prometheus_client. The names are public API (docs/serving.md).
+"""Metrics for Prometheus. Only this module imports prometheus_client.
+
+The names are public API (docs/reference/metrics.md).
 
 prometheus_client's own instruments take a lock and look up labels at every use. This module instead gives it the values
 of cheaper histograms, when a client requests the page.

@@ -232,6 +232,6 @@ def _is_child(uri: str, base: str) -> bool:
 
 
 def _is_unfinished(version: _Version) -> bool:
-    """Return whether the exporter has started to publish the version, but not finished (docs/manifest.md)."""
+    """Return whether the exporter has started to publish the version, but not finished (docs/reference/manifest.md)."""
     folder = f"{MANIFEST_FILE.parent.as_posix()}/"
     return version.manifest is None and any(stored.name.startswith(folder) for stored in version.objects)

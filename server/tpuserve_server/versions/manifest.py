@@ -1,4 +1,4 @@
-"""The exporter's manifest as the server reads it (docs/manifest.md).
+"""The exporter's manifest as the server reads it (docs/reference/manifest.md).
 
 Its parts are those of `tpuserve_formats`, except signatures. The server reads only some of their fields, and accepts
 manifests without the others.

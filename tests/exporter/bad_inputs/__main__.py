@@ -1,4 +1,4 @@
-"""`python -m tests.exporter.bad_inputs [SECTION ...]`: run the cases and rewrite docs/exporting-errors.md.
+"""`python -m tests.exporter.bad_inputs [SECTION ...]`: run the cases and rewrite docs/reference/export-errors.md.
 
 Sections whose packages are missing stay unchanged. PyTorch's sections are written in PyTorch's environment.
 """

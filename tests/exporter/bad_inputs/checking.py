@@ -1,4 +1,4 @@
-"""The check of a case: its exit code, no files left behind, and the message in docs/exporting-errors.md."""
+"""The check of a case: its exit code, no files left behind, and the message in docs/reference/export-errors.md."""
 
 from pathlib import Path
 

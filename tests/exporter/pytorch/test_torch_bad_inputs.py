@@ -1,4 +1,4 @@
-"""Tests that every bad PyTorch input fails as docs/exporting-errors.md shows and leaves no files behind."""
+"""Tests that every bad PyTorch input fails as docs/reference/export-errors.md shows and leaves no files behind."""
 
 from pathlib import Path
 

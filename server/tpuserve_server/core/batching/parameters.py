@@ -82,7 +82,8 @@ class BatchingParameters:
             "When a batch leaves: as soon as the device is free, after a timeout, or as an objective allows.",
             shown_default="what the next two say, else greedy",
             page_default="what the next two say, else `greedy`",
-            page="when a batch leaves: `greedy`, `timeout`, `objective` ([modes](../how-to/serve/batching.md#batching-to-an-objective))",
+            page="when a batch leaves: `greedy`, `timeout`, `objective` "
+            "([modes](../how-to/serve/batching.md#batching-to-an-objective))",
         ),
     ] = None
     batch_timeout_micros: Annotated[
@@ -211,7 +212,7 @@ class BatchingParameters:
 
     @property
     def _padding_policy(self) -> PaddingPolicy:
-        """The configured policy. Batches with a timeout default to TensorFlow Serving's (docs/decisions/0015)."""
+        """The configured policy. Batches with a timeout default to TensorFlow Serving's (decision 15)."""
         if self.batch_padding_policy is not None:
             return self.batch_padding_policy
         return PaddingPolicy.PAD_UP if self.batch_timeout_micros else PaddingPolicy.MIN_COST

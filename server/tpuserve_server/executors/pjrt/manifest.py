@@ -1,4 +1,4 @@
-"""Part of a version's manifest that running its device programs needs (docs/manifest.md)."""
+"""Part of a version's manifest that running its device programs needs (docs/reference/manifest.md)."""
 
 import os
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """tensorflow.ProfilerService, for TensorBoard's capture button and tf.profiler.experimental.client.trace.
 
 It follows tsl/profiler/rpc/profiler_service_impl.cc, except that the server never writes a file to a path that a client
-names. The response carries the trace, and the client writes it (docs/decisions/0011).
+names. The response carries the trace, and the client writes it (docs/explanation/decisions/0011).
 """
 
 import asyncio
