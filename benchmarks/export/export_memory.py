@@ -36,13 +36,13 @@ class Case:
 
 _FEATURES = ("--input", "features:float32[batch,8192]")
 CASES = (
-    Case("wide", "export_models", "wide", most_times_weights=2.2),
-    Case("orbax", "export_jax_models", "wide", most_times_weights=2.2, arguments=_FEATURES, needs="jax"),
+    Case("wide", "models", "wide", most_times_weights=2.2),
+    Case("orbax", "jax_models", "wide", most_times_weights=2.2, arguments=_FEATURES, needs="jax"),
     # Includes the mapped pages of the file, which the system reclaims when it needs memory.
-    Case("torch", "export_torch_models", "wide", most_times_weights=2.9, arguments=_FEATURES, needs="torch"),
+    Case("torch", "torch_models", "wide", most_times_weights=2.9, arguments=_FEATURES, needs="torch"),
     # Includes the mapped pages of the weights file, which the CPU run of each program uses.
-    Case("programs", "export_models", "wide", most_times_weights=2.9, arguments=("--device-programs",), needs="jax"),
-    Case("resnet50", "export_models", "resnet50", most_seconds=60.0),
+    Case("programs", "models", "wide", most_times_weights=2.9, arguments=("--device-programs",), needs="jax"),
+    Case("resnet50", "models", "resnet50", most_seconds=60.0),
 )
 
 
