@@ -67,7 +67,7 @@ def _keras_2(folder: Path) -> None:
 
 SECTION = Section(
     "Keras files",
-    "`scorer.keras`, `scorer.h5` and `scorer.weights.h5` are of one model with the layers `hidden` and `scores`.",
+    "`scorer.keras`, `scorer.h5` and `scorer.weights.h5` contain one model with the layers `hidden` and `scores`.",
     make,
     (
         Case("The archive is cut short", 6, f"scorer.keras {_OUT}", cut("scorer.keras", 500)),

@@ -69,8 +69,8 @@ def _cut_arrays(folder: Path) -> None:
 
 SECTION = Section(
     "Orbax checkpoints",
-    "`checkpoints` is a CheckpointManager's: step 10 of a Flax linen module with the layers `hidden`, `norm` and "
-    "`scores`, and its optimizer.",
+    "`checkpoints` is the directory of a CheckpointManager. It contains step 10 of a Flax linen module with the layers "
+    "`hidden`, `norm` and `scores`, and its optimizer.",
     make,
     (
         Case("No step was finished", 6, _SCORER, _break_off),

@@ -10,12 +10,14 @@ from tests.exporter.bad_inputs.running import Said
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/export-errors.md"
 _WIDTH = 112
 _HEAD = """\
-# What the exporter says when it cannot
+# Export errors
 
-Every message below is what `tpuserve export` printed, for a source that something is wrong with, or a command that
-cannot be. In all cases nothing was published, nothing was left behind, and the
-[exit code](export-output.md) is the one shown. `tests/exporter/bad_inputs` makes each of them again
-and compares; `python -m tests.exporter.bad_inputs` writes this page.
+This page lists messages of `tpuserve export` for damaged or unsuitable sources, and for wrong commands. Each case shows
+the command, its message and its [exit code](export-output.md#exit-codes). In all cases the exporter publishes nothing
+and leaves no files.
+
+`tests/exporter/bad_inputs` runs each case and compares the message. `python -m tests.exporter.bad_inputs` writes this
+page.
 """
 
 

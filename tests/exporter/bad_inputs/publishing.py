@@ -29,7 +29,7 @@ def make(folder: Path) -> None:
 
 SECTION = Section(
     "Publishing and checking",
-    "`scorer.keras` is sound, and takes `features`, float32 [batch, 3].",
+    "`scorer.keras` is undamaged, and takes `features`, float32 [batch, 3].",
     make,
     (
         Case("The version is taken", 5, f"{_EXPORT} --version 3", write("models/scorer/3/saved_model.pb", "theirs")),

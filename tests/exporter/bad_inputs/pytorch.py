@@ -77,7 +77,7 @@ def _diverged() -> dict[str, Any]:
 
 SECTION = Section(
     "PyTorch files",
-    "`model.pt`, `model.safetensors`, `model.pt2` and `shards` are of one module with the layers `hidden`, `norm` and "
+    "`model.pt`, `model.safetensors`, `model.pt2` and `shards` contain one module with the layers `hidden`, `norm` and "
     "`scores`.",
     make,
     (

@@ -92,7 +92,7 @@ def _versions(folder: Path) -> None:
 
 SECTION = Section(
     "SavedModels",
-    "`saved` is what `Model.export` of Keras wrote.",
+    "`Model.export` of Keras wrote `saved`.",
     make,
     (
         Case("The graph is cut short", 6, _EXPORT, cut("saved/saved_model.pb", 200)),

@@ -38,8 +38,8 @@ def _diverge(folder: Path) -> None:
 
 SECTION = Section(
     "TF1 checkpoints",
-    "`run` holds `model.ckpt-20` of `tf.compat.v1.train.Saver`: the variables of a network with the scopes "
-    "`mlp/hidden` and `mlp/logits`, and Adam's.",
+    "`run` contains `model.ckpt-20` of `tf.compat.v1.train.Saver`: the variables of a network with the scopes "
+    "`mlp/hidden` and `mlp/logits`, and the variables of Adam.",
     make,
     (
         Case("A shard is missing", 6, _MLP, remove(_SHARD)),

@@ -61,8 +61,8 @@ def _another_graph(folder: Path) -> None:
 
 SECTION = Section(
     "Graphs of TPUEstimator",
-    f"`{_META}` is the training graph of a network for digits, replicated over TPU cores and fed by an infeed; its "
-    "checkpoint lies beside it.",
+    f"`{_META}` is the training graph of a network for digits. It is replicated over TPU cores and fed by an infeed. "
+    "Its checkpoint is in the same directory.",
     make,
     (
         Case("Nothing says what to serve", 2, _EXPORT),

@@ -64,7 +64,7 @@ def _second_training(folder: Path) -> None:
 
 SECTION = Section(
     "TF2 checkpoints",
-    "`checkpoints` holds `ckpt-7` of a Keras model with the layers `hidden` and `scores`, and its optimizer.",
+    "`checkpoints` contains `ckpt-7`: a Keras model with the layers `hidden` and `scores`, and its optimizer.",
     make,
     (
         Case("There is no such path", 6, "checkpoint models/scorer --model models:scorer"),

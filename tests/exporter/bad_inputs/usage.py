@@ -13,7 +13,7 @@ def make(folder: Path) -> None:
 
 SECTION = Section(
     "Wrong usage",
-    "Options are looked at before anything is read, and before TensorFlow is started.",
+    "The exporter checks options before it reads the source and before it starts TensorFlow.",
     make,
     (
         Case("Something is left out", 2, "checkpoints"),
