@@ -46,6 +46,9 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 
+# Docstrings quote code with single backticks.
+default_role = "code"
+
 # Prompts and output stay out of what the button copies.
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True

@@ -32,9 +32,12 @@ class RunningServer:
 
     @property
     def grpc_address(self) -> str:
-        """Address of gRPC: `127.0.0.1:PORT`, `grpcs://…` with TLS, or `unix:PATH` without a port.
+        """The address of gRPC, such as `127.0.0.1:8500`.
 
-        Raises LookupError for a server without gRPC.
+        It starts with `grpcs://` if the server uses TLS, and with `unix:` if it listens on a socket only.
+
+        Raises:
+            LookupError: the server has no gRPC.
         """
         if self._listening.grpc is not None:
             return f"{'grpcs://' if self._listening.tls else ''}{_reachable(self._listening.grpc)}"
@@ -44,9 +47,10 @@ class RunningServer:
 
     @property
     def rest_address(self) -> str:
-        """Address of REST: `http://127.0.0.1:PORT`, or `https://…` with TLS.
+        """The address of REST, such as `http://127.0.0.1:8501`. It starts with `https://` if the server uses TLS.
 
-        Raises LookupError for a server without REST.
+        Raises:
+            LookupError: the server has no REST.
         """
         if self._listening.rest is None:
             raise LookupError("This server has no REST: start it without rest_api_port=0.")
