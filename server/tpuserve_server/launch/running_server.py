@@ -32,9 +32,9 @@ class RunningServer:
 
     @property
     def grpc_address(self) -> str:
-        """The address of gRPC, such as `127.0.0.1:8500`.
+        """The address of gRPC.
 
-        It starts with `grpcs://` if the server uses TLS, and with `unix:` if it listens on a socket only.
+        For example `127.0.0.1:8500`. It starts with `grpcs://` if the server uses TLS, and with `unix:` if it listens on a socket only.
 
         Raises:
             LookupError: the server has no gRPC.
@@ -47,7 +47,9 @@ class RunningServer:
 
     @property
     def rest_address(self) -> str:
-        """The address of REST, such as `http://127.0.0.1:8501`. It starts with `https://` if the server uses TLS.
+        """The address of REST.
+
+        For example `http://127.0.0.1:8501`. It starts with `https://` if the server uses TLS.
 
         Raises:
             LookupError: the server has no REST.
