@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
+
+from tpuserve_client.cli.completion import complete_arguments
 
 EXIT_NOT_INSTALLED = 127  # the shell's exit code for "command not found"
 
@@ -55,6 +58,14 @@ def find_program(name: str) -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
 
+class _CompanionCommand(click.Command):
+    """A command whose options are known to its program only."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the completions of an option."""
+        return self.params[0].shell_complete(ctx, incomplete)
+
+
 def companion_command(companion: Companion) -> click.Command:
     """Return a command that runs the companion's program with all arguments, including --help, unchanged.
 
@@ -67,10 +78,17 @@ def companion_command(companion: Companion) -> click.Command:
             raise NotInstalled(companion)
         os.execv(program, [program, *arguments])
 
-    return click.Command(
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        program = find_program(companion.program)
+        arguments = ctx.params.get("arguments") or ()
+        return (
+            [] if program is None else complete_arguments(program, f"tpuserve {companion.name}", arguments, incomplete)
+        )
+
+    return _CompanionCommand(
         companion.name,
         callback=become,
-        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete)],
         short_help=companion.summary,
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
