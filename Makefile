@@ -96,6 +96,7 @@ format: setup ## Rewrite the sources in the house format
 lint: setup
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/codespell $(SOURCES) README.md CHANGELOG.md
 
 types: setup
 	$(BIN)/mypy

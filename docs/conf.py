@@ -57,3 +57,4 @@ html_theme = "furo"
 html_extra_path = ["_site"]
 html_theme_options = {"top_of_page_buttons": []}
 html_copy_source = False
+html_show_copyright = False

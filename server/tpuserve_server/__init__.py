@@ -1,9 +1,11 @@
 """Batching inference server, a drop-in for TensorFlow Serving. The package imports its modules on first use.
 
-import tpuserve_server
+Example::
 
-with tpuserve_server.start({"digits": "models/digits"}) as server:
-    print(server.grpc_address, server.rest_address)
+    import tpuserve_server
+
+    with tpuserve_server.start({"digits": "models/digits"}) as server:
+        print(server.grpc_address, server.rest_address)
 """
 
 from typing import TYPE_CHECKING, Any

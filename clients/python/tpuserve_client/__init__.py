@@ -1,9 +1,11 @@
 """Light client of tpuserve and TensorFlow Serving: numpy in, numpy out, no tensorflow.
 
-from tpuserve_client import Client
+Example::
 
-with Client("localhost:8500") as client:
-    probabilities = client.predict("digits", {"image": images})["probabilities"]
+    from tpuserve_client import Client
+
+    with Client("localhost:8500") as client:
+        probabilities = client.predict("digits", {"image": images})["probabilities"]
 """
 
 from tpuserve_client.client import AsyncClient, Client
