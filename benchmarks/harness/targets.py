@@ -128,7 +128,7 @@ def free_port() -> int:
 
 def http_get(port: int, path: str) -> bytes:
     """Return the body of a GET on loopback. Raises OSError (such as urllib's) for any status other than 2xx."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
         return bytes(response.read())
 
 
@@ -136,7 +136,7 @@ def http_post(port: int, path: str, body: bytes) -> bytes:
     """Return the response body of a JSON POST on loopback. Raises OSError for any status other than 2xx."""
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
-    with urllib.request.urlopen(request, timeout=5) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return bytes(response.read())
 
 
