@@ -175,7 +175,7 @@ def test_without_a_certificate_nobody_is_served(server: Server) -> None:
     assert server.authority.curl(f"{server.rest}/healthz", known=False).returncode != 0
     with grpc.secure_channel(server.grpc, grpc.ssl_channel_credentials(server.authority.ca)) as channel:
         with pytest.raises(grpc.RpcError) as raised:
-            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

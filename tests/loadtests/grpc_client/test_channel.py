@@ -144,7 +144,7 @@ def test_a_call_that_is_given_up_is_cancelled_at_the_server(channel: Channel, me
     call = gevent.spawn(channel.call, WAIT, b"")
     gevent.sleep(0)
     assert channel.call(ECHO, b"") == b""
-    assert methods.waiting.acquire(timeout=15)
+    assert methods.waiting.acquire(timeout=120)
     call.kill()
     assert channel.call(ECHO, b"next") == b"next"
     assert methods.cancelled.wait(15)
@@ -167,7 +167,7 @@ def test_a_server_that_leaves_answers_what_it_has_begun_and_its_successor_the_re
         begun = gevent.spawn(channel.call, WAIT, b"begun")
         gevent.sleep(0)
         assert channel.call(ECHO, b"") == b""
-        assert methods.waiting.acquire(timeout=15)
+        assert methods.waiting.acquire(timeout=120)
         server.stop(15)
         gevent.sleep(0.1)
         methods.gate.set()

@@ -23,9 +23,9 @@ def test_each_is_called_once_when_it_is_due() -> None:
     timer = Timer()
     timer.timer.set(A, FOR_EVER_S)
     timer.timer.set(B, 0)
-    assert timer.called.get(timeout=10) == B
+    assert timer.called.get(timeout=120) == B
     timer.timer.set(A, 0)
-    assert timer.called.get(timeout=10) == A
+    assert timer.called.get(timeout=120) == A
     timer.timer.stop()
     assert timer.called.empty()
 
@@ -35,15 +35,15 @@ def test_the_earlier_comes_first() -> None:
     timer = Timer(clock)
     timer.timer.set(A, 2)
     timer.timer.set(B, 1)
-    while clock.waits.get(timeout=10) != clock.now_s + 1:
+    while clock.waits.get(timeout=120) != clock.now_s + 1:
         pass
     clock.advance(1)
-    assert timer.called.get(timeout=10) == B
-    while clock.waits.get(timeout=10) != clock.now_s + 1:
+    assert timer.called.get(timeout=120) == B
+    while clock.waits.get(timeout=120) != clock.now_s + 1:
         pass
     assert timer.called.empty()
     clock.advance(1)
-    assert timer.called.get(timeout=10) == A
+    assert timer.called.get(timeout=120) == A
     timer.timer.stop()
 
 
@@ -53,7 +53,7 @@ def test_what_was_cancelled_is_not_called() -> None:
     timer.timer.cancel(A)
     timer.timer.cancel(A)
     timer.timer.set(B, 0)
-    assert timer.called.get(timeout=10) == B
+    assert timer.called.get(timeout=120) == B
     timer.timer.stop()
 
 

@@ -134,7 +134,7 @@ def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path,
 
     def ask(number: int) -> bool:
         x = np.full((number + 1, 2), number, np.float32)
-        start.wait(timeout=10)
+        start.wait(timeout=120)
         return all(
             (run(servable, signature, {"x": x}, name)[name] == expected).all()
             for _ in range(50)

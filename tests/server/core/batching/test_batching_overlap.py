@@ -62,7 +62,7 @@ class StreamRun:
     def result(self) -> Tensors:
         self.stream.log.append(f"w{self.number}")
         self.stream.waits.release()
-        assert self.stream.permits.acquire(timeout=10), "the test never let it end"
+        assert self.stream.permits.acquire(timeout=120), "the test never let it end"
         self.stream.log.append(f"r{self.number}")
         self.stream.at_result()
         # The device may read the inputs until now.

@@ -124,7 +124,7 @@ def test_envoy_accepts_it(tmp_path: Path) -> None:
     environment["PYTHONPATH"] += f":{tmp_path}"
     checked = subprocess.run(
         [envoy_process.envoy_binary(), "--mode", "validate", "--disable-hot-restart", "--config-path", path],
-        env=environment, capture_output=True, text=True, timeout=15,
+        env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stderr
     assert "warning" not in checked.stderr
