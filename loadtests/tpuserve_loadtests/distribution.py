@@ -52,7 +52,7 @@ class Distribution:
             return cls._of(text, _poisson(float(found[1])))
         if found := _LOGNORMAL.fullmatch(written):
             return cls._of(text, _lognormal(float(found[1]), float(found[2])))
-        raise ValueError(f"{text!r} is no number and no distribution; write {FORMS}")
+        raise ValueError(f"{text!r} is not a number or a distribution. Write {FORMS}.")
 
     @classmethod
     def choice(cls, weights: Mapping[int, float], text: str = "") -> Self:
@@ -63,9 +63,11 @@ class Distribution:
     def _of(cls, text: str, weights: Mapping[int, float]) -> Self:
         kept = {value: weight for value, weight in sorted(weights.items()) if weight > 0}
         if not kept:
-            raise ValueError(f"{text!r} leaves nothing to draw; write {FORMS}")
+            raise ValueError(f"{text!r} has no valid values. Write {FORMS}.")
         if min(kept) < 1 or max(kept) > LARGEST:
-            raise ValueError(f"{text!r} goes from {min(kept)} to {max(kept):,}; 1 to {LARGEST:,} can be")
+            raise ValueError(
+                f"{text!r} ranges from {min(kept)} to {max(kept):,}. Values must be from 1 to {LARGEST:,}."
+            )
         return cls(text, tuple(kept), tuple(kept.values()))
 
     @property

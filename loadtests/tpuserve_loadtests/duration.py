@@ -20,9 +20,9 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
     elif _WHOLE.fullmatch(cleaned):
         seconds = sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(cleaned))
     else:
-        raise ValueError(f"{text!r} is not a duration; write 10s, 2m, 1h30m or a number of seconds")
+        raise ValueError(f"{text!r} is not a duration. Write 10s, 2m, 1h30m or a number of seconds.")
     if seconds <= 0 and not zero:
-        raise ValueError(f"{text!r} is not longer than nothing")
+        raise ValueError(f"{text!r} is not greater than 0 seconds.")
     return seconds
 
 

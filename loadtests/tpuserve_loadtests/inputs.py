@@ -36,7 +36,7 @@ def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
     array. Raises BadInput.
     """
     if path.suffix not in _SUFFIXES:
-        raise BadInput(f"{path}: {', '.join(_SUFFIXES)} files are understood")
+        raise BadInput(f"{path} is not a file of inputs. Set a {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file.")
     try:
         values = _from_json(path, signature) if path.suffix == ".json" else _from_numpy(path, signature)
     except UNREADABLE as error:
@@ -70,11 +70,11 @@ def fit(array: Array, spec: TensorSpec) -> Array:
     if spec.shape is not None:
         known = [want in (None, got) for want, got in zip(spec.shape, array.shape, strict=False)]
         if len(spec.shape) != array.ndim or not all(known):
-            raise BadInput(f"the model has {spec}; the array's shape is {list(array.shape)}")
+            raise BadInput(f"expected {spec} as in the model, received shape {list(array.shape)}")
     if spec.dtype is None or array.dtype == spec.dtype:
         return array
     if STRING in (array.dtype, spec.dtype) or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-        raise BadInput(f"the model has {spec}; the array holds {describe(array.dtype)}")
+        raise BadInput(f"expected {spec} as in the model, received dtype {describe(array.dtype)}")
     converted: Array = array.astype(spec.dtype)
     return converted
 
@@ -92,7 +92,7 @@ def load_numpy(path: Path) -> Array | dict[str, Array]:
     with path.open("rb") as file:  # opened here: numpy leaves a broken archive open
         # numpy would report other files as pickles.
         if file.peek(len(_NUMPY))[: len(_NUMPY)] != _NUMPY and not zipfile.is_zipfile(file):
-            raise BadInput("it is no .npz or .npy file, whatever its name says, or was cut short")
+            raise BadInput("the content is not .npz or .npy, or is truncated")
         file.seek(0)
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
@@ -132,18 +132,18 @@ def _columns_of_rows(rows: _Json, signature: Signature) -> Mapping[str, _Json]:
 
 def _only_input(signature: Signature) -> str:
     if len(signature.inputs) != 1:
-        raise BadInput(f"the model has {sorted(signature.inputs)}: name each of them")
+        raise BadInput(f"expected an array for each of {sorted(signature.inputs)}, received one without a name")
     return next(iter(signature.inputs))
 
 
 def _check_names(values: Mapping[str, object], signature: Signature) -> None:
     if values.keys() != signature.inputs.keys():
-        raise BadInput(f"the model has {sorted(signature.inputs)}; the file has {sorted(values)}")
+        raise BadInput(f"expected {sorted(signature.inputs)} as in the model, received {sorted(values)}")
 
 
 def _random_array(spec: TensorSpec, rows: int, length: int, random: np.random.Generator) -> Array:
     if spec.dtype is None:
-        raise BadInput(f"input {spec.name} has a type that numpy does not know: give --input")
+        raise BadInput(f"input {spec.name} has a dtype that numpy does not support. Set --input.")
     shape = (None,) if spec.shape is None else spec.shape
     sizes = [size if size is not None else (rows if axis == 0 else length) for axis, size in enumerate(shape)]
     if spec.dtype == STRING:

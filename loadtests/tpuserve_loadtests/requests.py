@@ -80,9 +80,9 @@ def array_requests(
     `outputs` are the expected responses for `inputs`, row by row. Raises BadInput for unsuitable arguments.
     """
     if not has_rows(signature) and rows is not None and rows.values != (1,):
-        raise BadInput("the model has no batch dimension: a request cannot carry several rows")
+        raise BadInput("the model has no batch dimension, so a request cannot contain several rows")
     if inputs is not None and lengths:
-        raise BadInput("lengths are of random inputs: those of a file have their own")
+        raise BadInput("lengths apply only to random inputs, not to inputs from a file")
     if inputs is None:
         return _random(signature, rows or ONE, lengths or {})
     if not has_rows(signature):
@@ -95,7 +95,7 @@ def _slices(
 ) -> Iterator[ArrayRequest]:
     found = {len(array) for array in inputs.values()}
     if len(found) != 1 or 0 in found:
-        raise BadInput(f"every input needs the same number of rows, at least one; they have {sorted(found)}")
+        raise BadInput(f"every input needs the same number of rows, at least one, received {sorted(found)}")
     (length,) = found
     count = math.ceil(length / rows.mean)
     if not rows.is_fixed:
@@ -138,6 +138,6 @@ def _check_lengths(signature: Signature, lengths: Mapping[str, Distribution]) ->
     free = [name for name, spec in signature.inputs.items() if free_axes(spec)]
     for name in lengths:
         if not free:
-            raise BadInput("lengths are given, and no input of the model has a free dimension beside the first")
+            raise BadInput("lengths have no effect: no input of the model has a free dimension except the first")
         if name != EVERY_INPUT and name not in free:
-            raise BadInput(f"lengths of {name!r} are given; inputs with a free dimension beside the first are {free}")
+            raise BadInput(f"input {name!r} has no free dimension except the first; expected one of {free}")

@@ -102,9 +102,9 @@ def read_scenario(path: Path) -> Scenario:
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadScenario(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise BadScenario(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise BadScenario(f"{path}: is no YAML: {error}") from None
+        raise BadScenario(f"{path}: not valid YAML: {error}") from None
     try:
         settings = _read(document, _file_keys(path.parent), "")
     except BadScenario as error:
@@ -122,7 +122,7 @@ class _StrictLoader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, key in enumerate(keys):
             if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -225,7 +225,7 @@ def _path(folder: Path) -> Callable[[_Yaml], Path]:
     def read(raw: _Yaml) -> Path:
         path = folder / _text(raw)
         if not path.is_file():
-            raise ValueError(f"there is no file {path}")
+            raise ValueError(f"file {path} does not exist")
         return path
 
     return read
@@ -257,11 +257,11 @@ def _part(values: dict[str, _Yaml], number: int) -> Part:
     if "version" in values and "label" in values:
         raise BadScenario(f"[{number}]: expected a version or a label, received both")
     if "input" in values and "lengths" in values:
-        raise BadScenario(f"[{number}]: expected lengths of random inputs or an input of its own, received both")
+        raise BadScenario(f"[{number}]: expected lengths of random inputs or an input file, received both")
     if "golden" in values and values["golden"].is_dir() and "rows" in values:
-        raise BadScenario(f"[{number}]: expected no rows beside golden, a version directory whose requests have theirs")
+        raise BadScenario(f"[{number}]: expected no rows with a version directory in golden, which contains requests")
     if "golden" in values and ("input" in values or "lengths" in values):
-        raise BadScenario(f"[{number}]: expected no input and no lengths beside golden, which has inputs, too")
+        raise BadScenario(f"[{number}]: expected no input and no lengths with golden, which contains inputs")
     if "recorded" in values and (others := values.keys() & {"input", "lengths", "rows", "golden"}):
         raise BadScenario(f"[{number}]: expected recorded requests alone, received {', '.join(sorted(others))}, too")
     protocols = values.pop("protocol", ())
@@ -289,15 +289,15 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
 
 def _load_keys(folder: Path) -> dict[str, _Key]:
     return {
-        "users": _Key("a whole number from 1 on", _number(1, whole=True)),
-        "rate": _Key("requests a second: 500, 100,200,400 or 100..1000", _rate),
-        "trace": _Key("a file of instants", _path(folder)),
+        "users": _Key("an integer of at least 1", _number(1, whole=True)),
+        "rate": _Key("requests per second: 500, 100,200,400 or 100..1000", _rate),
+        "trace": _Key("a file of arrival times", _path(folder)),
         "speed": _Key("a number above 0", _number(0, above=True)),
         "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _one_of(*PROCESSES)),
-        "burst": _Key("a whole number from 2 on", _number(2, whole=True)),
+        "burst": _Key("an integer of at least 2", _number(2, whole=True)),
         "duration": _Key("a duration such as 30s or 2m", _duration()),
         "warm_up": _Key("a duration such as 5s, or 0", _duration(zero=True)),
-        "seed": _Key("a whole number from 0 on", _number(0, whole=True)),
+        "seed": _Key("an integer of at least 0", _number(0, whole=True)),
     }
 
 
@@ -308,7 +308,7 @@ def _load(folder: Path) -> Callable[[_Yaml], dict[str, _Yaml]]:
         values = _read(raw, _load_keys(folder), "")
         ways = [key for key in ("users", "rate", "trace") if key in values]
         if len(ways) > 1:
-            raise ValueError(f"give one of {' and '.join(ways)}")
+            raise ValueError(f"set one of {' and '.join(ways)}")
         return values
 
     return read

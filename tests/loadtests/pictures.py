@@ -21,14 +21,14 @@ from tests.support.saved_models import save_mlp
 IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/images"
 # Options of each command, and the heading of the last section in its image.
 PAGES: Final = {
-    "run": (["--rate", "50..200", "--duration", "20s", "--fail-if", "p99>100ms", "error_rate>1%"], "Where the time"),
-    "sweep": (["--users", "1,2,4,8,16"], "What more load does"),
-    "search": (["--slo", "p90<=120ms", "--duration", "15s", "--precision", "0.1", "--from", "16"], "Rates that were"),
-    "compare": (["--users", "1", "--duration", "6s", "--rounds", "4"], "The difference"),
-    "mlperf": (["--scenario", "server", "--latency", "60ms", "--target-qps", "100", "--quick"], "Latencies"),
+    "run": (["--rate", "50..200", "--duration", "20s", "--fail-if", "p99>100ms", "error_rate>1%"], "Time breakdown"),
+    "sweep": (["--users", "1,2,4,8,16"], "Latency by load"),
+    "search": (["--slo", "p90<=120ms", "--duration", "15s", "--precision", "0.1", "--from", "16"], "Trials by rate"),
+    "compare": (["--users", "1", "--duration", "6s", "--rounds", "4"], "Difference"),
+    "mlperf": (["--scenario", "server", "--latency", "60ms", "--target-qps", "100", "--quick"], "Latency"),
     "rollout": (["--to", "2", "--model_config_file", "models.config", "--rate", "100", "--rounds", "4",
                  "--duration", "6s", "--least-effect", "0.5", "--unclear", "note", "--soak", "40s", "--segments", "20",
-                 "--execute"], "The difference"),
+                 "--execute"], "Difference"),
 }  # fmt: skip
 _WIDTH: Final = 1100
 # Colours of an image. A page uses few, and antialiasing between them would double the file size.

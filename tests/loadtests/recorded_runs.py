@@ -43,6 +43,6 @@ def recorded_run(
     for number, due in enumerate(reversed(due_s.tolist()) if wrong else ()):
         recorder.record_check(lines[0], due, number < wrong)
         if number < wrong:
-            recorder.record(lines[0], due, due, "wrong answer")
+            recorder.record(lines[0], due, due, "wrong response")
     stopped = "" if seconds is None else "stopped early"
     return Measured(load, recorder, span_s, (0.2,), stopped, STARTED_AT)

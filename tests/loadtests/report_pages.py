@@ -197,8 +197,8 @@ def rollout(outcome: Ended, exit_code: int, steps: Sequence[Step], findings: Fin
         steps,
         {"canary": None, "stable": 3},
         [
-            Standing("canary", live if live == 4 else None, f"answers with version {live}"),
-            Standing("stable", live, f"cannot be asked ({HOSTILE})"),
+            Standing("canary", live if live == 4 else None, f"version {live}"),
+            Standing("stable", live, f"unknown ({HOSTILE})"),
         ],
         findings,
         STARTED_AT,
@@ -211,13 +211,19 @@ AGREEING = (Compared("", "probabilities", 3.1e-3, Allowed(0.02, 0.02, f"bfloat16
 def page_of_a_rollout() -> str:
     """Return the page of a rollout that fails only in the soak."""
     steps = [
-        Step("parity", StepState.PASSED, "32 of 32 answers agree", 0.0, 0.4),
-        Step("compare", StepState.PASSED, "it is the same; of the live one's: p50 1.000 (0.982 to 1.013)", 0.4, 130.0),
+        Step("parity", StepState.PASSED, "32 of 32 responses match", 0.0, 0.4),
+        Step(
+            "compare",
+            StepState.PASSED,
+            "the new version is the same; ratios to the live version: p50 1.000 (0.982 to 1.013)",
+            0.4,
+            130.0,
+        ),
         Step("label canary", StepState.DONE, "to version 4", 130.4, 0.1),
         Step("label stable", StepState.DONE, "from version 3 to 4", 130.5, 0.1),
         Step("soak", StepState.FAILED, f"drifting: server's memory; {HOSTILE}", 130.6, 300.0),
         Step("stable back", StepState.DONE, "to version 3", 430.6, 0.1),
-        Step("canary back", StepState.DONE, "is taken away", 430.7, 0.1),
+        Step("canary back", StepState.DONE, "removed", 430.7, 0.1),
     ]
     findings = Findings(Parity(AGREEING), comparison(1.0), soak())
     return page(rollout_report(rollout(Ended.MOVED_BACK, 99, steps, findings), [], SETTINGS))
@@ -225,15 +231,15 @@ def page_of_a_rollout() -> str:
 
 def page_of_a_plan() -> str:
     steps = [
-        Step("parity", StepState.PASSED, "32 of 32 answers agree", 0.0, 0.4),
-        Step("compare", StepState.PLANNED, "both under load in turn, 6 rounds of 10 s each", 0.4, 0.0),
+        Step("parity", StepState.PASSED, "32 of 32 responses match", 0.0, 0.4),
+        Step("compare", StepState.PLANNED, "load both versions in turn, 6 rounds of 10 s each", 0.4, 0.0),
         Step("label canary", StepState.PLANNED, "to version 4", 0.4, 0.0),
     ]
     return page(rollout_report(rollout(Ended.PLANNED, 0, steps, Findings(Parity(AGREEING))), [], SETTINGS))
 
 
 def page_of_a_refusal() -> str:
-    steps = [Step("parity", StepState.FAILED, "30 of 32 answers differ", 0.0, 0.4)]
+    steps = [Step("parity", StepState.FAILED, "30 of 32 responses differ", 0.0, 0.4)]
     parity = Parity((*AGREEING[:2], *(Compared(f"request {number}: {HOSTILE}") for number in range(2, 32))))
     return page(rollout_report(rollout(Ended.REFUSED, 99, steps, Findings(parity)), [], SETTINGS))
 

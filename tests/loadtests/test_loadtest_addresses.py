@@ -86,12 +86,12 @@ def test_an_address_that_is_given_goes_before_the_variable(
         (
             "host:9000",
             "rest",
-            f"{ADDRESS_VARIABLE}=host:9000 is a grpc address, and the command needs rest: give --rest URL$",
+            f"{ADDRESS_VARIABLE}=host:9000 is a grpc address, but the command needs rest. Set --rest URL.$",
         ),
-        ("host:9000", "both", "the command needs both: give --rest URL and --grpc$"),
-        ("http://host", "grpc", "is a rest address, and the command needs grpc: give --grpc HOST:PORT$"),
+        ("host:9000", "both", "the command needs both. Set --rest URL and --grpc.$"),
+        ("http://host", "grpc", "is a rest address, but the command needs grpc. Set --grpc HOST:PORT.$"),
         ("http://", None, ADDRESS_VARIABLE),
-        ("http://user:word@host", None, "give user and password with --header"),
+        ("http://user:word@host", None, "cannot contain a user and password. Send them with --header"),
     ],
 )
 def test_a_variable_that_does_not_do_is_a_usage_error(

@@ -18,7 +18,7 @@ COMMAND = [
     "from tpuserve_loadtests.cli import main; main()",
 ]
 OPTIONS = ["--timeout", "10m", "--warm-up", "0", "--generator-limit", "note", "--json"]
-HINT = "Ctrl-C again ends that"
+HINT = "Press Ctrl-C again"
 
 
 def press_twice(process: "subprocess.Popen[str]", server: Doubling, in_flight: int) -> None:
@@ -41,7 +41,7 @@ def started(stack: ExitStack, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_reported() -> None:
-    unwaited = "requests in flight were not waited for"
+    unwaited = "requests in flight were abandoned"
     # Run all cases at once, each with a server, because their start takes most of the time. The number is a minimum.
     cases = [
         (["run", "--users", "3"], 3, ["stopped early", f"3 {unwaited}"]),
@@ -92,7 +92,7 @@ def test_before_there_is_a_load_it_just_ends_the_program() -> None:
         options = ["--grpc", server.grpc_address, "--remote", "1", "--listen", "127.0.0.1:0"]
         process = started(stack, "run", MODEL, *options)
         assert process.stderr is not None
-        assert "Waiting for 1 of" in process.stderr.readline()
+        assert "Waiting for remote workers (1)" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (1, "")

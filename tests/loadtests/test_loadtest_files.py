@@ -204,9 +204,9 @@ def test_a_run_writes_what_it_was_asked_for(server: Doubling, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["run", MODEL, "--csv", "nowhere/run.csv"], "there is no folder nowhere"),
-        (["run", MODEL, "--hdr", "."], ". is a folder"),
-        (["sweep", MODEL, "--hdr", "sweep.hgrm"], "here are several"),
+        (["run", MODEL, "--csv", "nowhere/run.csv"], "Directory nowhere does not exist"),
+        (["run", MODEL, "--hdr", "."], ". is a directory"),
+        (["sweep", MODEL, "--hdr", "sweep.hgrm"], "the command has several"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_any_load(
@@ -222,4 +222,4 @@ def test_a_disk_that_is_full_is_told_after_the_table(server: Doubling) -> None:
     run = loadtest(server, "run", MODEL, "--users", "1", "--duration", "300ms", "--warm-up", "0", "--csv", "/dev/full")
     assert run.returncode == 1
     assert "total" in run.stdout
-    assert "/dev/full could not be written: No space left on device" in run.stderr
+    assert "Cannot write /dev/full: No space left on device" in run.stderr

@@ -71,9 +71,9 @@ def test_integers_and_texts_must_be_the_same() -> None:
 
 
 def test_other_outputs_shapes_and_dtypes_are_told() -> None:
-    assert words({}, floats(1.0)) == "y is missing; the answer has []"
+    assert words({}, floats(1.0)) == "y is missing; the response has []"
     assert words(floats(1.0, 2.0), floats(1.0)) == "y has shape [1, 2] instead of [1, 1]"
-    assert words({"y": np.array([[1.0]])}, floats(1.0)) == "y holds float64 instead of float32"
+    assert words({"y": np.array([[1.0]])}, floats(1.0)) == "y has dtype float64 instead of float32"
 
 
 def golden_of(*rows: dict[str, Array]) -> tuple[bytes, ...]:
@@ -104,8 +104,8 @@ def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: str) -> 
         checks.check(line, turn, body(protocol, floats(1.0 + turn % 2 + 1e-6)))
     with pytest.raises(
         WrongAnswer,
-        match=r"^wrong answer: output 'y' differs by 1 at row 0; allowed 0.00011 "
-        r"\(float32, without a manifest; .*/--rtol\); it is anoth",
+        match=r"^wrong response: output 'y' differs by 1 at row 0; allowed 0.00011 "
+        r"\(float32, without a manifest; .*/--rtol\); it match",
     ):
         checks.check(line, 2, body(protocol, floats(2.0)))
     with pytest.raises(
@@ -163,28 +163,28 @@ def test_golden_rows_come_from_npz_and_json(tmp_path: Path) -> None:
 def test_one_array_is_no_golden_file_whatever_its_name(tmp_path: Path) -> None:
     with (tmp_path / "g.npz").open("wb") as file:
         np.save(file, np.ones(3))
-    with pytest.raises(BadInput, match="inputs and outputs are expected"):
+    with pytest.raises(BadInput, match="expected inputs and outputs by name"):
         GoldenRows.read(tmp_path / "g.npz", SIGNATURE)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("g.csv", "1,2", "are read from .npz and .json"),
+        ("g.csv", "1,2", "is not a file of golden responses"),
         ("g.json", "[1", "Expecting"),
         ("g.json", json.dumps({"inputs": X}), '"inputs" and "outputs"'),
         (
             "g.json",
             json.dumps({"inputs": X, "outputs": {"x": X}}),
-            "outputs: the model has ['label', 'x']; the file has ['x']",
+            "outputs: expected ['label', 'x'] as in the model, received ['x']",
         ),
         ("g.json", json.dumps({"inputs": X[:1], "outputs": {"x": X, "label": ["a", "b"]}}), "same number of rows"),
         (
             "g.json",
             json.dumps({"inputs": X, "outputs": {"x": [[1], [2]], "label": ["a", "b"]}}),
-            "outputs: x: the model has",
+            "outputs: x: expected",
         ),
-        ("g.npz", "PK\x03\x04", "cut short"),
+        ("g.npz", "PK\x03\x04", "truncated"),
     ],
 )
 def test_a_file_that_is_not_golden_says_what_is_missing(
@@ -244,7 +244,7 @@ def test_right_answers_are_compared_and_none_is_wrong(server: Erring) -> None:
     assert report["total"]["checked"] == report["total"]["requests"] == 200
     # The command first sends each different request once over each protocol.
     assert len(server.rows) == report["total"]["requests"] + 2 * 32
-    assert "Recording 64 golden answers, one at a time" in run.stderr
+    assert "Recording 64 golden responses, one at a time" in run.stderr
     assert not any("golden" in note for note in report["notes"])
 
 
@@ -259,8 +259,8 @@ def test_answers_given_back_to_the_wrong_user_are_found(server: Erring, tmp_path
     assert 0.05 < report["wrong_rate"] <= 0.11
     assert total["failures"] == total["wrong"] == sum(error["count"] for error in report["errors"])
     messages = [error["message"] for error in report["errors"]]
-    assert all(message.startswith("wrong answer: output 'y' differs by ") for message in messages)
-    assert all(message.endswith("; it is another request's answer") for message in messages)
+    assert all(message.startswith("wrong response: output 'y' differs by ") for message in messages)
+    assert all(message.endswith("; it matches the response of another request") for message in messages)
     assert {error["protocol"] for error in report["errors"]} == {"grpc", "rest"}
     assert '<testcase classname="loadtest" name="answers are right">' in junit.read_text()
     assert '<testcase classname="loadtest" name="requests are answered" />' in junit.read_text()
@@ -273,8 +273,8 @@ def test_one_in_a_hundred_that_is_off_fails_its_own_gate_and_no_other(server: Er
     assert run.returncode == 99, run.stdout
     assert "wrong_rate>0.1%: failed" in run.stdout
     assert "error_rate>50%: passed" in run.stdout
-    assert "wrong answer: output 'y' differs by 0.3 at row 0; allowed" in run.stdout
-    assert "answers that were compared with golden ones were wrong" in run.stdout
+    assert "wrong response: output 'y' differs by 0.3 at row 0; allowed" in run.stdout
+    assert "responses compared with golden responses were wrong" in run.stdout
 
 
 def test_a_share_of_answers_is_compared_by_several_processes(server: Erring) -> None:
@@ -302,17 +302,17 @@ def test_requests_that_are_alike_are_a_note(server: Erring, tmp_path: Path) -> N
     np.savez(tmp_path / "same.npz", x=np.ones((3, 4), np.float32))
     run = loadtest(server, "--golden", "record", "--input", str(tmp_path / "same.npz"))
     assert run.returncode == 0
-    assert "note: grpc: every request has the same golden answer" in run.stdout
+    assert "note: grpc: all requests have the same golden response" in run.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--fail-if", "wrong>0"), "wrong>0 needs right answers to compare with: give --golden"),
-        (("--check-share", "0.5"), "--check-share needs right answers"),
+        (("--fail-if", "wrong>0"), "wrong>0 needs golden responses. Set --golden"),
+        (("--check-share", "0.5"), "--check-share needs golden responses"),
         (("--golden", "record", "--check-share", "0"), "0.0 is not in the range"),
         (("--golden", "nowhere.npz"), "does not exist"),
-        (("--golden", "record", "--fail-if", "wrong>5ms"), "wrong takes no unit"),
+        (("--golden", "record", "--fail-if", "wrong>5ms"), "wrong needs no unit"),
     ],
 )
 def test_what_cannot_be_compared_is_exit_code_2(server: Erring, arguments: tuple[str, ...], complaint: str) -> None:
@@ -326,6 +326,6 @@ def test_a_request_that_fails_alone_ends_it_before_the_load(server: Erring) -> N
     server.garbled = True
     run = loadtest(server, "--golden", "record")
     assert run.returncode == 1
-    assert "Error: golden answers cannot be recorded: grpc, request 1 of 32: " in run.stderr
+    assert "Error: Cannot record golden responses: grpc, request 1 of 32: " in run.stderr
     assert "Traceback" not in run.stderr
     assert len(server.rows) == 1

@@ -45,7 +45,7 @@ def test_requests_have_the_answers_that_were_recorded_beside_them(tmp_path: Path
     answers = GoldenAnswers([request.golden for request in requests], Tolerance())
     assert [answers.outputs(number)["y"].tolist() for number in range(2)] == [[[2.0] * 4], [[6.0] * 4] * 2]
     assert [request.rows for request in requests] == [1, 2]
-    assert recording.notes == (f"{version}: 1 recorded requests without an answer are not sent",)
+    assert recording.notes == (f"{version}: skipped 1 recorded requests without a response",)
 
 
 def test_a_recording_that_is_played_again_is_held_against_nothing(tmp_path: Path) -> None:
@@ -55,22 +55,24 @@ def test_a_recording_that_is_played_again_is_held_against_nothing(tmp_path: Path
 
 def test_answers_of_other_outputs_are_refused_before_the_load(tmp_path: Path) -> None:
     recording = read_golden_version(version_with(tmp_path, answered(1, output="z")))
-    with pytest.raises(BadInput, match=r"request 1: the model's outputs are \['y'\]; its answer has \['z'\]"):
+    with pytest.raises(
+        BadInput, match=r"request 1: the model's outputs are \['y'\]; the recorded response has \['z'\]"
+    ):
         list(recorded_requests(recording, SIGNATURE))
 
 
 def test_requests_alone_are_told_with_what_to_do(tmp_path: Path) -> None:
     version = version_with(tmp_path, predict_entry(numbered(1)))
-    with pytest.raises(BadRecording, match="its 1 recorded requests have no answers beside them") as refused:
+    with pytest.raises(BadRecording, match="The 1 recorded requests have no responses") as refused:
         read_golden_version(version)
     assert f"--golden record --recorded {version / WARMUP_FILE} --users 32" in str(refused.value)
 
 
 def test_a_folder_of_versions_is_told_from_a_version(tmp_path: Path) -> None:
     shutil.copytree(version_with(tmp_path, answered(1)), tmp_path / "10")
-    with pytest.raises(BadRecording, match=f"give one of its versions, such as {tmp_path / '10'}"):
+    with pytest.raises(BadRecording, match=f"Set one of its versions, such as {tmp_path / '10'}"):
         read_golden_version(tmp_path)
-    with pytest.raises(BadRecording, match="give a version directory that has them"):
+    with pytest.raises(BadRecording, match="Set a version directory with recorded requests"):
         read_golden_version(tmp_path / "8" / "assets.extra")
 
 
@@ -96,7 +98,7 @@ def test_a_server_that_answers_otherwise_than_the_version_is_wrong(tmp_path: Pat
     assert run.returncode == 99, run.stderr
     report = json.loads(run.stdout)
     assert {error["message"] for error in report["errors"]} == {
-        "wrong answer: output 'y' differs by 10 at row 0; allowed 0.00201 "
+        "wrong response: output 'y' differs by 10 at row 0; allowed 0.00201 "
         "(float32, without a manifest; change with --atol/--rtol)"
     }
     assert report["total"]["wrong"] < report["total"]["checked"]
@@ -105,9 +107,9 @@ def test_a_server_that_answers_otherwise_than_the_version_is_wrong(tmp_path: Pat
 @pytest.mark.parametrize(
     ("golden", "options", "complaint"),
     [
-        ("gs://models/digits/8", (), "copy the version directory here"),
-        ("{version}", ("--rows", "4"), "has requests as they were made: --rows does not go with it"),
-        ("{version}/..", (), "give one of its versions"),
+        ("gs://models/digits/8", (), "Copy the version directory"),
+        ("{version}", ("--rows", "4"), "contains complete requests. Omit --rows."),
+        ("{version}/..", (), "Set one of its versions"),
     ],
 )
 def test_what_is_no_golden_version_is_exit_code_2(

@@ -54,13 +54,13 @@ def test_thresholds_are_read(text: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("p99", "is no threshold"),
-        ("p100>1ms", "is no threshold"),
-        ("speed>1", "is no threshold"),
-        ("p99>20", "p99 takes us or ms or s"),
-        ("rate<5ms", "rate takes no unit or /s"),
-        ("error_rate>1s", "error_rate takes no unit or %"),
-        ("p99=20ms", "is no threshold"),
+        ("p99", "is not a threshold"),
+        ("p100>1ms", "is not a threshold"),
+        ("speed>1", "is not a threshold"),
+        ("p99>20", "p99 needs us or ms or s"),
+        ("rate<5ms", "rate needs no unit or /s"),
+        ("error_rate>1s", "error_rate needs no unit or %"),
+        ("p99=20ms", "is not a threshold"),
     ],
 )
 def test_what_is_no_threshold_is_refused_with_what_one_is(text: str, complaint: str) -> None:
@@ -77,7 +77,7 @@ def test_gates_fail_if_they_are_true() -> None:
 
 def test_a_gate_without_a_figure_fails() -> None:
     results = gate_results(gates("p99>20ms", "rate<0"), measured(failures=3))
-    assert [str(result) for result in results] == ["p99>20ms: failed, no answers", "rate<0: passed, 0.0/s"]
+    assert [str(result) for result in results] == ["p99>20ms: failed, no responses", "rate<0: passed, 0.0/s"]
 
 
 def test_failures_are_judged_by_a_gate_on_them_where_there_is_one() -> None:
@@ -93,7 +93,7 @@ def test_a_generator_at_its_limit_is_told_before_gates() -> None:
     busy = measured(30.0, cores=0.95)
     report = judge_run(busy, model="m", rows=1, gates=gates("p99>20ms"))
     assert report.exit_code == EXIT_GENERATOR
-    assert "0.95 cores" in report.notes[0]
+    assert "0.95 of one core" in report.notes[0]
     assert judge_run(busy, model="m", rows=1, gates=gates("p99>20ms"), strict=False).exit_code == EXIT_GATE
 
 
@@ -104,7 +104,7 @@ def test_a_generator_that_sends_late_or_drops_is_not_trusted() -> None:
         tolerable.recorder.record_lag(2.0, 0.0009)
     dropping.recorder.dropped = 3
     (limit,) = judge_generator(late).limits
-    assert limit.startswith("1 % of requests were sent more than 4.0 ms late, though it used only 0.20 cores")
+    assert limit.startswith("1 % of requests were sent more than 4.0 ms late, although it used only 0.20 cores")
     assert judge_generator(tolerable).trusted
     assert judge_generator(dropping).limits == ("3 arrivals were dropped",)
 
@@ -130,7 +130,7 @@ def test_an_open_run_is_hopeless_once_too_many_are_late() -> None:
     hopeless = Hopeless(found, OPEN)
     assert limits_us(found) == pytest.approx((20_020.0,))
     assert hopeless.why(0.1, Counts(500, 0, (11,))) == ""
-    assert hopeless.why(0.1, Counts(500, 0, (12,))) == "stopped early: p99>20ms whatever comes, after 12 late answers"
+    assert hopeless.why(0.1, Counts(500, 0, (12,))) == "stopped early: p99>20ms is certain after 12 late responses"
 
 
 def test_failures_make_a_run_hopeless() -> None:
@@ -142,7 +142,7 @@ def test_failures_make_a_run_hopeless() -> None:
 def test_a_part_of_a_load_is_hopeless_for_what_came_before_it() -> None:
     further = Hopeless(gates("p99>20ms"), OPEN).further(5, Counts(500, 0, (6,)))
     assert further(0.1, Counts(10, 0, (5,))) == ""
-    assert further(0.1, Counts(10, 0, (6,))) == "stopped early: p99>20ms whatever comes, after 12 late answers"
+    assert further(0.1, Counts(10, 0, (6,))) == "stopped early: p99>20ms is certain after 12 late responses"
     # The last part has just sent its first requests, so most of the load is over.
     last = Hopeless(gates("p90>20ms"), CLOSED).further(CLOSED.total_s - 1, Counts(1000, 0, (250,)))
     assert last(0.1, Counts(10, 0, (0,))) != ""

@@ -76,7 +76,7 @@ def test_a_figure_of_b_that_is_worse_is_a_case_that_failed() -> None:
     cases = {case.name: case for case in report.cases}
     assert report.exit_code == EXIT_GATE
     assert "p50 of B is not worse" in failed(report.cases)
-    assert cases["p50 of B is not worse"].problem.startswith("p50 of B is worse: 5.92 ms, A 3.97 ms; 1.492 of it (")
+    assert cases["p50 of B is not worse"].problem.startswith("p50 of B is worse: A 3.97 ms, B 5.92 ms, ratio 1.492 (")
     assert not cases["rate of B is not worse"].problem
     assert list(cases) == [
         "there are enough rounds",
@@ -152,7 +152,7 @@ def test_a_search_that_finds_no_rate_for_mlperf_fails_in_what_ended_it() -> None
 
     none = of(Found(None, ceiling))
     assert failed(none) == ["Server is VALID"]
-    assert none[-1].problem == "INVALID: No rate holds: not even 120.0/s did (why)."
+    assert none[-1].problem == "INVALID: No rate holds. The lowest was 120.0/s (why)."
     assert failed(of(None, "interrupted", EXIT_FAILED)) == ["it runs to its end"]
     assert failed(of(None, "late", EXIT_GENERATOR)) == ["the load generator is not the limit"]
 

@@ -60,9 +60,9 @@ def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling, t
     assert unsatisfied(report) == ["Min duration satisfied"]
     assert report["metric"] == pytest.approx(200, rel=0.5)  # lower if the machine is busy
     page = (tmp_path / "server.html").read_text()
-    assert "too short for the rules; all else is kept" in page
-    assert "p99 of 5000 ms at most" in page
-    assert "Rates that were tried" not in page
+    assert "too short for the rules; all other rules are kept" in page
+    assert "p99 of at most 5000 ms" in page
+    assert "Trials by rate" not in page
     assert report["search"] is None
 
 
@@ -74,13 +74,13 @@ def test_a_latency_that_no_rate_keeps_is_told(tmp_path: Path) -> None:
     assert code == 99, (report, errors)
     assert report["result"] is None
     assert report["search"]["rate_per_s"] is None
-    assert "No rate holds: even a user alone" in errors
+    assert "No rate holds. A single user already misses" in errors
     suite = ElementTree.parse(tmp_path / "server.xml").getroot()
     assert [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None] == [
         "Server is VALID"
     ]
     page = (tmp_path / "server.html").read_text()
-    assert "No rate holds: even a user alone" in page
+    assert "No rate holds. A single user already misses" in page
     assert "not verified by MLCommons" in page
 
 
@@ -89,12 +89,14 @@ def test_the_summary_is_laid_out_as_loadgens(server: Doubling, tmp_path: Path) -
     done = mlperf("--grpc", server.grpc_address, *BUSY_IS_FINE, *options)
     assert done.returncode == 99, done.stderr
     lines = done.stdout.splitlines()
-    assert "By MLPerf Inference's rules. No submission, and not verified by MLCommons Association." in lines
+    assert "Result by MLPerf Inference's rules. Not a submission, and not verified by MLCommons Association." in lines
     assert "Scenario : SingleStream" in lines
     assert "Result is : INVALID" in lines
     assert "  Min duration satisfied : NO (1.0 s of 600 s)" in lines
     assert any(line.startswith("Early stopping 90th percentile estimate (ns) : ") for line in lines)
-    assert any(line.startswith("  note: where the time went is not known: give --server-metrics") for line in lines)
+    assert any(
+        line.startswith("  note: the time breakdown needs the server's metrics; set --server-metrics") for line in lines
+    )
     suite = ElementTree.parse(tmp_path / "mlperf.xml").getroot()
     assert suite.get("name") == f"loadtest mlperf {MODEL}"
     verdict = suite.find("testcase[@name='SingleStream is VALID']/failure")
@@ -107,12 +109,12 @@ def test_the_summary_is_laid_out_as_loadgens(server: Doubling, tmp_path: Path) -
     ("arguments", "complaint"),
     [
         (["--scenario", "server"], "needs --latency"),
-        (["--scenario", "offline", "--target-qps", "5"], "--target-qps is for --scenario server"),
-        (["--scenario", "single-stream", "--users", "5"], "--users is for --scenario offline"),
+        (["--scenario", "offline", "--target-qps", "5"], "--target-qps applies only to --scenario server"),
+        (["--scenario", "single-stream", "--users", "5"], "--users applies only to --scenario offline"),
         (["--scenario", "multi-stream", "--rows", "4"], "has 8 samples"),
-        (["--scenario", "single-stream", "--quick", "--duration", "5"], "give one of them"),
-        (["--scenario", "single-stream", "--protocol", "both"], "one protocol is measured at a time"),
-        (["--scenario", "single-stream", "--html", "nowhere/page.html"], "there is no folder nowhere"),
+        (["--scenario", "single-stream", "--quick", "--duration", "5"], "exclude each other"),
+        (["--scenario", "single-stream", "--protocol", "both"], "measures one protocol"),
+        (["--scenario", "single-stream", "--html", "nowhere/page.html"], "Directory nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(arguments: list[str], complaint: str) -> None:

@@ -117,7 +117,7 @@ def test_a_warm_up_file_has_no_times(tmp_path: Path) -> None:
     recording = Recording.read([write_log(tmp_path / "tf_serving_warmup_requests", [predict_entry({}, model="")] * 3)])
     assert recording.instants() is None
     assert len(recording.of_model("any").logged) == 3
-    with pytest.raises(BadRecording, match=r"tf_serving_warmup_requests has no times .* --rate or --users"):
+    with pytest.raises(BadRecording, match=r"tf_serving_warmup_requests has no request times.* --rate or --users"):
         merged_timeline([(recording, 1)])
 
 
@@ -130,7 +130,7 @@ def test_a_log_that_is_being_written_is_read_to_its_last_whole_record(tmp_path: 
         recording = Recording.read([path])
         assert len(recording.logged) == 2
         assert recording.notes == (
-            f"{name} ends within a record, which is left out: it is being written, or was cut short",
+            f"{name}: skipped an incomplete record at the end; the file is truncated, or still being written",
         )
 
 
@@ -145,27 +145,30 @@ def test_what_is_not_sent_is_said(tmp_path: Path) -> None:
     kept = recording.of_model("doubling").of_signature("serving_default", "serving_default")
     assert len(kept.logged) == 1
     assert kept.notes == (
-        "log.jsonl: 1 records of other kinds than predict are not sent",
-        "log.jsonl: 1 requests for other models than doubling are not sent",
-        "log.jsonl: 1 requests of other signatures than serving_default are not sent",
+        "log.jsonl: skipped 1 records of other kinds than predict",
+        "log.jsonl: skipped 1 requests for other models than doubling",
+        "log.jsonl: skipped 1 requests for other signatures than serving_default",
     )
 
 
 def test_recordings_of_another_model_or_signature_are_refused(tmp_path: Path) -> None:
     recording = Recording.read([write_log(tmp_path / "log.jsonl", [predict_entry({}, START_S)])])
-    with pytest.raises(BadRecording, match=r"requests for doubling, and none for digits; .* --recorded-model"):
+    with pytest.raises(BadRecording, match=r"requests for doubling, but none for digits\. .* --recorded-model"):
         recording.of_model("digits")
-    with pytest.raises(BadRecording, match="requests of serving_default, and none of embed"):
+    with pytest.raises(BadRecording, match="requests for serving_default, but none for embed"):
         recording.of_signature("embed", "serving_default")
 
 
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        (TensorSpec("x", np.dtype(np.float32), (None, 5)), r"request 1: .*x: float32\[\?, 5\]; it has float32\[1, 4\]"),
-        (TensorSpec("x", np.dtype(np.float32), (4,)), r"it has float32\[1, 4\]"),
-        (TensorSpec("x", np.dtype(np.int32), (None, 4)), r"int32\[\?, 4\]; it has float32"),
-        (TensorSpec("z", np.dtype(np.float32), (None, 4)), r"inputs are \['z'\]; it has \['x'\]"),
+        (
+            TensorSpec("x", np.dtype(np.float32), (None, 5)),
+            r"request 1: .*x: float32\[\?, 5\]; the recorded request has float32\[1, 4\]",
+        ),
+        (TensorSpec("x", np.dtype(np.float32), (4,)), r"request has float32\[1, 4\]"),
+        (TensorSpec("x", np.dtype(np.int32), (None, 4)), r"int32\[\?, 4\]; the recorded request has float32"),
+        (TensorSpec("z", np.dtype(np.float32), (None, 4)), r"inputs are \['z'\]; the recorded request has \['x'\]"),
     ],
 )
 def test_requests_that_do_not_fit_the_model_are_refused(tmp_path: Path, spec: TensorSpec, complaint: str) -> None:
@@ -177,12 +180,12 @@ def test_requests_that_do_not_fit_the_model_are_refused(tmp_path: Path, spec: Te
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "there is no predict request in it"),
+        (b"", "contains no predict request"),
         (b"a text that is long enough to have a length\n", "record 1: a length does not have its checksum"),
-        (b'{"predict_log": \n', "record 1: a line is no PredictionLog"),
-        (b'{"predict_log": {"request": {"inputs": {"x": {"dtype": "DT_ODD"}}}}}\n', "record 1: .*a tensor of DT_ODD"),
-        (b'{"log_metadata": {}}\n', "there is no predict request in it"),
-        (b"{}\n[1]\n", "record 2: a line is no PredictionLog"),
+        (b'{"predict_log": \n', "record 1: a line is not a PredictionLog"),
+        (b'{"predict_log": {"request": {"inputs": {"x": {"dtype": "DT_ODD"}}}}}\n', "record 1: .*unknown dtype DT_ODD"),
+        (b'{"log_metadata": {}}\n', "contains no predict request"),
+        (b"{}\n[1]\n", "record 2: a line is not a PredictionLog"),
     ],
 )
 def test_files_that_are_no_recordings_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:

@@ -49,7 +49,9 @@ def test_recorded_requests_come_as_they_did_and_faster_if_that_is_asked(server: 
     assert report["elapsed_s"] == pytest.approx(4.5 / 5)
     assert report["rows_per_request"] == 5.5
     (sample,) = [note for note in report["notes"] if "sample" in note]
-    assert sample.startswith("requests.jsonl is a sample of 10 %: at speed 5 its requests come at 0.5 of the real rate")
+    assert sample.startswith(
+        "requests.jsonl is a sample of 10 %: with --speed 5, requests arrive at 0.5 of the real rate"
+    )
     assert "--speed 10" in sample
 
 
@@ -88,18 +90,28 @@ def test_a_scenario_merges_recordings_and_models_without_one_need_a_rate(server:
             "warm",
             [predict_entry(numbered(1))] * 2,
             [],
-            "warm has no times of its requests: say how they come, with --rate",
+            "warm has no request times. Set the load with --rate",
         ),
         (
             "other.jsonl",
             [predict_entry(numbered(1), START_S, model="other")] * 2,
             [],
-            "and none for doubling; say whose",
+            "but none for doubling. Select the model",
         ),
-        ("log.jsonl", [predict_entry({}, START_S)] * 2, [], "request 1: the model's inputs are ['x']; it has []"),
-        ("log.jsonl", [predict_entry(numbered(1), START_S)], [], "has one request: say how it comes"),
-        ("log.jsonl", [predict_entry(numbered(1), START_S)] * 2, ["--rows", "3"], "--recorded has requests of its own"),
-        ("empty", [], [], "there is no predict request in it"),
+        (
+            "log.jsonl",
+            [predict_entry({}, START_S)] * 2,
+            [],
+            "request 1: the model's inputs are ['x']; the recorded request has []",
+        ),
+        ("log.jsonl", [predict_entry(numbered(1), START_S)], [], "has only one request. Set the load"),
+        (
+            "log.jsonl",
+            [predict_entry(numbered(1), START_S)] * 2,
+            ["--rows", "3"],
+            "--recorded contains complete requests",
+        ),
+        ("empty", [], [], "contains no predict request"),
     ],
 )
 def test_recordings_that_cannot_be_sent_are_exit_code_2_before_any_load(

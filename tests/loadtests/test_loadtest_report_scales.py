@@ -47,5 +47,5 @@ def test_latencies_far_apart_get_a_logarithmic_axis(values: list[float], kind: t
 
 def test_numbers_have_three_digits_that_matter() -> None:
     assert [three_digits(value) for value in (0, 0.4123, 3.5, 47.13, 1234.5)] == ["0", "0.412", "3.50", "47.1", "1,234"]
-    assert milliseconds(None) == "no answers"
+    assert milliseconds(None) == "no responses"
     assert [seconds(value) for value in (10, 119, 120, 9000)] == ["10 s", "119 s", "2 min", "2.5 h"]

@@ -116,7 +116,7 @@ def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: st
         run = loadtest(MODEL, option, address)
     assert run.returncode == 3
     assert run.stdout == ""
-    assert f"{address} cannot be reached" in run.stderr
+    assert f"Cannot reach {address}" in run.stderr
     assert "Traceback" not in run.stderr
 
 
@@ -126,15 +126,15 @@ def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: st
         (["nothing"], "Servable not found for request: Latest(nothing)"),
         ([MODEL, "--signature", "none"], 'no signature "none"'),
         ([MODEL, "--duration", "soon"], "is not a duration"),
-        ([MODEL, "--input", __file__], "files are understood"),
-        ([MODEL, "--protocol", "both", "--users", "1"], "cannot be shared"),
-        ([MODEL, "--rest", "localhost:8501"], "is no rest address"),
-        ([MODEL, "--rate", "fast"], "is no rate"),
-        ([MODEL, "--rate", "5", "--users", "2"], "give one of them"),
+        ([MODEL, "--input", __file__], "is not a file of inputs"),
+        ([MODEL, "--protocol", "both", "--users", "1"], "is too low for 2 protocols"),
+        ([MODEL, "--rest", "localhost:8501"], "is not a rest address"),
+        ([MODEL, "--rate", "fast"], "is not a rate"),
+        ([MODEL, "--rate", "5", "--users", "2"], "exclude each other"),
         ([MODEL, "--fail-if", "p99>20ms", "rate=5"], "unexpected extra argument"),
-        ([MODEL, "--fail-if", "p99>20"], "p99 takes us or ms or s"),
-        ([MODEL, "--trace", __file__], "one instant in seconds"),
-        ([MODEL, "--junit", "nowhere/load.xml"], "there is no folder nowhere"),
+        ([MODEL, "--fail-if", "p99>20"], "p99 needs us or ms or s"),
+        ([MODEL, "--trace", __file__], "one arrival time in seconds"),
+        ([MODEL, "--junit", "nowhere/load.xml"], "Directory nowhere does not exist"),
         ([MODEL, "--label", "canary", "--version", "3"], "at most one can be"),
     ],
 )

@@ -95,7 +95,7 @@ def test_a_scenario_holds_models_and_what_else_the_command_line_says(folder: Pat
     [
         ("", "the file: expected keys and values, received nothing"),
         ("[1, 2]", r"the file: expected keys and values, received \[1, 2\]"),
-        ("a: [", "is no YAML"),
+        ("a: [", "not valid YAML"),
         ("load: {}", "models: expected a list of models, received nothing"),
         ("models: []", r"models: expected a list of models, received \[\]"),
         ("models: [digits]", r"models\[0\]: expected keys and values, received 'digits'"),
@@ -107,18 +107,18 @@ def test_a_scenario_holds_models_and_what_else_the_command_line_says(folder: Pat
         ("models: [{model: m, rows: 1-4}]", r"rows: expected a number or a distribution.*received '1-4'"),
         ("models: [{model: m, rows: {one: 1}}]", "rows: expected a number or a distribution"),
         ("models: [{model: m, rows: {0: 1}}]", "rows: expected a number or a distribution"),
-        ("models: [{model: m, rows: {}}]", "leaves nothing to draw"),
+        ("models: [{model: m, rows: {}}]", "has no valid values"),
         ("models: [{model: m, lengths: [4]}]", r"lengths: expected .* or one for each input, received \[4\]"),
         ("models: [{model: m, protocol: http}]", "protocol: expected grpc, rest or both, received 'http'"),
         ("models: [{model: m, version: 1, label: a}]", r"models\[0\]: expected a version or a label, received both"),
-        ("models: [{model: m, input: no.npz}]", "input: expected an .npz, .npy or .json file.*there is no file"),
-        ("models: [{model: m, model: n}]", "the key 'model' is there twice"),
+        ("models: [{model: m, input: no.npz}]", "input: expected an .npz, .npy or .json file.*does not exist"),
+        ("models: [{model: m, model: n}]", "duplicate key 'model'"),
         ("models: [{model: m}]\nload: 5", "load: expected keys and values, received 5"),
-        ("models: [{model: m}]\nload: {users: 1.5}", r"load\.users: expected a whole number from 1 on, received 1\.5"),
-        ("models: [{model: m}]\nload: {rate: fast}", r"load\.rate: expected requests a second.*received 'fast'"),
+        ("models: [{model: m}]\nload: {users: 1.5}", r"load\.users: expected an integer of at least 1, received 1\.5"),
+        ("models: [{model: m}]\nload: {rate: fast}", r"load\.rate: expected requests per second.*received 'fast'"),
         ("models: [{model: m}]\nload: {duration: soon}", r"load\.duration: expected a duration such as 30s or 2m"),
-        ("models: [{model: m}]\nload: {users: 4, rate: 5}", "load: expected .*give one of users and rate"),
-        ("models: [{model: m}]\nfail_if: [p99>20]", "fail_if: expected gates such as .*received .*p99 takes us or ms"),
+        ("models: [{model: m}]\nload: {users: 4, rate: 5}", "load: expected .*set one of users and rate"),
+        ("models: [{model: m}]\nfail_if: [p99>20]", "fail_if: expected gates such as .*received .*p99 needs us or ms"),
         ("models: [{model: m}]\nslo: 5", "slo: expected objectives"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_models_golden_answers_may_be_a_versions(folder: Path) -> None:
     (folder / "8").mkdir()
     (part,) = read_scenario(written(folder, "models: [{model: m, golden: '8'}]")).parts
     assert part.golden == folder / "8"
-    with pytest.raises(BadScenario, match=r"\[0\]: expected no rows beside golden, a version directory"):
+    with pytest.raises(BadScenario, match=r"\[0\]: expected no rows with a version directory"):
         read_scenario(written(folder, "models: [{model: m, golden: './8', rows: 4}]"))
     with pytest.raises(BadScenario, match=r"models\[0\]\.golden: expected .* or a version directory, received '9'"):
         read_scenario(written(folder, "models: [{model: m, golden: '9'}]"))
@@ -186,10 +186,10 @@ def test_the_command_line_goes_before_the_file_and_the_table_has_a_line_for_each
 @pytest.mark.parametrize(
     ("text", "arguments", "complaint"),
     [
-        (SMALL_AND_LARGE, [MODEL], "a scenario names its models"),
-        (SMALL_AND_LARGE, ["--rows", "3"], "--rows does not go with it"),
-        (SMALL_AND_LARGE, ["--rest", "http://localhost:1"], "over grpc, of which there is no address: give --grpc"),
-        (SMALL_AND_LARGE.replace("large", "small"), [], "several models are called 'small'"),
+        (SMALL_AND_LARGE, [MODEL], "--scenario names the models"),
+        (SMALL_AND_LARGE, ["--rows", "3"], "Omit --rows"),
+        (SMALL_AND_LARGE, ["--rest", "http://localhost:1"], "uses grpc, but no grpc address is set. Set --grpc"),
+        (SMALL_AND_LARGE.replace("large", "small"), [], "Several models have the name 'small'"),
         (SMALL_AND_LARGE.replace("weight", "height"), [], "mixed.yaml: models[0].height: expected one of the keys"),
     ],
 )

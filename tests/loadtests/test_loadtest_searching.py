@@ -126,7 +126,7 @@ def test_ctrl_c_and_a_generator_at_its_limit_end_the_search() -> None:
     with pytest.raises(Interrupted):
         Trials(stopped, Load(1), (SLO,)).attempt(10)
     with pytest.raises(
-        GeneratorLimit, match=r"at 10 requests/s, poisson the load generator was the limit: it used 0\.99 cores"
+        GeneratorLimit, match=r"at 10 requests/s, poisson the load generator was the limit: it used 0\.99 of one core"
     ):
         Trials(busy, Load(1), (SLO,)).attempt(10)
 

@@ -178,7 +178,7 @@ def test_the_parts_add_up_to_the_clients_latency() -> None:
 
 def test_other_clients_and_other_servers_are_noticed() -> None:
     assert counts_differ([client_side(1000)], server_side(1000)) == ""
-    assert "others ask it, too" in counts_differ([client_side(100)], server_side(300))
+    assert "other clients use the server" in counts_differ([client_side(100)], server_side(300))
     assert "answered 300 of 1,000" in counts_differ([client_side(1000)], server_side(300))
 
 
@@ -302,19 +302,19 @@ def test_the_table_tells_where_the_time_went_also_for_several_processes(running:
     options = ("--users", "4", "--duration", "1", "--warm-up", "0", "--processes", "2", "--server-metrics", page)
     run = loadtest("m", "--grpc", running.grpc, *options)
     assert run.returncode == 0, run.stderr
-    assert "Where the time of a request went" in run.stdout
+    assert "Time breakdown" in run.stdout
     for part in ("network, connections and client", "queue wait", "execution, with stacking and padding"):
         assert part in run.stdout
     assert "server: batches of " in run.stdout
-    assert "MiB of memory at most" in run.stdout
+    assert "peak memory " in run.stdout
 
 
 @pytest.mark.parametrize(
     ("options", "note"),
     [
-        ((), "give --server-metrics"),
-        (("--server-metrics", "{rest}"), "has no metrics (/metrics: HTTP 404"),
-        (("--server-metrics", "http://127.0.0.1:9/metrics"), "what the server says of itself is not known: http://127"),
+        ((), "set --server-metrics"),
+        (("--server-metrics", "{rest}"), "has no metrics page (/metrics: HTTP 404"),
+        (("--server-metrics", "http://127.0.0.1:9/metrics"), "no server metrics: http://127"),
         (("--server-metrics", "off"), ""),
     ],
 )
@@ -341,7 +341,7 @@ def test_a_page_that_goes_away_leaves_what_it_told_until_then() -> None:
     assert report["server"]["answers"] == {"OK": 1}
     (note,) = [note for note in report["notes"] if "server" in note]
     lost = r"the server's metrics could not be read at the end \(HTTP 503, 0 bytes\)"
-    assert re.fullmatch(rf"{lost}: its figures are of the first 1\.\d s", note)
+    assert re.fullmatch(rf"{lost}: they cover the first 1\.\d s", note)
 
 
 def page(server: MetricsPages) -> Response:
@@ -354,7 +354,7 @@ def page(server: MetricsPages) -> Response:
 def test_one_page_of_metrics_is_not_taken_for_two_servers() -> None:
     run = loadtest("compare", MODEL, "a:8500", "b:8500", "--server-metrics", "http://a:8501")
     assert run.returncode == 2
-    assert "A and B are two servers: give the pages of both, URL,URL" in run.stderr
+    assert "A and B are different servers. Set the metrics pages of both, as URL,URL." in run.stderr
 
 
 def test_what_is_no_page_is_exit_code_2_before_anything_is_asked() -> None:

@@ -22,7 +22,7 @@ from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.server_side import Seen, read_stretch
 from tpuserve_loadtests.server_side.watched import Watched
 
-WHY = "where the time went is not known"
+WHY = "the time breakdown needs metrics"
 
 
 def run(median_ms: float = 20.0, requests: int = 100) -> Measured:
@@ -40,7 +40,7 @@ def test_a_table_of_what_the_server_told_fits_a_terminal_of_80() -> None:
     rows = [(f"{users} users", Watched.of(run(), seen_server(100, batch=users))) for users in (1, 100)]
     narrow, wide = shown(rows, 80), shown(rows, 120)
     assert max(map(len, narrow.splitlines())) <= 80
-    assert "in all" in wide
+    assert "total" in wide
     for text in (narrow, wide):
         lines = [line for line in text.splitlines() if "users" in line]
         assert [[cell.strip() for cell in line.split("│")][3:5] for line in lines] == [["1.00", "2.00"]] * 2
@@ -71,7 +71,7 @@ def test_a_run_of_which_nothing_is_known_is_left_out_on_both_sides() -> None:
     known, unknown = Watched.of(run(20.0), seen_server(100)), Watched.of(run(500.0), Seen(note=WHY))
     both = Watched.together([known, unknown])
     assert both.latency_ms == known.latency_ms
-    assert both.note == f"the server's figures are of 1 of 2 runs: {WHY}"
+    assert both.note == f"the server's metrics cover 1 of 2 runs: {WHY}"
     assert Watched.together([unknown, unknown]).note == WHY
     assert Watched.together([unknown, unknown]).server is None
 
@@ -99,7 +99,7 @@ def test_a_comparison_says_where_b_is_slower() -> None:
     print_report(report, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert re.search(r"B is worse .*\n  B beside A: latency \+\d+\.\d\d ms on average: execution \+10\.00", text)
+    assert re.search(r"B is worse .*\n  B compared with A: mean latency \+\d+\.\d\d ms: execution \+10\.00", text)
     assert [line.split("│")[1].strip() for line in text.splitlines() if "│" in line][-2:] == ["A", "B"]
     assert report.document()["sides"]["b"]["server"]["execution_ms"] == pytest.approx(12)
     same = judge_comparison(
@@ -142,7 +142,7 @@ def test_a_search_says_what_gave_in() -> None:
             "100.0/s holds",
             "120.0/s fails",
         ]
-        assert servers.gave_in(found).startswith("120.0/s beside 100 requests/s, constant: latency +")
+        assert servers.gave_in(found).startswith("120.0/s compared with 100 requests/s, constant: mean latency +")
         assert "execution +10.00" in servers.gave_in(found)
     assert servers.gave_in(Found(held, None)) == ""
     assert SearchServers().rows(None) == []

@@ -85,7 +85,7 @@ def test_a_soak_that_cannot_pass_its_gates_any_more_ends() -> None:
         run = soak(*options)
     assert run.returncode == 99, run.stderr
     report = json.loads(run.stdout)
-    assert report["notes"][0].startswith("stopped early: error_rate>4% whatever comes, after ")
+    assert report["notes"][0].startswith("stopped early: error_rate>4% is certain after ")
     assert report["total"]["failures"] >= 45
     assert 1 < len(report["segments"]) < 20
 
@@ -114,7 +114,7 @@ def test_ctrl_c_reports_what_there_is(server: Doubling, tmp_path: Path) -> None:
     assert process.returncode == 1, errors
     assert report["verdict"] == "unknown"
     assert report["notes"][0] == "stopped early"
-    assert "give --server-metrics" in report["notes"][-1]
+    assert "set --server-metrics" in report["notes"][-1]
     assert {drift["figure"]: drift["course"] for drift in report["drifts"]}["memory_bytes"] == "unknown"
     assert report["total"]["requests"] == len(server.rows)
     assert json.loads(log.read_text().splitlines()[0])["requests"] > 25
@@ -123,10 +123,10 @@ def test_ctrl_c_reports_what_there_is(server: Doubling, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--duration", "4s"], "shorter than 5 s shows no trend"),
-        (["--rate", "10,20"], "would look like a drift"),
-        (["--rate", "10", "--users", "2"], "give one of them"),
-        (["--fail-if", "p99=1"], "is no threshold"),
+        (["--duration", "4s"], "needs at least 5 s to show a trend"),
+        (["--rate", "10,20"], "would look like drifts"),
+        (["--rate", "10", "--users", "2"], "exclude each other"),
+        (["--fail-if", "p99=1"], "is not a threshold"),
     ],
 )
 def test_what_cannot_be_soaked_is_exit_code_2(arguments: list[str], complaint: str) -> None:

@@ -99,14 +99,14 @@ def test_plain_locust_goes_the_same_way(server: Doubling, identity: list[str]) -
 def test_stranger_is_told_before_any_load_how_to_say_who_it_is(server: Doubling, identity: list[str]) -> None:
     found = run(COMMAND, MODEL, "--grpc", server.grpc_address, *identity, *BRIEF)
     assert (found.returncode, found.stdout) == (2, "")
-    assert "who are you?; who calls is told by --header or --cert" in found.stderr
+    assert "who are you?; authenticate with --header or --cert" in found.stderr
 
 
 def test_server_that_is_not_trusted_is_exit_code_3_and_one_line(server: Doubling) -> None:
     found = run(COMMAND, MODEL, "--grpc", server.grpc_address, *BRIEF)
     assert (found.returncode, found.stdout) == (3, "")
     (line,) = found.stderr.splitlines()
-    assert "its certificate was signed by Test Authority, whom this system does not trust: give" in line
+    assert "this system does not trust Test Authority, the authority of the server's certificate; set" in line
 
 
 def test_worker_without_the_files_says_so_to_its_coordinator(
@@ -123,13 +123,13 @@ def test_worker_without_the_files_says_so_to_its_coordinator(
     ) as coordinator:
         assert coordinator.stderr is not None
         said = coordinator.stderr.readline()
-        assert "Waiting for 1 of" in said
-        assert "in the clear" in coordinator.stderr.readline()
+        assert "Waiting for remote workers (1)" in said
+        assert "in plaintext" in coordinator.stderr.readline()
         ca.unlink()
         assert run(COMMAND, "worker", place).returncode == 1
         rest = coordinator.communicate(timeout=60)[1]
     assert coordinator.returncode == 98
-    assert f"cannot take part: {ca}: No such file" in rest
+    assert f"cannot join: {ca}: No such file" in rest
 
 
 def test_handshake_that_fails_has_its_reason_and_what_to_do(
@@ -153,14 +153,14 @@ def test_handshake_that_fails_has_its_reason_and_what_to_do(
         )
         trusting = Tls(authority.ca)
         cases = [
-            ("", mutual, Tls(), "signed by Test Authority, whom this system does not trust: give that .* with --ca"),
-            ("", mutual, Tls(stranger.ca), f"signed by Test Authority, who is not in {stranger.ca}"),
-            ("", named, trusting, "of model.example, not of 127.0.0.1: .* --tls-server-name model.example"),
+            ("", mutual, Tls(), "this system does not trust Test Authority, .* with --ca"),
+            ("", mutual, Tls(stranger.ca), f"{stranger.ca} does not contain Test Authority"),
+            ("", named, trusting, "for model.example, not for 127.0.0.1; .* --tls-server-name model.example"),
             ("", old, trusting, "expired on Jan  1 00:00:00 2020 GMT"),
-            ("", mutual, trusting, "it may want a certificate of this client, --cert and --key"),
+            ("", mutual, trusting, "it may require a client certificate .--cert and --key"),
             ("", mutual, Tls(authority.ca, stranger.server.cert, stranger.server.key), "authority of --cert"),
-            ("s", clear, trusting, "it does not speak TLS: give (grpc|http)://127.0.0.1:"),
-            ("-", mutual, trusting, "it speaks TLS, .*: give (grpcs|https)://127.0.0.1:"),
+            ("s", clear, trusting, "the server does not use TLS; use (grpc|http)://127.0.0.1:"),
+            ("-", mutual, trusting, "the server uses TLS, .*; use (grpcs|https)://127.0.0.1:"),
         ]
         for change, model, tls, message in cases:
             for address in (model.grpc_address, model.rest_url):
@@ -173,7 +173,7 @@ def test_handshake_that_fails_has_its_reason_and_what_to_do(
             ending.start()
             told = handshake_problem(f"grpcs://127.0.0.1:{listener.getsockname()[1]}", trusting)
             ending.join()
-        assert "it ends the connection at the TLS handshake; if it does not speak TLS, give grpc://" in told
+        assert "closed the connection during the TLS handshake; if it does not use TLS, use grpc://" in told
         for address in (clear.grpc_address, clear.rest_url, f"grpcs://127.0.0.1:{free_ports(1)[0]}"):
             assert handshake_problem(address, trusting) == ""
 

@@ -71,11 +71,11 @@ def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whol
     place = f"127.0.0.1:{port}"
     with started("worker", place) as first, started("worker", place) as second:
         for worker in (first, second):  # workers may start before their coordinator
-            assert said(worker, "waiting").count("Nobody is there yet") == 1
+            assert said(worker, "Waiting").count("Waiting for") == 1
         with started(*load(server, "--remote", "2", "--listen", place)) as coordinator:
             assert server.reached.wait(60)
             with started("worker", place) as third:
-                assert "it has all the workers" in third.communicate(timeout=60)[1]
+                assert "it needs no more workers" in third.communicate(timeout=60)[1]
             assert third.returncode == 1
             os.kill(first.pid, signal.SIGKILL)
             output, errors = coordinator.communicate(timeout=60)
@@ -83,8 +83,8 @@ def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whol
     report: dict[str, Any] = json.loads(output)
     assert coordinator.returncode == 98, errors  # --generator-limit note does not apply to a lost worker
     assert report["generator"]["lost"] == [worker_name(first.pid)]
-    assert report["notes"][0] == "stopped, since a worker of the load generator is gone"
-    assert f"its worker on {worker_name(first.pid)} is gone" in report["notes"][1]
+    assert report["notes"][0] == "stopped, because a worker of the load generator disconnected"
+    assert f"it lost the worker on {worker_name(first.pid)}" in report["notes"][1]
     # The report keeps the other worker's results and does not estimate those of the lost worker.
     assert 0 < report["total"]["requests"] < len(server.rows)
     assert second.returncode == 0
@@ -109,19 +109,19 @@ def test_a_worker_ends_where_its_coordinator_was_killed(server: Doubling) -> Non
             coordinator = stack.enter_context(started(*load(server, "--remote", expected, "--listen", place)))
             pairs.append((coordinator, stack.enter_context(started("worker", place))))
         assert server.reached.wait(60)
-        said(pairs[1][1], "It is there")
+        said(pairs[1][1], "Connected")
         for coordinator, _ in pairs:
             coordinator.kill()
         for (_, worker), place in zip(pairs, places, strict=True):
             errors = worker.communicate(timeout=60)[1]
             assert worker.returncode == 1
-            assert errors.splitlines()[-1] == f"Error: {place}: it is gone: not heard of for 5 s"
+            assert errors.splitlines()[-1] == f"Error: {place}: disconnected, without a message for 5 s"
 
 
 def test_ctrl_c_ends_a_worker_that_waits() -> None:
     (port,) = free_ports(1)
     with started("worker", f"127.0.0.1:{port}") as worker:
-        said(worker, "waiting")
+        said(worker, "Waiting")
         worker.send_signal(signal.SIGINT)
         assert worker.communicate(timeout=60) == ("", "")
     assert worker.returncode == -signal.SIGINT

@@ -101,11 +101,11 @@ def test_failures_are_exit_code_1_and_a_failed_gate_99(server: Doubling) -> None
     [
         (["--model", "other"], 2, "Latest(other)"),
         (["--model", MODEL, "--signature", "none"], 2, 'no signature "none"'),
-        (["--model", MODEL, "--rows", "many"], 2, "is no number and no distribution"),
-        (["--model", MODEL, "--input", "no.npz"], 2, "there is no file no.npz"),
-        (["--model", MODEL, "--fail-if", "p99=3"], 2, "is no threshold"),
-        (["--model", MODEL, "--grpc", "127.0.0.1:1"], 3, "127.0.0.1:1 cannot be reached"),
-        ([], 2, "name the MODEL"),
+        (["--model", MODEL, "--rows", "many"], 2, "is not a number or a distribution"),
+        (["--model", MODEL, "--input", "no.npz"], 2, "file no.npz does not exist"),
+        (["--model", MODEL, "--fail-if", "p99=3"], 2, "is not a threshold"),
+        (["--model", MODEL, "--grpc", "127.0.0.1:1"], 3, "Cannot reach 127.0.0.1:1"),
+        ([], 2, "Missing MODEL"),
     ],
 )
 def test_what_cannot_be_run_ends_before_any_load(
@@ -172,7 +172,7 @@ def test_the_web_page_starts_runs_of_the_model_that_its_form_names(server: Doubl
             page.wait_until_there()
             assert b"recorded_model" in page.get("/")  # the form has our fields
             assert page.start(model="other")["success"]
-            assert page.wait_for("nothing is sent")["num_failures"] == 1
+            assert page.wait_for("no requests sent")["num_failures"] == 1
             assert b"Latest(other)" in page.get("/stats/requests")
             page.stop()
             assert server.rows == []

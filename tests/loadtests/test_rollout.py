@@ -147,7 +147,7 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
     page = tmp_path / "rollout.html"
     code, plan, errors = site.rollout("--to", str(GOOD), "--html", str(page))
     assert code == 0, errors
-    assert "A plan: nothing was changed" in page.read_text()
+    assert "Plan: nothing was changed" in page.read_text()
     assert plan["outcome"] == "planned"
     assert [step["state"] for step in plan["steps"]] == ["passed", "planned", "planned", "planned", "planned"]
     assert site.file.read_text() == configuration(models)
@@ -156,9 +156,7 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
     code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--html", str(page))
     assert code == 0, (report, errors)
     assert report["outcome"] == "promoted"
-    assert all(
-        part in page.read_text() for part in ("Version 4 is live", "B as a multiple of A", "Soak: the new version")
-    )
+    assert all(part in page.read_text() for part in ("Version 4 is live", "Ratio of B to A", "Soak: the new version"))
     assert [step["name"] for step in report["steps"]] == ["parity", "compare", "label canary", "label stable", "soak"]
     assert (site.answers("stable"), site.answers("canary")) == (GOOD, GOOD)
     lines = set(site.file.read_text().splitlines()) ^ set(configuration(models).splitlines())
@@ -194,7 +192,7 @@ def test_a_coarser_version_is_held_to_its_own_manifest_and_a_reader_sees_which(s
     code, plan, errors = site.rollout("--to", str(COARSE))
     assert code == 0, (plan, errors)
     detail = plan["steps"][0]["detail"]
-    assert "32 of 32 answers agree; largest difference " in detail
+    assert "32 of 32 responses match; largest difference " in detail
     assert "in `y`, allowed 0.02 + 0.02 * |golden| (mixed_bfloat16, from m version 8's manifest; change" in detail
     code, plan, _ = site.rollout("--to", str(COARSE), "--atol", "1e-5", "--rtol", "1e-4")
     assert code == 99
@@ -243,7 +241,7 @@ def test_a_comparison_that_cannot_tell_is_not_passed(site: Site) -> None:
     code, report, _ = site.rollout("--to", str(GOOD), "--execute", *effect)
     assert code in (98, 99)
     assert [step["state"] for step in report["steps"]] == ["passed", "failed"]
-    assert code == 99 or "longer runs, or more --rounds, would" in report["steps"][1]["detail"]
+    assert code == 99 or "run longer, or increase --rounds" in report["steps"][1]["detail"]
     assert site.file.read_text() == before
 
 
@@ -261,7 +259,7 @@ def test_a_comparison_in_which_requests_fail_is_not_run_to_its_end(site: Site) -
     code, report, errors = site.rollout("--to", str(FAILING), "--execute", "--no-parity")
     assert code == 1, (report, errors)
     assert report["outcome"] == "refused"
-    assert "requests failed; stopped after 1 whole rounds" in report["steps"][-1]["detail"]
+    assert "requests failed; stopped after 1 complete rounds" in report["steps"][-1]["detail"]
 
 
 def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Site) -> None:
@@ -269,7 +267,7 @@ def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Si
     code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--no-parity", *gate)
     assert code == 99, (report, errors)
     assert report["outcome"] == "moved back"
-    assert "stopped early: max>1us whatever comes" in report["steps"][-3]["detail"]
+    assert "stopped early: max>1us is certain" in report["steps"][-3]["detail"]
     assert site.answers("stable") == LIVE
 
 
@@ -329,13 +327,13 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--to", "9"], "version 9 of m is not available, 3, 4, 5, 6, 7, 8 are"),
-        (["--to", str(LIVE)], "is live already"),
+        (["--to", "9"], "Version 9 of m is not available (available: 3, 4, 5, 6, 7, 8)"),
+        (["--to", str(LIVE)], "is already live"),
         (["--to", "4", "--stable", "live"], "m has no label live"),
-        (["--to", "4", "--canary", "stable"], "are the same label"),
-        (["--to", "4", "--soak", "1s"], "shows no trend"),
-        (["--to", "4", "--fail-if", "fast"], "is no threshold"),
-        (["--to", "4", "--html", "nowhere/page.html"], "there is no folder nowhere"),
+        (["--to", "4", "--canary", "stable"], "are both stable"),
+        (["--to", "4", "--soak", "1s"], "to show a trend"),
+        (["--to", "4", "--fail-if", "fast"], "is not a threshold"),
+        (["--to", "4", "--html", "nowhere/page.html"], "Directory nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_done_is_exit_code_2(site: Site, arguments: list[str], complaint: str) -> None:
@@ -348,13 +346,13 @@ def test_what_cannot_be_done_is_exit_code_2(site: Site, arguments: list[str], co
 def test_a_file_that_is_not_what_the_server_runs_is_refused(site: Site, models: Path, tmp_path: Path) -> None:
     for old, new, complaint in [
         ('name: "other"', 'name: "another"', "model another"),
-        (f"value: {LIVE}", f"value: {SLOW}", "gives label stable of m to version 6, and the server answers with"),
+        (f"value: {LIVE}", f"value: {SLOW}", "label stable of m is version 6 in the file, version 3 on the server"),
     ]:
         other = tmp_path / "models.config"
         other.write_text(configuration(models).replace(old, new))
         code, _, errors = Site(site.server, other).rollout("--to", str(GOOD), "--execute")
         assert code == 2
-        assert "it is not what the server runs" in errors
+        assert "the file differs from the server" in errors
         assert complaint in errors
     assert site.answers("stable") == LIVE
 
@@ -362,9 +360,11 @@ def test_a_file_that_is_not_what_the_server_runs_is_refused(site: Site, models: 
 def test_a_move_that_the_server_refuses_leaves_the_file_as_it_was(site: Site, models: Path) -> None:
     with ModelService(site.server.grpc, Access(), 10, 60) as service:
         labels = Labels(site.file, "m", service, "reload", 5)
-        with pytest.raises(NotMoved, match="the server refused: Request to assign label to version 9") as refused:
+        with pytest.raises(
+            NotMoved, match="the server refused the reload: Request to assign label to version 9"
+        ) as refused:
             labels.move({"stable": 9})
-    assert f"label stable: {LIVE} in the file, the server answers with version {LIVE}" in str(refused.value)
+    assert f"label stable: version {LIVE} in the file, version {LIVE} on the server" in str(refused.value)
     assert site.file.read_text() == configuration(models)
     assert site.answers("stable") == LIVE
 
@@ -374,7 +374,7 @@ def test_a_file_that_somebody_else_changes_meanwhile_is_left_alone(site: Site) -
         labels = Labels(site.file, "m", service, "reload", 5)
         theirs = site.file.read_text() + "# theirs\n"
         site.file.write_text(theirs)
-        with pytest.raises(NotMoved, match="changed by somebody else"):
+        with pytest.raises(NotMoved, match="another process changed"):
             labels.move({"stable": GOOD})
     assert site.file.read_text() == theirs
     assert site.answers("stable") == LIVE

@@ -46,7 +46,9 @@ class RateProfile:
         found = [_PART.fullmatch(part.strip()) for part in text.split(",")]
         rates = [(float(part[1]), float(part[2] or part[1])) for part in found if part]
         if len(rates) < len(found) or not all(max(pair) > 0 for pair in rates):
-            raise ValueError(f"{text!r} is no rate; write 500, steps as 100,200,400 or a ramp as 100..1000")
+            raise ValueError(
+                f"{text!r} is not a rate. Write 500, steps such as 100,200,400 or a ramp such as 100..1000."
+            )
         return cls(tuple(Segment(seconds / len(rates), *pair) for pair in rates))
 
     def after(self, warm_up_s: float) -> "RateProfile":

@@ -18,13 +18,13 @@ def read_trace(path: Path, speed: float = 1.0) -> tuple[float, ...]:
         lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
         instants = np.array([float(line) for line in lines if line])
     except (OSError, UnicodeDecodeError) as error:
-        raise BadTrace(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise BadTrace(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     except ValueError as error:
-        raise BadTrace(f"{path}: a line holds one instant in seconds; {error}") from None
+        raise BadTrace(f"{path}: expected one arrival time in seconds per line; {error}") from None
     if len(instants) < 2 or not np.isfinite(instants).all():
-        raise BadTrace(f"{path}: at least two instants in seconds are needed")
+        raise BadTrace(f"{path}: expected at least two arrival times in seconds")
     instants.sort()
     relative: list[float] = ((instants - instants[0]) / speed).tolist()
     if relative[-1] <= 0:
-        raise BadTrace(f"{path}: all arrivals are at one instant")
+        raise BadTrace(f"{path}: all arrival times are equal")
     return tuple(relative)

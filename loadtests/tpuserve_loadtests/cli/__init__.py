@@ -7,11 +7,11 @@ import click
 
 EPILOG = """\b
 Exit codes:
-   0  all went well
-   1  requests failed (the commonest errors are listed), or a search or comparison was interrupted
-   2  usage: also a model that the server does not know, and inputs that do not fit it
-   3  the server cannot be reached
-  98  the load generator was the limit, or a worker of it is gone: the figures say nothing about the server
+   0  success
+   1  requests failed (the report lists the most frequent errors), or a search or comparison was interrupted
+   2  usage error, including an unknown model and inputs that do not match the model
+   3  server unreachable
+  98  the load generator was the limit, or lost a worker: the figures do not describe the server
   99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting; mlperf: INVALID
 
 \b
@@ -56,9 +56,9 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, epilog=EPILOG, no_args_is_help=True)
 def loadtest() -> None:
-    """Put a running server under load with predict requests and say what it holds.
+    """Load a running server with predict requests and report its throughput and latency.
 
-    Without a subcommand: run.
+    Without a subcommand, the command is `run`.
     """
 
 

@@ -31,7 +31,7 @@ def with_address(server: _Server, needs: str | None) -> _Server:
         others = {"grpc": "--rest URL", "rest": "--grpc HOST:PORT"}[name]
         both = f" and --{name}" if needs == "both" else ""
         raise click.UsageError(
-            f"{ADDRESS_VARIABLE}={text} is a {name} address, and the command needs {needs}: give {others}{both}"
+            f"{ADDRESS_VARIABLE}={text} is a {name} address, but the command needs {needs}. Set {others}{both}."
         )
     return replace(server, rest_url=text) if name == "rest" else replace(server, grpc_address=text)
 
@@ -43,7 +43,7 @@ def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str
     for name in chosen:
         place = _parse(given[name], f"--{name}")
         if place.is_rest != (name == "rest"):
-            raise click.BadParameter(f"{given[name]!r} is no {name} address", param_hint=f"--{name}")
+            raise click.BadParameter(f"{given[name]!r} is not a {name} address.", param_hint=f"--{name}")
     return {name: given[name] for name in chosen}
 
 
@@ -56,7 +56,7 @@ def _parse(text: str, origin: str) -> "Address":
     except InvalidArgument as error:
         raise click.BadParameter(error.message, param_hint=origin) from None
     if "@" in place.target:
-        hint = f"give user and password with {HEADER} 'authorization: Basic …', not in the address"
+        hint = f"An address cannot contain a user and password. Send them with {HEADER} 'authorization: Basic …'."
         raise click.BadParameter(hint, param_hint=origin)
     return place
 

@@ -160,7 +160,7 @@ def find_asked(
     models = options.models
     if models.scenario is None:
         if models.model is None:
-            raise click.UsageError("name the MODEL, or give a --scenario")
+            raise click.UsageError("Missing MODEL. Set the model's name, or --scenario.")
         options = _with_address(options)
         server = options.server
         addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
@@ -169,13 +169,15 @@ def find_asked(
             str(spec), addresses, Requests.of(options.requests, find_access(server.access), golden), spec
         ), options
     if models.model is not None:
-        raise click.UsageError(f"a scenario names its models: {models.model!r} and --scenario do not go together")
+        raise click.UsageError(f"--scenario names the models. Omit {models.model!r}.")
     scenario = _read(models.scenario)
     if golden is not None:
-        raise click.UsageError("a scenario's models have golden files of their own (golden:); --golden takes record")
+        raise click.UsageError(
+            "A scenario sets golden files by model (golden:). With --scenario, --golden accepts only record."
+        )
     for name in _OF_ONE_MODEL:
         if getattr(options.version if name in ("version", "label") else options.requests, name):
-            raise click.UsageError(f"a scenario says this of each of its models: {flag(name)} does not go with it")
+            raise click.UsageError(f"A scenario sets this value for each model. Omit {flag(name)}.")
     options = _merged(options, scenario.settings, said_names() if said is None else said, own_load)
     options = _with_address(options)
     return _asked(scenario, models.scenario, options.server, options.requests.timeout), options
@@ -208,7 +210,7 @@ def _asked(scenario: "Scenario", path: Path, server: MeasuredServerOptions, time
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:
-            raise click.UsageError(f"{path}: several models are called {name!r}: give each a name")
+            raise click.UsageError(f"{path}: Several models have the name {name!r}. Set a different name for each.")
     used = {
         protocol: address
         for protocol, address in addresses.items()
@@ -221,9 +223,7 @@ def _sent(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: float, acces
     spec = find_spec(part.model, part.version, part.label)
     missing = [protocol for protocol in part.protocols if protocol not in addresses]
     if missing:
-        raise click.UsageError(
-            f"{spec} is to be asked over {missing[0]}, of which there is no address: give --{missing[0]}"
-        )
+        raise click.UsageError(f"{spec} uses {missing[0]}, but no {missing[0]} address is set. Set --{missing[0]}.")
     recording = read_recording(part.recorded) if part.recorded else None
     requests = Requests(
         part.rows,

@@ -39,14 +39,17 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.workload import Protocol
 
 EPILOG = """\b
-A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or both: host:8500@canary.
+A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or an address with a version or
+label (host:8500@canary).
+
+\b
 Examples:
   tpuserve loadtest compare digits 3 4
   tpuserve loadtest compare digits stable canary --rate 200 --rounds 10
   tpuserve loadtest compare digits old:8500 new:8500 --users 16
 
-Exit codes: 0 B is the same or better, 1 requests failed or it was interrupted, 2 usage, 3 no server,
-98 the generator was the limit, or it is unclear whether B is worse, 99 B is worse.
+Exit codes: 0 B is the same or better, 1 requests failed or the comparison was interrupted, 2 usage error,
+3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 B is worse.
 """
 
 
@@ -61,9 +64,13 @@ class CompareOptions:
     load: UsersOrRateOptions = group(UsersOrRateOptions)
     arrivals: ArrivalOptions = group(ArrivalOptions)
     rounds: int = option(
-        "--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each, in turn."
+        "--rounds",
+        type=click.IntRange(3),
+        default=6,
+        show_default=True,
+        help="Number of interleaved runs of each side.",
     )
-    least_effect: float = least_effect_option("A smaller difference is none; 0.05 is 5 %.")
+    least_effect: float = least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
     unclear: str = unclear_option()
     time: TimeOptions = group(TimeOptions)
     requests: RequestOptions = group(RequestOptions)
@@ -73,13 +80,13 @@ class CompareOptions:
     files: FileOptions = group(FileOptions)
 
 
-@command(CompareOptions, SectionedCommand, epilog=EPILOG, short_help="Is version B worse than version A?")
+@command(CompareOptions, SectionedCommand, epilog=EPILOG, short_help="Test whether version B is worse than version A.")
 def compare(options: CompareOptions) -> None:
-    """Compare B with A, two versions of MODEL: the same load on both, in turn, --rounds times.
+    """Compare versions A and B of MODEL under the same load, in --rounds interleaved runs.
 
-    p50, p99 and rate differ if the 99 % interval of their ratio (block bootstrap) leaves out 1 and the ratio is beyond
-    --least-effect. B is worse if any of them is; a figure that may be three times --least-effect worse, and shows no
-    difference, is unclear.
+    p50, p99 or the rate differs if the 99 % interval of its ratio (block bootstrap) excludes 1 and the ratio exceeds
+    --least-effect. B is worse if any figure is worse. A figure without a difference is unclear if it may be worse by
+    three times --least-effect.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -95,7 +102,7 @@ def compare(options: CompareOptions) -> None:
     options.files.refuse_distribution()
     options.generator.check()
     if options.generator.remote:
-        raise click.UsageError("compare runs on this machine alone: --remote is for run, sweep and search")
+        raise click.UsageError("compare does not support --remote. Use --processes for more load.")
     requests = Requests.of(options.requests, find_access(server.access))
     sides = [_side(options.model, side, server) for side in names]
     metrics = _metrics(sides, options.metrics)
@@ -145,7 +152,7 @@ def interleaved(
                 found[side] = run_watched(runs, server, load, title=title)
                 (measured,) = found[side].runs
                 if measured.lost:
-                    raise WorkersFailed(f"its worker on {measured.lost[0]} is gone")
+                    raise WorkersFailed(f"The load generator lost its worker on {measured.lost[0]}.")
                 if measured.stopped:
                     return _told(rounds)
             rounds.append((found[0], found[1]))
@@ -177,7 +184,7 @@ def _side(model: str, side: str, server: MeasuredServerOptions) -> _Side:
     if not address:
         return _Side(spec, find_addresses(server.protocol, server.grpc_address, server.rest_url), server)
     if not said_names().isdisjoint({"grpc_address", "rest_url"}):
-        raise click.UsageError(f"{side!r} is an address of its own: --grpc and --rest do not go with it")
+        raise click.UsageError(f"{side!r} contains an address. Omit --grpc and --rest.")
     is_rest = address.startswith(("http://", "https://"))
     own = replace(server, grpc_address=None if is_rest else address, rest_url=address if is_rest else None)
     return _Side(spec, find_addresses(None, own.grpc_address, own.rest_url), own)
@@ -192,6 +199,6 @@ def _metrics(sides: Sequence[_Side], pages: tuple[str, ...]) -> tuple[str, ...]:
         return pages
     if pages[0] not in (AUTO, OFF) and sides[0].addresses != sides[1].addresses:
         raise click.BadParameter(
-            "A and B are two servers: give the pages of both, URL,URL", param_hint="--server-metrics"
+            "A and B are different servers. Set the metrics pages of both, as URL,URL.", param_hint="--server-metrics"
         )
     return pages * 2

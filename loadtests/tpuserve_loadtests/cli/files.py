@@ -30,11 +30,9 @@ _PATH: Final = click.Path(path_type=Path)
 class PageOptions:
     """The output files that every report supports; None for a file that no option names."""
 
-    junit: Path | None = option(
-        "--junit", type=_PATH, metavar="FILE", help="Write JUnit XML, too, which CI systems show."
-    )
+    junit: Path | None = option("--junit", type=_PATH, metavar="FILE", help="Also write JUnit XML for CI systems.")
     html: Path | None = option(
-        "--html", type=_PATH, metavar="FILE", help="Write a page with charts, too: one file, no network."
+        "--html", type=_PATH, metavar="FILE", help="Also write a self-contained HTML page with charts."
     )
 
     def check(self) -> None:
@@ -56,10 +54,13 @@ class FileOptions(PageOptions):
     """The output files of commands that only measure loads, with CSV and HdrHistogram's log."""
 
     csv: Path | None = option(
-        "--csv", type=_PATH, metavar="FILE", help="Write a table, too: by time, or a row for each run."
+        "--csv", type=_PATH, metavar="FILE", help="Also write CSV, with a row for each time window or run."
     )
     hdr: Path | None = option(
-        "--hdr", type=_PATH, metavar="FILE", help="Write HdrHistogram's log, too; a name in .hgrm: its percentiles."
+        "--hdr",
+        type=_PATH,
+        metavar="FILE",
+        help="Also write HdrHistogram's log, or its percentiles if FILE ends in .hgrm.",
     )
 
     def check(self) -> None:
@@ -78,7 +79,7 @@ class FileOptions(PageOptions):
         """Raise a usage error for `--hdr FILE.hgrm`, which holds a single run. Commands with several runs call this."""
         if self.hdr is not None and self.wants_distribution:
             raise click.BadParameter(
-                f"{self.hdr.name} would hold one run's percentiles and here are several: write --hdr FILE.hdr, a log",
+                f"{self.hdr.name} contains one run, but the command has several. Set a log, as --hdr FILE.hdr.",
                 param_hint="--hdr",
             )
 
@@ -125,11 +126,11 @@ def _check_writable(path: Path | None, option: str) -> None:
     if path is None:
         return
     if not path.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {path.parent}", param_hint=option)
+        raise click.BadParameter(f"Directory {path.parent} does not exist.", param_hint=option)
     if path.is_dir():
-        raise click.BadParameter(f"{path} is a folder; give a file's name", param_hint=option)
+        raise click.BadParameter(f"{path} is a directory. Set the name of a file.", param_hint=option)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise click.BadParameter(f"{path} cannot be written: permission denied", param_hint=option)
+        raise click.BadParameter(f"Cannot write {path}: permission denied.", param_hint=option)
 
 
 def try_to_write(path: Path, content: str) -> bool:
@@ -137,7 +138,7 @@ def try_to_write(path: Path, content: str) -> bool:
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
-        click.echo(f"Error: {path} could not be written: {error.strerror}", err=True)
+        click.echo(f"Error: Cannot write {path}: {error.strerror}", err=True)
         return False
     click.echo(f"Wrote {path}", err=True)
     return True

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RECORD: Final = "record"
 _OF_CHECKS: Final = ("check_share", "atol", "rtol")
 
-_DEFAULT: Final = "[default: the manifests', else by the outputs' dtype]"
+_DEFAULT: Final = "[default: the manifest's, or by the outputs' dtype]"
 
 
 class Golden(click.ParamType[str | Path]):
@@ -35,7 +35,7 @@ class Golden(click.ParamType[str | Path]):
         if value == RECORD:
             return value
         if "://" in str(value):
-            self.fail(f"{value} is not on this machine: copy the version directory here, and give its path", param, ctx)
+            self.fail(f"{value} is not a local path. Copy the version directory to this machine.", param, ctx)
         return Path(str(click.Path(exists=True).convert(value, param, ctx)))
 
 
@@ -43,10 +43,8 @@ class Golden(click.ParamType[str | Path]):
 class ToleranceOptions:
     """The allowed difference between a response and the expected response."""
 
-    atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Allowed difference.  {_DEFAULT}")
-    rtol: float | None = option(
-        "--rtol", type=click.FloatRange(0), help=f"Allowed difference, relative to the value.  {_DEFAULT}"
-    )
+    atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Absolute tolerance of outputs.  {_DEFAULT}")
+    rtol: float | None = option("--rtol", type=click.FloatRange(0), help=f"Relative tolerance of outputs.  {_DEFAULT}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +55,15 @@ class GoldenOptions:
         "--golden",
         type=Golden(),
         metavar="record|PATH",
-        help="Compare answers: with those recorded before the load, or in an .npz or .json of inputs and outputs, "
-        "or in a version directory's recorded requests.",
+        help="Compare responses with golden responses: recorded before the load (record), from an .npz or .json "
+        "file of inputs and outputs, or from a version directory.",
     )
     check_share: float = option(
         "--check-share",
         type=click.FloatRange(0, 1, min_open=True),
         default=0.01,
         show_default=True,
-        help="Share of answers compared.",
+        help="Share of responses to compare.",
     )
     tolerance: ToleranceOptions = group(ToleranceOptions)
 
@@ -105,7 +103,7 @@ def golden_settings(target: "Target") -> dict[str, str]:
             tolerance = target.checks.tolerance(line)
             outputs = GoldenAnswers(line.golden, tolerance).outputs(0)
             allowed |= dict.fromkeys(str(tolerance.of(array.dtype)) for array in outputs.values() if is_inexact(array))
-    return {"Allowed difference": "; ".join(allowed)} if allowed else {}
+    return {"Tolerance": "; ".join(allowed)} if allowed else {}
 
 
 def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
@@ -114,12 +112,12 @@ def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
 
     checked = [line for line in target.workload.lines if line.golden]
     notes = [
-        f"{line.name}: every request has the same golden answer: if answers were mixed up, nobody could tell"
+        f"{line.name}: all requests have the same golden response, so the comparison cannot detect mixed-up responses"
         for line in checked
         if GoldenAnswers(line.golden, target.checks.tolerance(line)).are_alike()
     ]
     if checked and not measured.total.checked:
-        notes.append("no answer was compared with its golden one: a longer run, or a larger --check-share, would")
+        notes.append("no response was compared with its golden response; run longer, or increase --check-share")
     return tuple(notes)
 
 
@@ -127,21 +125,21 @@ def _refuse_checks(gates: "tuple[Threshold, ...]") -> None:
     said = said_names()
     asking = [flag(name) for name in _OF_CHECKS if name in said] + [str(gate) for gate in gates if gate.is_of_checks]
     if asking:
-        raise click.UsageError(f"{asking[0]} needs right answers to compare with: give --golden")
+        raise click.UsageError(f"{asking[0]} needs golden responses. Set --golden.")
 
 
 def _recorded(target: "Target") -> "Target":
     from tpuserve_loadtests.traffic.golden_recording import NotRecorded, record_golden
 
     requests = sum(len(line.exchanges) for line in target.workload.lines)
-    label = f"Recording {requests:,} golden answers, one at a time"
+    label = f"Recording {requests:,} golden responses, one at a time"
     signatures = {line.name: _signature(target, line.name) for line in target.workload.lines}
     try:
         # Without a terminal, the bar prints only its label.
         with click.progressbar(length=requests, label=label, file=sys.stderr, width=0) as bar:
             return record_golden(target, signatures, lambda: bar.update(1))
     except NotRecorded as error:
-        click.echo(f"Error: golden answers cannot be recorded: {error}", err=True)
+        click.echo(f"Error: Cannot record golden responses: {error}", err=True)
         sys.exit(EXIT_FAILED)
 
 

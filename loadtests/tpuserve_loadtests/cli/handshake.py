@@ -20,6 +20,9 @@ _NOT_YET, _EXPIRED = 9, 10
 _WRONG_NAME: Final = (62, 64)
 _UNTRUSTED: Final = (18, 19, 20, 21)
 _NO_CHECK_TIME: Final = 0x200000
+_NO_HTTP2: Final = (
+    "the server does not offer HTTP/2 over TLS (ALPN), which gRPC needs; check that the port is not the REST port"
+)
 # OpenSSL's reasons for data that is not a TLS record.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
@@ -52,17 +55,17 @@ def _problem(place: Address, tls: Tls) -> str:
             return _refusal(error, tls) or _no_handshake(error, place)
         with closing(secured):
             if not place.is_rest and secured.selected_alpn_protocol() != "h2":
-                return "it does not offer HTTP/2 over TLS (ALPN), which gRPC needs: is it a REST port?"
+                return _NO_HTTP2
             return _farewell(secured, tls)
 
 
 def _no_handshake(error: OSError, place: Address) -> str:
-    in_the_clear = _give(place, is_secure=False)
+    plaintext = _use(place, is_secure=False)
     if isinstance(error, ssl.SSLEOFError | ConnectionError):
-        return f"it ends the connection at the TLS handshake; if it does not speak TLS, {in_the_clear}"
+        return f"the server closed the connection during the TLS handshake; if it does not use TLS, {plaintext}"
     reason = getattr(error, "reason", None) or ""
     if reason in _NO_TLS:
-        return f"it does not speak TLS: {in_the_clear}"
+        return f"the server does not use TLS; {plaintext}"
     return f"the TLS handshake failed: {reason.replace('_', ' ').lower()}"
 
 
@@ -72,23 +75,26 @@ def _problem_in_the_clear(place: Address, address: str) -> str:
     except ssl.SSLError as error:
         if not _is_alert(error):
             return ""
-    return f"it speaks TLS, and {address} is an address in the clear: {_give(place, is_secure=True)}"
+    return f"the server uses TLS, but {address} is a plaintext address; {_use(place, is_secure=True)}"
 
 
 def _certificate_problem(error: ssl.SSLCertVerificationError, place: Address, tls: Tls, name: str) -> str:
     shown = _certificate(place, name)
     if error.verify_code == _EXPIRED:
-        return f"its certificate expired on {shown['notAfter']}"
+        return f"the server's certificate expired on {shown['notAfter']}"
     if error.verify_code == _NOT_YET:
-        return f"its certificate is not valid before {shown['notBefore']}"
+        return f"the server's certificate is not valid before {shown['notBefore']}"
     if error.verify_code in _WRONG_NAME:
         names = [value for _, value in shown.get("subjectAltName", ())]
-        other = f"as with --tls-server-name {names[0]}" if names else "of which there is none"
-        return f"its certificate is of {_listed(names)}, not of {name}: ask for a name that it has, {other}"
+        if not names:
+            return f"the server's certificate contains no name, so it is not valid for {name}"
+        valid = f"the server's certificate is valid for {_listed(names)}, not for {name}"
+        return f"{valid}; set a name of the certificate, as with --tls-server-name {names[0]}"
     if error.verify_code in _UNTRUSTED:
-        who = f"who is not in {tls.ca}" if tls.ca else "whom this system does not trust"
-        return f"its certificate was signed by {_told(shown['issuer'])}, {who}: give that authority's with --ca"
-    return f"its certificate was not accepted: {error.verify_message}"
+        trust = f"{tls.ca} does not contain" if tls.ca else "this system does not trust"
+        authority = f"{_told(shown['issuer'])}, the authority of the server's certificate"
+        return f"{trust} {authority}; set the authority's certificate with --ca"
+    return f"the server's certificate was rejected: {error.verify_message}"
 
 
 def _certificate(place: Address, name: str) -> dict[str, Any]:
@@ -132,9 +138,10 @@ def _farewell(secured: ssl.SSLSocket, tls: Tls) -> str:
         is_over = True
     if not is_over:
         return ""
+    closed = "the server closed the connection after the TLS handshake"
     if tls.cert is None:
-        return "it ends the connection after the handshake: it may want a certificate of this client, --cert and --key"
-    return f"it ends the connection after the handshake: it may not know the authority of --cert {tls.cert}"
+        return f"{closed}; it may require a client certificate (--cert and --key)"
+    return f"{closed}; it may not trust the authority of --cert {tls.cert}"
 
 
 def _refusal(error: OSError, tls: Tls) -> str:
@@ -143,12 +150,12 @@ def _refusal(error: OSError, tls: Tls) -> str:
         return ""
     alert = (error.reason or "").partition("ALERT_")[2].replace("_", " ").lower()
     if alert == "no application protocol":
-        return "it does not offer HTTP/2 over TLS (ALPN), which gRPC needs: is it a REST port?"
+        return _NO_HTTP2
     if tls.cert is None and alert in ("certificate required", "handshake failure", "bad certificate"):
-        return "it wants a certificate of this client: give --cert and --key"
+        return "the server requires a client certificate; set --cert and --key"
     if tls.cert is not None and ("certificate" in alert or alert == "unknown ca"):
-        return f"it does not accept the certificate of --cert {tls.cert}: {alert}"
-    return f"it ended the TLS handshake: {alert or error.reason}"
+        return f"the server rejected the certificate of --cert {tls.cert}: {alert}"
+    return f"the server ended the TLS handshake: {alert or error.reason}"
 
 
 def _is_alert(error: ssl.SSLError) -> bool:
@@ -164,15 +171,15 @@ def _host_and_port(place: Address) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (_HTTPS_PORT if place.is_secure else _HTTP_PORT)
 
 
-def _give(place: Address, *, is_secure: bool) -> str:
+def _use(place: Address, *, is_secure: bool) -> str:
     scheme = ("https" if is_secure else "http") if place.is_rest else ("grpcs" if is_secure else "grpc")
     rest = place.target.partition("://")[2] if place.is_rest else place.target
-    return f"give {scheme}://{rest}"
+    return f"use {scheme}://{rest}"
 
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more or "no name"
+    return ", ".join(names[:_NAMES]) + more
 
 
 def _told(name: Sequence[Sequence[tuple[str, str]]]) -> str:

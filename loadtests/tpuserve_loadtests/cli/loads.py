@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Responses in flight usually arrive this soon after Ctrl-C.
 _MOMENT_S: Final = 1.0
+_WAITING: Final = "Interrupted. Waiting for responses in flight, at most --timeout. Press Ctrl-C again to stop waiting."
 # Options that define the load, of which a command takes at most one.
 WAYS: Final = ("users", "rate", "trace_file")
 
@@ -50,7 +51,7 @@ class LoadTerms:
         from tpuserve_loadtests.arrivals.load import Load
 
         if users < protocols:
-            raise click.UsageError(f"--users {users} cannot be shared between {protocols} protocols")
+            raise click.UsageError(f"--users {users} is too low for {protocols} protocols. Each protocol needs a user.")
         return Load(self.seconds, self.warm_up_s, users, seed=self.seed)
 
     def open(self, rate: str) -> "Load":
@@ -77,7 +78,9 @@ class LoadTerms:
 def refuse_both(users: int | str | None, rate: str | None) -> None:
     """Raise a usage error for --users and --rate together."""
     if users and rate:
-        raise click.UsageError("--users is a closed load, --rate is an open one: give one of them")
+        raise click.UsageError(
+            "--users and --rate exclude each other. Set --users for a closed load, or --rate for an open one."
+        )
 
 
 def run_watched(
@@ -119,7 +122,7 @@ def _waiting_told(runs: "Runs") -> Iterator[None]:
     def tell() -> None:
         runs.interrupted.wait()
         gevent.sleep(_MOMENT_S)
-        click.echo("Ended; waiting for answers in flight, no longer than --timeout. Ctrl-C again ends that", err=True)
+        click.echo(_WAITING, err=True)
 
     telling = gevent.spawn(tell)
     try:

@@ -52,8 +52,8 @@ Examples:
   tpuserve loadtest mlperf digits --scenario server --latency 15ms --target-qps 800
   tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16 --html offline.html --junit offline.xml
 
-Exit codes: 0 VALID (--quick: but for its duration), 1 interrupted, or nothing was answered, 2 usage, 3 no server,
-98 the generator was the limit, 99 INVALID.
+Exit codes: 0 VALID (with --quick, except for the duration), 1 interrupted, or all requests failed, 2 usage error,
+3 server unreachable, 98 the load generator was the limit, 99 INVALID.
 """
 
 
@@ -66,25 +66,25 @@ class MlperfOptions:
         "--scenario",
         type=click.Choice(["single-stream", "multi-stream", "server", "offline"]),
         required=True,
-        help="One query after the other; of 8 samples; Poisson arrivals; all samples at once.",
+        help="Single queries in sequence, queries of 8 samples, Poisson arrivals, or all samples at once.",
     )
     latency: float | None = option(
-        "--latency", type=Duration(), help="server: what 99 % of queries must keep; a benchmark's rules say."
+        "--latency", type=Duration(), help="Latency limit for 99 % of queries, from the benchmark's rules (server)."
     )
     target_qps: float | None = option(
-        "--target-qps", type=click.FloatRange(0, min_open=True), help="server: this rate, without a search."
+        "--target-qps", type=click.FloatRange(0, min_open=True), help="Rate in queries/s, instead of a search (server)."
     )
     users: int | None = option(
-        "--users", type=click.IntRange(1), help=f"offline: requests in flight at a time.  [default: {OFFLINE_USERS}]"
+        "--users", type=click.IntRange(1), help=f"Requests in flight (offline).  [default: {OFFLINE_USERS}]"
     )
     quick: bool = option(
-        "--quick", is_flag=True, help=f"{QUICK_S:g} s instead of {FULL_S:g} s: too short for the rules."
+        "--quick", is_flag=True, help=f"Run {QUICK_S:g} s instead of {FULL_S:g} s, too short for the rules."
     )
     duration: float | None = option(
-        "--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s; the rules ask for no less]"
+        "--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s, the minimum of the rules]"
     )
     warm_up: float = option(
-        "--warm-up", type=Duration(zero=True), default="1s", show_default=True, help="Not measured."
+        "--warm-up", type=Duration(zero=True), default="1s", show_default=True, help="Warm-up time, not measured."
     )
     server: MeasuredServerOptions = group(MeasuredServerOptions)
     version: VersionOptions = group(VersionOptions)
@@ -112,14 +112,17 @@ class MlperfOptions:
 
 
 @command(
-    MlperfOptions, SectionedCommand, epilog=EPILOG, short_help="MLPerf Inference's scenarios, without a submission."
+    MlperfOptions,
+    SectionedCommand,
+    epilog=EPILOG,
+    short_help="Run a scenario of MLPerf Inference, without a submission.",
 )
 def mlperf(options: MlperfOptions) -> None:
-    """Run a scenario of MLPerf Inference against MODEL and say whether the run is VALID by its rules.
+    """Run a scenario of MLPerf Inference against MODEL and report whether the run is VALID by its rules.
 
-    The metric is LoadGen's: a percentile's early-stopping estimate (single-stream p90, multi-stream p99), the highest
-    rate that keeps --latency (server), samples a second (offline). It is no submission, and nobody has verified it.
-    Over gRPC, unless --rest or --protocol says otherwise.
+    The metric is LoadGen's: the early-stopping estimate of a percentile (single-stream p90, multi-stream p99), the
+    highest rate within --latency (server), or samples per second (offline). The result is neither a submission nor
+    verified. The load uses gRPC unless --rest or --protocol selects REST.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -173,7 +176,7 @@ def _measure(
         if not left or is_ended or limits or result.valid_but_for_duration:
             break
         assert rate is not None  # it was searched for
-        click.echo(f"  {rate:,.1f}/s does not hold for {load.seconds:g} s, {_LESS:.0%} of it is tried", err=True)
+        click.echo(f"  {rate:,.1f}/s does not hold for {load.seconds:g} s; trying {_LESS:.0%} of it", err=True)
         rate *= _LESS
     return watched, result
 
@@ -226,15 +229,17 @@ def _checked(options: MlperfOptions) -> MlperfOptions:
     """Return the options with the number of rows that the rules require for a query. Raises usage errors."""
     scenario, rows = options.scenario, options.requests.rows
     if scenario == "server" and options.latency is None:
-        raise click.UsageError("--scenario server needs --latency, such as 15ms for ResNet-50 or 130ms for BERT")
+        raise click.UsageError("--scenario server needs --latency, such as 15ms for ResNet-50 or 130ms for BERT.")
     of_one = (("latency", options.latency, "server"), ("target-qps", options.target_qps, "server"))
     for name, value, of in (*of_one, ("users", options.users, "offline")):
         if value is not None and scenario != of:
-            raise click.UsageError(f"--{name} is for --scenario {of}")
+            raise click.UsageError(f"--{name} applies only to --scenario {of}.")
     if options.quick and options.duration is not None:
-        raise click.UsageError("--quick and --duration both say how long it lasts: give one of them")
+        raise click.UsageError("--quick and --duration exclude each other. Set one of them.")
     if scenario in _ROWS and rows not in (None, _ROWS[scenario]):
-        raise click.UsageError(f"a query of --scenario {scenario} has {_ROWS[scenario]} samples: --rows is for offline")
+        raise click.UsageError(
+            f"A query of --scenario {scenario} has {_ROWS[scenario]} samples. --rows is only for --scenario offline."
+        )
     if options.protocol == "both":
-        raise click.UsageError("one protocol is measured at a time: --protocol grpc or rest")
+        raise click.UsageError("mlperf measures one protocol. Set --protocol grpc or --protocol rest.")
     return replace(options, requests=replace(options.requests, rows=rows or _ROWS.get(scenario, OFFLINE_ROWS)))

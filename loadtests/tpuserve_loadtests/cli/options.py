@@ -26,13 +26,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 class AccessOptions:
     """TLS files and request headers, which access.find_access reads."""
 
-    ca: Path | None = option(
-        "--ca", type=_FILE, help="Trust the authorities in this PEM file, instead of the system's."
-    )
+    ca: Path | None = option("--ca", type=_FILE, help="PEM file of trusted authorities.  [default: the system's]")
     cert: Path | None = option(
-        "--cert", type=_FILE, help="PEM file of this client's certificate, for servers that want one."
+        "--cert", type=_FILE, help="PEM file of the client certificate, for servers that require one."
     )
-    key: Path | None = option("--key", type=_FILE, help="PEM file of its key.  [default: it is in --cert]")
+    key: Path | None = option("--key", type=_FILE, help="PEM file of the client certificate's key.  [default: --cert]")
     tls_server_name: str | None = option(
         "--tls-server-name", metavar="NAME", help="Name in the server's certificate.  [default: the host]"
     )
@@ -40,7 +38,7 @@ class AccessOptions:
         "--header",
         metavar="'NAME: VALUE'|@FILE",
         multiple=True,
-        help="HTTP header and gRPC metadata of every request; ${VARIABLE} is the environment's; several may be.",
+        help="HTTP header and gRPC metadata of every request, with ${VARIABLE} from the environment; repeatable.",
     )
 
 
@@ -66,7 +64,7 @@ class MeasuredServerOptions(ServerOptions):
     protocol: str | None = option(
         "--protocol",
         type=click.Choice(["grpc", "rest", "both"]),
-        help="What to measure.  [default: the protocols whose address is given, else both]",
+        help="Protocols to measure.  [default: those with an address option, or both]",
     )
 
 
@@ -77,7 +75,7 @@ class VersionOptions:
     version: int | None = option(
         "--version", type=click.IntRange(0), help="Version of the model.  [default: the latest]"
     )
-    label: str | None = option("--label", help="Label of a version, as canary.  [default: none]")
+    label: str | None = option("--label", help="Label of a version, such as canary.  [default: none]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class ModelOptions:
 
     model: str | None = argument(required=False)
     scenario: Path | None = option(
-        "--scenario", type=_FILE, help="YAML file of several models with weights, and of the load, instead of MODEL."
+        "--scenario", type=_FILE, help="YAML file with weighted models and their load, instead of MODEL."
     )
 
 
@@ -95,29 +93,29 @@ class RequestOptions:
     """The requests to send."""
 
     rows: str | None = option(
-        "--rows", metavar="ROWS", help="Rows in a request: 8, 1:0.7,8:0.3, 1..16, poisson(4).  [default: 1]"
+        "--rows", metavar="ROWS", help="Rows per request: 8, 1:0.7,8:0.3, 1..16, poisson(4).  [default: 1]"
     )
     lengths: tuple[str, ...] = option(
         "--length",
         metavar="[INPUT=]LENGTH",
         multiple=True,
-        help="Of random inputs' free dimensions beside the first: 64, 16..128, lognormal(64,0.5).  [default: 1]",
+        help="Length of random inputs' free dimensions except the first: 64, 16..128, lognormal(64,0.5).  [default: 1]",
     )
     input_file: Path | None = option(
-        "--input", type=_FILE, help="Inputs: .npz, .npy or .json; random ones that fit the model otherwise."
+        "--input", type=_FILE, help="File of inputs: .npz, .npy or .json.  [default: random inputs]"
     )
     recorded: tuple[Path, ...] = option(
         "--recorded",
         multiple=True,
         type=_FILE,
-        help="Recorded requests: the server's request log (TFRecord or JSON), or a warm-up file; several may be.",
+        help="Recorded requests: the server's request log (TFRecord or JSON), or a warm-up file; repeatable.",
     )
     recorded_model: str | None = option(
-        "--recorded-model", metavar="NAME", help="Whose requests of it are sent.  [default: the model's]"
+        "--recorded-model", metavar="NAME", help="Model whose recorded requests are sent.  [default: the same model]"
     )
     signature_name: str | None = option("--signature", help="Signature to call.  [default: serving_default]")
     timeout: float = option(
-        "--timeout", type=Duration(), default="30s", show_default=True, help="Time for one request."
+        "--timeout", type=Duration(), default="30s", show_default=True, help="Timeout of a request."
     )
 
 
@@ -126,26 +124,29 @@ class GeneratorOptions:
     """The processes of the load generator, and its limits."""
 
     processes: int = option(
-        "--processes", type=click.IntRange(1), default=1, show_default=True, help="Generator processes."
+        "--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of load generator processes."
     )
     remote: int = option(
-        "--remote", type=click.IntRange(0), default=0, help="Wait for so many `tpuserve loadtest worker` elsewhere."
+        "--remote",
+        type=click.IntRange(0),
+        default=0,
+        help="Number of `tpuserve loadtest worker` processes to wait for.",
     )
     listen: str = option(
         "--listen",
         metavar="HOST:PORT",
         default="0.0.0.0:5557",
         show_default=True,
-        help="Where those of --remote find this process; whoever reaches it can take part.",
+        help="Address at which remote workers connect. Every process that reaches it can join.",
     )
     generator_limit: str = option(
         "--generator-limit",
         type=click.Choice(["fail", "note"]),
         default="fail",
         show_default=True,
-        help="What to do where the load generator was the limit: exit code 98, or a note.",
+        help="Consequence if the load generator was the limit: exit code 98, or a note.",
     )
-    seed: int = option("--seed", type=click.IntRange(0), default=20, show_default=True, help="Of random arrivals.")
+    seed: int = option("--seed", type=click.IntRange(0), default=20, show_default=True, help="Seed of random arrivals.")
 
     @property
     def strict(self) -> bool:
@@ -156,7 +157,7 @@ class GeneratorOptions:
         """Raise a usage error for an invalid --listen address, if --remote needs it."""
         host, _, port = self.listen.rpartition(":")
         if self.remote and not (host and port.isdigit()):
-            raise click.BadParameter(f"{self.listen!r} is no HOST:PORT", param_hint="--listen")
+            raise click.BadParameter(f"{self.listen!r} is not HOST:PORT.", param_hint="--listen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +169,9 @@ class ArrivalOptions:
         type=click.Choice(["poisson", "constant", "bursts"]),
         default="poisson",
         show_default=True,
-        help="At random, evenly, or in bursts.",
+        help="Arrival process: random, evenly spaced, or in bursts.",
     )
-    burst: int = option("--burst", type=click.IntRange(2), default=10, show_default=True, help="Requests in a burst.")
+    burst: int = option("--burst", type=click.IntRange(2), default=10, show_default=True, help="Requests per burst.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class UsersOrRateOptions:
     users: int | None = option(
         "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {USERS_HELD_BESIDE}]"
     )
-    rate: str | None = option("--rate", metavar="RATE", help="Open load, in requests/s.")
+    rate: str | None = option("--rate", metavar="RATE", help="Open load: rate in requests/s.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +189,18 @@ class TimeOptions:
     """The measured duration of a load, and the warm-up before it, in seconds."""
 
     duration: float = option(
-        "--duration", type=Duration(), default="10s", show_default=True, help="10s, 2m, or seconds."
+        "--duration",
+        type=Duration(),
+        default="10s",
+        show_default=True,
+        help="Measured time: 10s, 2m, or a number of seconds.",
     )
     warm_up: float = option(
         "--warm-up",
         type=Duration(zero=True),
         default="1s",
         show_default=True,
-        help="Time before that is not measured; 0 for none.",
+        help="Warm-up time before the measured time; 0 for none.",
     )
 
 
@@ -213,7 +218,7 @@ def unclear_option() -> Any:  # noqa: ANN401  a field of any type
         type=click.Choice(["fail", "note"]),
         default="fail",
         show_default=True,
-        help="Where it may be three times the least effect worse, and cannot be told: exit code 98, or a note.",
+        help="Consequence of a figure that may be worse by three times --least-effect: exit code 98, or a note.",
     )
 
 

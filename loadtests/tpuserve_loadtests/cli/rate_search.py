@@ -31,15 +31,15 @@ class RangeOptions:
     """The rates to search between, and the precision."""
 
     start: float | None = option(
-        "--from", type=click.FloatRange(0.1), help="First rate.  [default: half of one user's]"
+        "--from", type=click.FloatRange(0.1), help="First rate to try.  [default: half of a single user's rate]"
     )
-    highest: float = option("--to", type=click.FloatRange(0.1), default=HIGHEST, help="Do not go beyond this rate.")
+    highest: float = option("--to", type=click.FloatRange(0.1), default=HIGHEST, help="Highest rate to try.")
     precision: float = option(
         "--precision",
         type=click.FloatRange(0.001, 1),
         default=PRECISION,
         show_default=True,
-        help="How close to each other what holds and what does not shall come; 0.02 is 2 %.",
+        help="Largest distance between the rate that holds and the rate that does not; 0.02 is 2 %.",
     )
 
 
@@ -96,7 +96,7 @@ class _Tries:
         from tpuserve_loadtests.arrivals.load import Load
 
         load = Load(_FIRST_S, min(warm_up_s, _FIRST_S), users=len(self._runs.lines))
-        watched = run_watched(self._runs, self._server, load, title="First, for")
+        watched = run_watched(self._runs, self._server, load, title="Single user, for")
         self.servers.alone = watched.condensed()
         return watched.runs[0]
 

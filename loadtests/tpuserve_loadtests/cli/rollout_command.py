@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Gate, Step
 
-_APPLIED: Final = {"reload": "sent to the server", "poll": "which the server reads again by itself"}
+_APPLIED: Final = {"reload": "sent to the server", "poll": "polled by the server"}
 
 EPILOG = """\b
 Examples:
-  tpuserve rollout digits --to 4 --model_config_file models.config                  says what it would do
+  tpuserve rollout digits --to 4 --model_config_file models.config                  print the plan
   tpuserve rollout digits --to 4 --model_config_file models.config --execute --html rollout.html
   tpuserve rollout digits --to 4 --model_config_file models.config --no-parity --rate 200 --soak 30m \\
       --fail-if 'p99>20ms' 'error_rate>0.1%' --execute
 
-Exit codes: 0 it is live (or would be tried), 1 interrupted, or a label could not be moved, 2 usage, 3 no server,
-98 the load generator was the limit, or it is unclear whether it is slower, 99 a gate failed. After
-anything but 0 the labels are where they were; where they could not be moved back, the last line says so.
+Exit codes: 0 the version is live, or the plan is possible, 1 interrupted, or a label could not be moved, 2 usage error,
+3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 a gate failed.
+After every code except 0, the labels are as before. If they could not be moved back, the last line reports it.
 """
 
 
 @command(RolloutOptions, ThresholdCommand, epilog=EPILOG)
 def rollout(options: RolloutOptions) -> None:
-    """Make another version of MODEL the live one, if it is as good.
+    """Make another version of MODEL live if it passes parity, comparison and soak.
 
-    Golden parity and a comparison with the live version come first; then the labels canary and stable are moved, and
-    the new version stays under load for a while. What fails before changes nothing; what fails after, Ctrl-C and
-    SIGTERM too, moves the labels back. --users and --rate are the comparison's and the soak's; --duration is that of
-    each run of the comparison.
+    The rollout checks golden parity and compares the version with the live one under load. It then moves the labels
+    canary and stable, and puts the new version under load (soak). A failure before the move changes nothing. After
+    the move, a failure, Ctrl-C or SIGTERM moves the labels back. --users and --rate apply to the comparison and the
+    soak, --duration to each run of the comparison.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -89,7 +89,7 @@ def rollout(options: RolloutOptions) -> None:
         def tell(step: "Step") -> None:
             print_step(step, console)
 
-        console.print(f"{model}: version {new} in place of {live}, at {address}", highlight=False)
+        console.print(f"{model}: version {live} to {new}, at {address}", highlight=False)
         started_at = time.time()
         job = Rollout(gates, moves, soak, labels, pressed.is_set, tell, time.monotonic)
         outcome = job.execute() if options.execute else job.plan()
@@ -132,13 +132,13 @@ def _settings(options: RolloutOptions) -> dict[str, str]:
         "Load": options.load_words,
         "Comparison": f"{options.rounds} rounds of {seconds(options.time.duration)} each; {_effect(options)}",
         "Soak": f"{seconds(options.soak)}; {_effect(options)}" if options.soak else "none",
-        "Gates of the soak": ", ".join(options.gates),
+        "Soak gates": ", ".join(options.gates),
         **describe_command("tpuserve", "rollout"),
     }
 
 
 def _effect(options: RolloutOptions) -> str:
-    return f"less than {100 * options.least_effect:g} % is no difference"
+    return f"differences below {100 * options.least_effect:g} % do not count"
 
 
 def main() -> None:
@@ -160,13 +160,13 @@ def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
 def _check(options: RolloutOptions) -> None:
     """Raise usage errors for options that are invalid on any server."""
     if options.canary == options.stable:
-        raise click.UsageError(f"--canary and --stable are the same label, {options.stable}")
+        raise click.UsageError(f"--canary and --stable are both {options.stable}. Set different labels.")
     options.generator.check()
     if options.generator.remote:
-        raise click.UsageError("a rollout runs on this machine alone: --remote is for loadtest")
+        raise click.UsageError("rollout does not support --remote. Use --processes for more load.")
     refuse_both(options.load.users, options.load.rate)
     if 0 < options.soak < LEAST_SOAK_S:
-        raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--soak")
+        raise click.BadParameter(f"A soak needs at least {LEAST_SOAK_S:g} s to show a trend.", param_hint="--soak")
     thresholds(options.gates, "--fail-if")
     options.files.check()
 
@@ -194,13 +194,13 @@ def _labels(service: "ModelService", address: str, options: RolloutOptions) -> "
         raise click.UsageError(refusal(address, error)) from None
     if stable not in there:
         has = ", ".join(sorted(there)) or "none"
-        raise click.UsageError(f"{file}: {model} has no label {stable}, which is to be moved: {has}")
+        raise click.UsageError(f"{file}: Model {model} has no label {stable} to move. Its labels: {has}.")
     if there[stable] == new:
-        raise click.UsageError(f"version {new} is live already: label {stable} stands for it")
+        raise click.UsageError(f"Version {new} is already live: label {stable} points to it.")
     if new not in available:
         versions = ", ".join(map(str, available))
         raise click.BadParameter(
-            f"version {new} of {model} is not available, {versions} are: its model_version_policy must take it in",
+            f"Version {new} of {model} is not available (available: {versions}). Add it to the model_version_policy.",
             param_hint="--to",
         )
     return labels, there[stable]
@@ -229,8 +229,9 @@ def _gates(
     load = options.load_words
     gates = []
     if options.parity:
-        gates.append(Gate("parity", "the same requests to both", ask.parity, cheap=True))
+        gates.append(Gate("parity", "send the same requests to both versions", ask.parity, cheap=True))
     rounds = f"{options.rounds} rounds of {options.time.duration:g} s each, {load}"
-    gates.append(Gate("compare", f"both under load in turn, {rounds}", ask.compare))
-    soak = Gate("soak", f"label {options.stable} for {options.soak:g} s, {load}; moved back if it fails", ask.soak)
+    gates.append(Gate("compare", f"load both versions in turn, {rounds}", ask.compare))
+    plan = f"load label {options.stable} for {options.soak:g} s, {load}; on failure, move the labels back"
+    soak = Gate("soak", plan, ask.soak)
     return gates, soak if options.soak else None

@@ -57,7 +57,7 @@ class Gates:
             return Judged(EXIT_GATE, error.message)
         if problem := signature_difference(a, b):
             self.findings.parity = Parity((), problem)
-            return Judged(EXIT_GATE, f"clients of the live version would not do: {problem}")
+            return Judged(EXIT_GATE, f"incompatible with clients of the live version: {problem}")
         tolerance = self._tolerance()
         mine, others = (Encoded(spec, self._target(spec).workload.lines[0].exchanges) for spec in (self.live, self.new))
         answers = []
@@ -67,8 +67,8 @@ class Gates:
                 return Judged(EXIT_FAILED, f"stopped after {len(answers)} of {len(mine.exchanges)} requests")
         found = self.findings.parity = Parity(tuple(answers))
         if found.different:
-            return Judged(EXIT_GATE, f"{len(found.different)} of {len(answers)} answers differ; {found.different[0]}")
-        return Judged(0, "; ".join(filter(None, [f"{len(answers)} of {len(answers)} answers agree", found.largest])))
+            return Judged(EXIT_GATE, f"{len(found.different)} of {len(answers)} responses differ; {found.different[0]}")
+        return Judged(0, "; ".join(filter(None, [f"{len(answers)} of {len(answers)} responses match", found.largest])))
 
     def _tolerance(self) -> "Tolerance":
         """Return the options' values, else the wider tolerance of both versions' manifests."""
@@ -140,15 +140,20 @@ class Gates:
 def _comparison_line(outcome: "ComparisonOutcome") -> str:
     if outcome.comparison is None:
         failed = f"{outcome.failures:,} requests failed; " if outcome.failures else ""
-        return f"{failed}stopped after {len(outcome.rounds)} whole rounds: too few to tell anything"
+        return f"{failed}stopped after {len(outcome.rounds)} complete rounds, too few for a result"
     ratios = [
         f"{figure.name} {figure.ratio.ratio:.3f} ({figure.ratio.low:.3f} to {figure.ratio.high:.3f})"
         for figure in outcome.comparison.figures
     ]
-    words = {"same": "the same", "unclear": "perhaps worse"}
+    words = {"same": "the same", "unclear": "possibly worse"}
     verdict = words.get(outcome.comparison.verdict, outcome.comparison.verdict)
-    told = [f"it is {verdict}", f"of the live one's: {', '.join(ratios)}", *outcome.unclear, outcome.difference]
-    line = "; ".join(text for text in told if text)
+    parts = [
+        f"the new version is {verdict}",
+        f"ratios to the live version: {', '.join(ratios)}",
+        *outcome.unclear,
+        outcome.difference,
+    ]
+    line = "; ".join(part for part in parts if part)
     if outcome.failures:
         line += f"; {outcome.failures:,} requests failed"
     return f"{line}; the load generator was the limit: {outcome.limits[0]}" if outcome.limits else line
@@ -161,6 +166,6 @@ def _soak_line(outcome: "SoakOutcome") -> str:
     p99 = "-" if total.p99_ms is None else f"{total.p99_ms:.2f} ms"
     line = f"{verdict_line(outcome).lower()}; {total.requests:,} requests, {total.failures:,} failed, p99 {p99}"
     errors = outcome.run.measured.recorder.errors()
-    parts = [line, *(f"most failed with {error.message}" for error in errors[:1])]
+    parts = [line, *(f"most frequent error: {error.message}" for error in errors[:1])]
     parts += [str(result) for result in outcome.run.gates if result.failed]
     return "; ".join([*parts, *(note for note in outcome.notes if "count from" not in note)])

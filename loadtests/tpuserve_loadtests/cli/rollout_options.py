@@ -28,7 +28,7 @@ from tpuserve_loadtests.duration import Duration
 if TYPE_CHECKING:
     from tpuserve_loadtests.rollout.labels import Apply
 
-_REST: Final = "REST address, for the server's memory in the soak."
+_REST: Final = "REST address, to measure the server's memory during the soak."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,53 +39,64 @@ class RolloutOptions:
     """
 
     model: str = argument()
-    new: int = option("--to", type=click.IntRange(0), required=True, help="The version that is to be live.")
+    new: int = option("--to", type=click.IntRange(0), required=True, help="Version to make live.")
     config_file: Path = option(
         "--model_config_file",
         "--model-config-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         required=True,
-        help="The server's configuration: the labels are changed in it, and nothing else.",
+        help="Configuration file of the server, in which the rollout changes only labels.",
     )
     execute: bool = option(
-        "--execute", is_flag=True, help="Do it; without this, the plan is shown and nothing changed."
+        "--execute", is_flag=True, help="Perform the rollout. Without this option, print the plan and change nothing."
     )
     apply: "Apply" = option(
         "--apply",
         type=click.Choice(["reload", "poll"]),
         default="reload",
         show_default=True,
-        help="Send the file to the server, or wait until it reads it (--model_config_file_poll_wait_seconds).",
+        help="Send the file to the server, or wait until the server polls it (--model_config_file_poll_wait_seconds).",
     )
     server: ServerOptions = group(ServerOptions, rest_url={"help": _REST})
     metrics: str = metrics_option()
-    stable: str = option("--stable", default="stable", show_default=True, help="The label that users ask for.")
-    canary: str = option("--canary", default="canary", show_default=True, help="The label that is moved first.")
+    stable: str = option("--stable", default="stable", show_default=True, help="Label that clients request.")
+    canary: str = option("--canary", default="canary", show_default=True, help="Label to move first.")
     parity: bool = option(
-        "--parity/--no-parity", default=True, help="Whether both versions must give the same answers."
+        "--parity/--no-parity", default=True, help="Require equal responses of both versions, within the tolerance."
     )
     tolerance: ToleranceOptions = group(ToleranceOptions)
     load: UsersOrRateOptions = group(UsersOrRateOptions)
     arrivals: ArrivalOptions = group(ArrivalOptions)
     rounds: int = option(
-        "--rounds", type=click.IntRange(3), default=6, show_default=True, help="Runs of each version, in turn."
+        "--rounds",
+        type=click.IntRange(3),
+        default=6,
+        show_default=True,
+        help="Number of interleaved runs of each version.",
     )
     least_effect: float = least_effect_option(
-        "So much worse than the live version, and slower over the soak, it may be; 0.05 is 5 %."
+        "Tolerated deterioration, compared with the live version and over the soak; 0.05 is 5 %."
     )
     unclear: str = unclear_option()
     time: TimeOptions = group(TimeOptions)
     soak: float = option(
-        "--soak", type=Duration(zero=True), default="5m", show_default=True, help="Afterwards; 0 for none."
+        "--soak",
+        type=Duration(zero=True),
+        default="5m",
+        show_default=True,
+        help="Time under load after the move; 0 for none.",
     )
     segments: int = option(
-        "--segments", type=click.IntRange(LEAST_SEGMENTS, 1000), default=SEGMENTS, help="Of the soak."
+        "--segments",
+        type=click.IntRange(LEAST_SEGMENTS, 1000),
+        default=SEGMENTS,
+        help="Number of segments of the soak.",
     )
     gates: tuple[str, ...] = option(
-        "--fail-if", multiple=True, metavar="GATE...", help="Of the soak: 'p99>20ms', 'error_rate>1%'."
+        "--fail-if", multiple=True, metavar="GATE...", help="Gates of the soak: 'p99>20ms', 'error_rate>1%'."
     )
     patience: float = option(
-        "--patience", type=Duration(), default="60s", show_default=True, help="Time for a label to be moved."
+        "--patience", type=Duration(), default="60s", show_default=True, help="Timeout for the move of a label."
     )
     requests: RequestOptions = group(RequestOptions)
     generator: GeneratorOptions = group(GeneratorOptions)

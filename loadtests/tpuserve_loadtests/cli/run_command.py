@@ -32,14 +32,15 @@ Examples:
   tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
   tpuserve loadtest run digits --rate 200 --html report.html       a page with charts
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
-  tpuserve loadtest run digits --rows 1:0.7,8:0.3                  seven requests of ten have one row
-  tpuserve loadtest run digits --recorded requests-digits.jsonl    as they came; --speed 2 twice as fast
-  tpuserve loadtest run digits --golden record --fail-if 'wrong>0'   answers are right under load, too
+  tpuserve loadtest run digits --rows 1:0.7,8:0.3                  70 % of requests have one row
+  tpuserve loadtest run digits --recorded requests-digits.jsonl    at recorded times; --speed 2 doubles the rate
+  tpuserve loadtest run digits --golden record --fail-if 'wrong>0'   compare responses under load
   tpuserve loadtest run digits --grpc grpcs://models.example:443 --header 'authorization: Bearer ${TOKEN}'
   tpuserve loadtest run --scenario mixed.yaml                      several models with weights
-  tpuserve loadtest run digits --trace arrivals.txt --speed 2      instants in seconds, one a line
+  tpuserve loadtest run digits --trace arrivals.txt --speed 2      arrival times in seconds, one per line
 
-Exit codes: 0 all went well, 1 requests failed, 2 usage, 3 no server, 98 the generator was the limit, 99 a gate failed.
+Exit codes: 0 success, 1 requests failed, 2 usage error, 3 server unreachable, 98 the load generator was the limit,
+99 a gate failed.
 """
 
 
@@ -51,22 +52,24 @@ class RunOptions(LoadOptions):
         "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_USERS}]"
     )
     rate: str | None = option(
-        "--rate", metavar="RATE", help="Open load, in requests/s: 500, steps as 100,200 or a ramp as 100..1000."
+        "--rate",
+        metavar="RATE",
+        help="Open load: rate in requests/s, such as 500, steps (100,200) or a ramp (100..1000).",
     )
     trace_file: Path | None = option(
         "--trace",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Open load: recorded arrivals, an instant in seconds on each line.",
+        help="Open load: file of arrival times in seconds, one per line.",
     )
     speed: float = option(
-        "--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Of --trace and --recorded."
+        "--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Speed factor of --trace and --recorded."
     )
     golden: GoldenOptions = group(GoldenOptions)
     gates: tuple[str, ...] = option(
         "--fail-if",
         multiple=True,
         metavar="GATE...",
-        help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%', 'rate<500'; several may follow.",
+        help="Exit with 99 if a gate is true: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
     )
 
     @property
@@ -81,13 +84,15 @@ class RunOptions(LoadOptions):
         return bool(self.trace_file or (as_recorded and not (self.users or self.rate)))
 
 
-@command(RunOptions, ThresholdCommand, epilog=EPILOG, short_help="One load: rates, failures, latencies; gates for CI.")
+@command(
+    RunOptions, ThresholdCommand, epilog=EPILOG, short_help="Run one load and report rates, failures and latencies."
+)
 def run(options: RunOptions) -> None:
     """Load a running server with predict requests for MODEL and print rates, failures and latencies.
 
-    Closed (--users): each user sends its next request as soon as the last one is answered. Open (--rate, --trace):
-    requests come whatever is answered, and latencies count from when each was due. Latencies are of answers, not of
-    failures.
+    Closed load (--users): each user sends its next request after the response to the previous one. Open load (--rate,
+    --trace): requests arrive on a schedule, and latencies count from the scheduled times. Latencies exclude failed
+    requests.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -128,7 +133,7 @@ def run(options: RunOptions) -> None:
 
 def _load(options: RunOptions, protocols: int) -> "Load":
     if options.ways > 1:
-        raise click.UsageError("--users is a closed load, --rate and --trace are open ones: give one of them")
+        raise click.UsageError("--users, --rate and --trace exclude each other. Set one of them.")
     if options.trace_file is not None:
         return _trace_load(options.trace_file, options)
     if options.rate is not None:

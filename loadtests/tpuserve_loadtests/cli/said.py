@@ -64,4 +64,4 @@ def refuse_idle(options: Sending, *addresses: str) -> None:
 
 def _refuse(name: str, is_used: bool, needed: str) -> None:
     if not is_used and name in said_names():
-        raise click.UsageError(f"{flag(name)} changes nothing without {needed}")
+        raise click.UsageError(f"{flag(name)} has no effect without {needed}.")

@@ -25,8 +25,8 @@ Examples:
   tpuserve loadtest search digits --slo 'p99<=20ms'
   tpuserve loadtest search digits --protocol grpc --slo 'p99<=20ms' 'error_rate<=0.1%' --duration 30s --precision 0.01
 
-Exit codes: 0 a rate was found, 1 interrupted, or nothing was answered, 2 usage, 3 no server,
-98 the generator was the limit, 99 no rate holds.
+Exit codes: 0 a rate was found, 1 interrupted, or all requests failed, 2 usage error, 3 server unreachable,
+98 the load generator was the limit, 99 no rate holds.
 """
 
 
@@ -35,17 +35,17 @@ class SearchOptions(LoadOptions):
     """Options of `search`."""
 
     objectives: tuple[str, ...] = option(
-        "--slo", multiple=True, metavar="OBJECTIVE...", help="'p99<=20ms', 'error_rate<=1%'."
+        "--slo", multiple=True, metavar="OBJECTIVE...", help="Objectives: 'p99<=20ms' 'error_rate<=1%'."
     )
     within: RangeOptions = group(RangeOptions)
 
 
-@command(SearchOptions, ThresholdCommand, epilog=EPILOG, short_help="The highest rate at which an objective is kept.")
+@command(SearchOptions, ThresholdCommand, epilog=EPILOG, short_help="Find the highest rate that meets an objective.")
 def search(options: SearchOptions) -> None:
-    """Find the highest rate of requests for MODEL at which every --slo is kept.
+    """Find the highest rate of requests for MODEL that meets every --slo.
 
-    Rates are doubled until one does not hold, then halved between. Each lasts --duration, or longer where a percentile
-    needs more requests to be told with 99 % confidence; what is found is run again with other arrivals.
+    The search doubles the rate until a rate does not hold, and then bisects. A trial lasts --duration, or longer if a
+    percentile needs more requests for 99 % confidence. A second trial with other arrivals confirms the result.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -58,7 +58,7 @@ def search(options: SearchOptions) -> None:
     objectives = _objectives(options.objectives)
     within = options.within
     if within.start and within.start > within.highest:
-        raise click.BadParameter(f"{within.start:g} is above --to {within.highest:g}", param_hint="--from")
+        raise click.BadParameter(f"{within.start:g} exceeds --to {within.highest:g}.", param_hint="--from")
     options.files.check()
     options.files.refuse_distribution()
     target = asked.find_target()
@@ -76,11 +76,13 @@ def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
     from tpuserve_loadtests.judgement.objective import is_objective
 
     if not texts:
-        raise click.UsageError("Missing option '--slo': say what must be kept, as 'p99<=20ms' (or slo in the scenario)")
+        raise click.UsageError(
+            "Missing option '--slo'. Set an objective, such as 'p99<=20ms' (or slo in the scenario)."
+        )
     objectives = thresholds(texts, "--slo")
     for objective in objectives:
         if not is_objective(objective):
             raise click.BadParameter(
-                f"{objective} says nothing that must be kept; write 'p99<=20ms'", param_hint="--slo"
+                f"{objective} is not an objective. Write an upper limit, such as 'p99<=20ms'.", param_hint="--slo"
             )
     return objectives

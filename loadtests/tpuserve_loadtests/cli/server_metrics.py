@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 AUTO: Final = "auto"
 OFF: Final = "off"
-HOW: Final = "where the time went is not known: give --server-metrics http://HOST:8501/metrics, or --server-metrics off"
+HOW: Final = (
+    "the time breakdown needs the server's metrics; set --server-metrics http://HOST:8501/metrics, or "
+    "--server-metrics off"
+)
 
 
 def metrics_option() -> Any:  # noqa: ANN401  a field of any type
@@ -27,7 +30,7 @@ def metrics_option() -> Any:  # noqa: ANN401  a field of any type
 
 def sides_metrics_option() -> Any:  # noqa: ANN401  a field of any type
     """Declare --server-metrics for two sides, with a value for each server."""
-    return _metrics_option("auto|URL[,URL]|off", _checked_sides, "where A and B are two servers, A's and B's")
+    return _metrics_option("auto|URL[,URL]|off", _checked_sides, "for two servers, the pages of A and B")
 
 
 def watch_server(options: ServerOptions, choice: str, specs: "Collection[ModelSpec]") -> "ServerWatch":
@@ -77,7 +80,7 @@ def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> A
         default=AUTO,
         show_default=True,
         callback=callback,
-        help=f"The server's page of metrics, to tell where the time went; {which}.",
+        help=f"Metrics page of the server, for the time breakdown; {which}.",
     )
 
 
@@ -92,7 +95,7 @@ def _checked(context: click.Context, parameter: click.Parameter, value: str) -> 
     except InvalidArgument as error:
         raise click.BadParameter(error.message) from None
     if not place.is_rest:
-        raise click.BadParameter(f"{value!r} is no URL, such as http://localhost:8501/metrics, nor auto nor off")
+        raise click.BadParameter(f"{value!r} is not auto, off or a URL such as http://localhost:8501/metrics.")
     return place.target
 
 
@@ -100,5 +103,5 @@ def _checked_sides(context: click.Context, parameter: click.Parameter, value: st
     """Return one page for both sides, or one for each."""
     values = tuple(_checked(context, parameter, each.strip()) for each in value.split(","))
     if len(values) > 2:
-        raise click.BadParameter(f"{value!r} names {len(values)} pages, and there are two sides")
+        raise click.BadParameter(f"{value!r} has {len(values)} pages. Set at most two, for A and B.")
     return values

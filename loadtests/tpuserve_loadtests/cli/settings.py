@@ -22,7 +22,7 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
         "Model": _joined(str(line.spec) for line in lines),
         "Signature": _joined(line.signature_name for line in lines),
         "Addresses": _joined(address for target in targets for address in target.addresses.values()),
-        "Requests": f"{max(len(line.exchanges) for line in lines):,} different ones, of {rows_told}",
+        "Requests": f"{max(len(line.exchanges) for line in lines):,} distinct, of {rows_told}",
         "Timeout": f"{targets[0].timeout_s:g} s",
         **({"Headers": ", ".join(headers)} if headers else {}),
         **describe_command("tpuserve", "loadtest"),
@@ -33,7 +33,7 @@ def describe_command(*program: str) -> dict[str, str]:
     """Return the command line of this process, as `program` and without secrets, and its machine."""
     return {
         "Command": shlex.join([*program, *_told(sys.argv[1:])]),
-        "Generator's machine": f"{os.cpu_count()} cores",
+        "Generator machine": f"{os.cpu_count()} cores",
     }
 
 

@@ -40,8 +40,8 @@ Examples:
   tpuserve loadtest soak digits --rate 200 --duration 4h --log soak.jsonl
   tpuserve loadtest soak digits --users 16 --duration 30m --fail-if 'p99>50ms' 'error_rate>0.1%'
 
-Exit codes: 0 steady, 1 requests failed or it was too short to tell, 2 usage, 3 no server,
-98 the generator was the limit, 99 drifting, or a gate failed.
+Exit codes: 0 steady, 1 requests failed or the soak was too short, 2 usage error, 3 server unreachable,
+98 the load generator was the limit, 99 drifting, or a gate failed.
 """
 
 
@@ -56,26 +56,26 @@ class SoakOptions(LoadOptions):
         type=click.IntRange(LEAST_SEGMENTS, 1000),
         default=SEGMENTS,
         show_default=True,
-        help="Parts whose figures are held beside each other.",
+        help="Number of segments whose figures are compared.",
     )
-    least_effect: float = least_effect_option("A smaller change of latency or rate over the soak is none; 0.05 is 5 %.")
+    least_effect: float = least_effect_option(
+        "Smallest change of latency or rate over the soak that counts; 0.05 is 5 %."
+    )
     golden: GoldenOptions = group(GoldenOptions)
     gates: tuple[str, ...] = option(
-        "--fail-if", multiple=True, metavar="GATE...", help="As `run`'s, of the whole soak."
+        "--fail-if", multiple=True, metavar="GATE...", help="Gates of the whole soak, as in `run`."
     )
     log: Path | None = option(
         "--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON."
     )
 
 
-@command(
-    SoakOptions, ThresholdCommand, epilog=EPILOG, short_help="Hours of load: do latencies, failures or memory drift?"
-)
+@command(SoakOptions, ThresholdCommand, epilog=EPILOG, short_help="Load a server for hours and detect drifts.")
 def soak(options: SoakOptions) -> None:
-    """Load a running server for hours and say whether latencies, failures or its memory drift.
+    """Load a running server for hours and report whether latencies, failures or its memory drift.
 
-    The load is run in segments, whose figures are looked at for trends. Ctrl-C ends it and judges those so far; with
-    --log, a soak that is killed leaves them, too.
+    The soak runs the load in segments and tests their figures for trends. Ctrl-C ends the soak and judges the segments
+    so far. With --log, the segments of a killed soak remain, too.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -147,10 +147,12 @@ def run_segments(
 def segment_load(soak: LoadTerms, options: UsersOrRateOptions, segments: int, protocols: int) -> "Load":
     """Return the load of one segment. Raise a usage error for a short soak, and for a rate that is not constant."""
     if soak.seconds < LEAST_SOAK_S:
-        raise click.BadParameter(f"a soak shorter than {LEAST_SOAK_S:g} s shows no trend", param_hint="--duration")
+        raise click.BadParameter(f"A soak needs at least {LEAST_SOAK_S:g} s to show a trend.", param_hint="--duration")
     load = replace(soak, seconds=soak.seconds / segments).users_or_rate(options, protocols)
     if load.profile is not None and not load.profile.is_level:
-        raise click.BadParameter("a soak has one rate: steps and ramps would look like a drift", param_hint="--rate")
+        raise click.BadParameter(
+            "A soak needs a constant rate. Steps and ramps would look like drifts.", param_hint="--rate"
+        )
     return load
 
 
@@ -158,7 +160,7 @@ def _open_log(path: Path | None, stack: ExitStack) -> TextIO | None:
     try:
         return None if path is None else stack.enter_context(path.open("w", buffering=1))
     except OSError as error:
-        raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--log") from None
+        raise click.BadParameter(f"Cannot write {path}: {error.strerror}", param_hint="--log") from None
 
 
 def _tell(segment: "Segment", segments: "Segments", planned: int, log: TextIO | None) -> None:

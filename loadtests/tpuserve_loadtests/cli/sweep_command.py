@@ -30,7 +30,7 @@ Examples:
   tpuserve loadtest sweep digits --rate 100,200,400,800 --duration 30s
   tpuserve loadtest sweep digits --rate 100,200,400,800,1600 --until 'p99>100ms'
 
-Exit codes: as `run`, the highest of all runs.
+Exit codes: the highest of all runs, as in `run`.
 """
 
 
@@ -38,21 +38,25 @@ Exit codes: as `run`, the highest of all runs.
 class SweepOptions(LoadOptions):
     """Options of `sweep`."""
 
-    users: str | None = option("--users", metavar="N,N,...", help=f"Closed loads.  [default: {DEFAULT_USERS}]")
-    rate: str | None = option("--rate", metavar="R,R,...", help="Open loads instead, in requests/s.")
+    users: str | None = option(
+        "--users", metavar="N,N,...", help=f"Closed loads: numbers of users.  [default: {DEFAULT_USERS}]"
+    )
+    rate: str | None = option("--rate", metavar="R,R,...", help="Open loads: rates in requests/s.")
     until: tuple[str, ...] = option(
         "--until",
         multiple=True,
         metavar="GATE...",
-        help="End with the first load of which it is true: 'p99>100ms' 'error_rate>1%'; several may follow.",
+        help="Stop after the first load for which a gate is true: 'p99>100ms' 'error_rate>1%'. Accepts several gates.",
     )
 
 
-@command(SweepOptions, ThresholdCommand, epilog=EPILOG, short_help="Load after load: latency over throughput.")
+@command(
+    SweepOptions, ThresholdCommand, epilog=EPILOG, short_help="Run increasing loads and report latency over throughput."
+)
 def sweep(options: SweepOptions) -> None:
-    """Load a running server with predict requests for MODEL, more at each step, and print rate and latencies of each.
+    """Load a running server with predict requests for MODEL in steps, and print rate and latencies of each step.
 
-    Ctrl-C ends it; what was measured is printed. So does --until, with the load that is too much.
+    Ctrl-C ends the sweep and prints the steps so far. --until ends the sweep after the first load that meets a gate.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -85,7 +89,7 @@ def sweep(options: SweepOptions) -> None:
             if measured.stopped == STOPPED_EARLY or measured.lost:
                 break
             if too_much := [result for result in gate_results(until, measured) if result.failed]:
-                click.echo(f"  --until {too_much[0].gate} is true of {load}: {_left(loads, steps)}", err=True)
+                click.echo(f"  --until {too_much[0].gate} is true for {load}; {_left(loads, steps)}", err=True)
                 break
     publish(sweep_report(steps, describe_settings(target)), options.files, as_json=options.as_json)
 
@@ -95,14 +99,14 @@ def _until(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
     for threshold in until:
         if threshold.is_of_checks:
             raise click.BadParameter(
-                f"{threshold} is of golden answers, which a sweep has none of", param_hint="--until"
+                f"{threshold} needs golden responses, which sweep does not support.", param_hint="--until"
             )
     return until
 
 
 def _left(loads: "Sequence[Load]", done: "Sequence[RunOutcome]") -> str:
     left = len(loads) - len(done)
-    return f"{left} further load{'s are' if left > 1 else ' is'} not run" if left else "it was the last one"
+    return f"skipping {left} further load{'s' if left > 1 else ''}" if left else "it was the last load"
 
 
 def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
@@ -113,11 +117,13 @@ def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
         assert profile is not None  # an open load has one
         rates = [segment.start_per_s for segment in profile.segments]
         if any(segment.start_per_s != segment.end_per_s for segment in profile.segments):
-            raise click.BadParameter("steps are levels, not ramps: 100,200,400", param_hint="--rate")
+            raise click.BadParameter(
+                "A step needs a constant rate. Write 100,200,400 instead of a ramp.", param_hint="--rate"
+            )
         return [terms.open(f"{rate:f}") for rate in rates]
     users = (options.users or DEFAULT_USERS).split(",")
     if not all(each.strip().isdigit() and int(each) for each in users):
-        raise click.BadParameter(f"{options.users!r}: write 1,2,4,8", param_hint="--users")
+        raise click.BadParameter(f"{options.users!r} is not a list of users. Write 1,2,4,8.", param_hint="--users")
     # Each protocol needs a user, so the first steps of the default can coincide.
     counts = dict.fromkeys(int(each) if options.users else max(int(each), protocols) for each in users)
     return [terms.closed(count, protocols) for count in counts]

@@ -52,16 +52,16 @@ class Requests:
         rows = None if options.rows is None else _distribution(options.rows, "--rows")
         lengths = dict(_length(text) for text in options.lengths)
         if lengths and options.input_file:
-            raise click.UsageError("--length is of random inputs: those of --input have lengths of their own")
+            raise click.UsageError("--length applies only to random inputs. Omit --length or --input.")
         if golden and (lengths or options.input_file):
-            raise click.UsageError("the file of --golden has inputs, too: --input and --length do not go with it")
+            raise click.UsageError("The file of --golden contains the inputs. Omit --input and --length.")
         if golden and golden.is_dir() and rows:
-            raise click.UsageError("the version of --golden has requests as they were made: --rows does not go with it")
+            raise click.UsageError("The version directory of --golden contains complete requests. Omit --rows.")
         recording = None
         if options.recorded:
             if rows or lengths or options.input_file or golden:
                 raise click.UsageError(
-                    "--recorded has requests of its own: no --rows, --length, --input or file of --golden goes with it"
+                    "--recorded contains complete requests. Omit --rows, --length, --input and a file of --golden."
                 )
             recording = read_recording(options.recorded)
         return cls(
@@ -219,9 +219,11 @@ def _started(target: "Target", generators: GeneratorOptions) -> "Engine | Worker
     host, _, port = generators.listen.rpartition(":")
     crew = Crew(local, generators.remote, host, int(port)) if generators.remote else Crew(local)
     if generators.remote:
-        click.echo(f"Waiting for {generators.remote} of `tpuserve loadtest worker HOST:{port}`", err=True)
+        click.echo(
+            f"Waiting for remote workers ({generators.remote}): `tpuserve loadtest worker HOST:{port}`", err=True
+        )
         if target.access.headers:
-            click.echo(f"Note: they are sent the values of {HEADER} in the clear", err=True)
+            click.echo(f"Note: The workers receive the values of {HEADER} in plaintext", err=True)
     return Workers(target, crew)
 
 
@@ -264,7 +266,7 @@ def _ask_for_signature(
         except (Unavailable, DeadlineExceeded) as error:
             end_unreachable(address, access, error.message)
         except NotFound as error:
-            raise click.UsageError(f"{address} has no {spec}: {error.message}") from None
+            raise click.UsageError(f"{address} does not serve {spec}: {error.message}") from None
         except TpuserveError as error:
             raise click.UsageError(refusal(address, error)) from None
     return signature
@@ -274,7 +276,7 @@ def end_unreachable(address: str, access: "Access", message: str) -> NoReturn:
     """Report that the server did not respond, and exit."""
     from tpuserve_loadtests.cli.handshake import handshake_problem
 
-    click.echo(f"Error: {address} cannot be reached: {handshake_problem(address, access.tls) or message}", err=True)
+    click.echo(f"Error: Cannot reach {address}: {handshake_problem(address, access.tls) or message}", err=True)
     sys.exit(EXIT_UNREACHABLE)
 
 
@@ -282,5 +284,5 @@ def refusal(address: str, error: "TpuserveError") -> str:
     """Return a message for a server's error response to a metadata request."""
     from tpuserve_client.errors import PermissionDenied, Unauthenticated
 
-    hint = f"; who calls is told by {HEADER} or --cert" if isinstance(error, PermissionDenied | Unauthenticated) else ""
+    hint = f"; authenticate with {HEADER} or --cert" if isinstance(error, PermissionDenied | Unauthenticated) else ""
     return f"{address}: {error.message}{hint}"

@@ -9,24 +9,24 @@ from tpuserve_loadtests.exit_codes import EXIT_FAILED
 
 EPILOG = """\b
 Examples:
-  tpuserve loadtest worker coordinator:5557        before `tpuserve loadtest run --remote 1` on coordinator, or after
+  tpuserve loadtest worker coordinator:5557        before or after `tpuserve loadtest run --remote 1` on coordinator
 
-Exit codes: 0 the load test is over, 1 its coordinator is gone, or has all the workers it waited for, or a file of --ca,
---cert or --key is not on this machine, 2 usage.
+Exit codes: 0 the load test is over, 1 the coordinator disconnected or needs no more workers, or a file of --ca, --cert
+or --key is missing on this machine, 2 usage error.
 """
 
 
-@click.command(short_help="Lend this machine to a load test that runs on another.", epilog=EPILOG)
+@click.command(short_help="Send a share of a load test that runs on another machine.", epilog=EPILOG)
 @click.argument("coordinator", metavar="HOST:PORT")
 def worker(coordinator: str) -> None:
-    """Send a share of the load of a `tpuserve loadtest run --remote N`, which is found at HOST:PORT.
+    """Send a share of the load of `tpuserve loadtest run --remote N`, whose coordinator listens at HOST:PORT.
 
-    Waits until it is there, and ends with it: Ctrl-C ends it at once. Trusts whoever answers there: it says which
-    server is sent what.
+    The worker waits for the coordinator, and ends with it. Ctrl-C ends the worker at once. The worker trusts the
+    coordinator, which chooses the server and the requests.
     """
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
-        raise click.BadParameter(f"{coordinator!r} is no HOST:PORT", param_hint="HOST:PORT")
+        raise click.BadParameter(f"{coordinator!r} is not HOST:PORT.", param_hint="HOST:PORT")
 
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 

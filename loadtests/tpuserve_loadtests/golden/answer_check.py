@@ -109,6 +109,6 @@ class _LineCheck:
     def _message(self, difference: Difference, outputs: Mapping[str, Array]) -> str:
         name = difference.output
         is_anothers = name in outputs and self._golden.has_elsewhere(name, outputs[name])
-        whose = "; it is another request's answer" if is_anothers else ""
-        message = f"wrong answer: output {name!r} {difference.words}{whose}"
+        whose = "; it matches the response of another request" if is_anothers else ""
+        message = f"wrong response: output {name!r} {difference.words}{whose}"
         return self._messages.setdefault((name, is_anothers), message)

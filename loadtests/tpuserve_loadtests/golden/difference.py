@@ -26,10 +26,10 @@ def find_difference(
     """
     for name, want in golden.items():
         if name not in answer:
-            return Difference(name, f"is missing; the answer has {sorted(answer)}")
+            return Difference(name, f"is missing; the response has {sorted(answer)}")
         got = answer[name]
         if got.dtype != want.dtype:
-            return Difference(name, f"holds {describe(got.dtype)} instead of {describe(want.dtype)}")
+            return Difference(name, f"has dtype {describe(got.dtype)} instead of {describe(want.dtype)}")
         if got.shape != want.shape:
             return Difference(name, f"has shape {list(got.shape)} instead of {list(want.shape)}")
         words = _too_far(got, want, tolerance.of(want.dtype)) if is_inexact(want) else _unequal(got, want)

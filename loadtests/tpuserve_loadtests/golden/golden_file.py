@@ -34,7 +34,7 @@ class GoldenRows:
         A name that is both an input and an output is written `inputs/NAME` and `outputs/NAME`. Raises BadInput.
         """
         if path.suffix not in _SUFFIXES:
-            raise BadInput(f"{path}: golden answers are read from {' and '.join(_SUFFIXES)} files, or `record`ed")
+            raise BadInput(f"{path} is not a file of golden responses. Set a {' or '.join(_SUFFIXES)} file, or record.")
         of_outputs = replace(signature, inputs=signature.outputs)
         try:
             if path.suffix == ".json":
@@ -52,13 +52,13 @@ class GoldenRows:
         lengths = [(name, array.shape[:1]) for name, array in arrays]
         if has_rows(signature) and len({length for _, length in lengths}) > 1:
             shown = ", ".join(f"{name} {length[0] if length else 'none'}" for name, length in lengths)
-            raise BadInput(f"{path}: inputs and outputs need the same number of rows; they have: {shown}")
+            raise BadInput(f"{path}: inputs and outputs need the same number of rows, received {shown}")
 
 
 def _from_npz(path: Path, signature: Signature, of_outputs: Signature) -> tuple[dict[str, Array], dict[str, Array]]:
     found = load_numpy(path)
     if not isinstance(found, dict):
-        raise BadInput("one array is not enough: inputs and outputs are expected, by name")
+        raise BadInput("expected inputs and outputs by name, received one array")
     asked = {name.removeprefix(_INPUTS): array for name, array in found.items() if _is_input(name, signature)}
     answered = {name.removeprefix(_OUTPUTS): array for name, array in found.items() if not _is_input(name, signature)}
     return _fitted(asked, signature, "inputs"), _fitted(answered, of_outputs, "outputs")
@@ -76,7 +76,7 @@ def _from_json(
             # A response has the format of a request with different keys.
             inputs = _read({asked: document[asked]}, signature, asked)
             return inputs, _read({asked: document[answered]}, of_outputs, answered)
-    raise BadInput('an object with "inputs" and "outputs", or "instances" and "predictions", is expected')
+    raise BadInput('expected an object with "inputs" and "outputs", or "instances" and "predictions"')
 
 
 def _read(body: _Json, signature: Signature, kind: str) -> dict[str, Array]:
@@ -90,7 +90,7 @@ def _read(body: _Json, signature: Signature, kind: str) -> dict[str, Array]:
 def _fitted(arrays: Mapping[str, Array], signature: Signature, kind: str) -> dict[str, Array]:
     """Return the arrays of all the signature's inputs, in its dtypes. Raises BadInput."""
     if arrays.keys() != signature.inputs.keys():
-        raise BadInput(f"{kind}: the model has {sorted(signature.inputs)}; the file has {sorted(arrays)}")
+        raise BadInput(f"{kind}: expected {sorted(signature.inputs)} as in the model, received {sorted(arrays)}")
     fitted = {}
     for name, array in arrays.items():
         try:

@@ -98,7 +98,7 @@ class Channel:
         finally:
             self._connecting = None
             if not connecting.ready():
-                connecting.set_exception(GrpcError("CANCELLED", "the connection was given up"))
+                connecting.set_exception(GrpcError("CANCELLED", "the connection attempt was abandoned"))
 
 
 def _timeout(timeout_s: float) -> str:

@@ -173,7 +173,7 @@ class Connection:
                 gevent.sleep(left_s)
                 continue
             self._send(frames.frame(frames.RST_STREAM, 0, stream, frames.CANCEL.to_bytes(4, "big")))
-            self._finish(stream, GrpcError("DEADLINE_EXCEEDED", f"no answer within {self._timeout_s:g} s"))
+            self._finish(stream, GrpcError("DEADLINE_EXCEEDED", f"no response within {self._timeout_s:g} s"))
             self._wake_senders()
 
     def _read(self) -> None:
@@ -185,7 +185,7 @@ class Connection:
                 while len(buffer) - at >= frames.HEAD_BYTES:
                     length, kind, flags, stream = frames.read_head(buffer, at)
                     if kind != frames.SETTINGS and not self._ready.is_set():
-                        raise ValueError("it begins without settings")
+                        raise ValueError("the first frame is not SETTINGS")
                     end = at + frames.HEAD_BYTES + length
                     if end > len(buffer):
                         break
@@ -253,7 +253,7 @@ class Connection:
             if call.answer[:1] == b"\0" and len(call.answer) == length + _PREFIX_BYTES:
                 self._finish(stream, bytes(call.answer[_PREFIX_BYTES:]))
             else:
-                self._finish(stream, GrpcError("INTERNAL", "the answer is not one message, uncompressed"))
+                self._finish(stream, GrpcError("INTERNAL", "the response is not a single uncompressed message"))
         elif number:
             details = unquote(call.headers.get("grpc-message", ""))
             self._finish(stream, GrpcError(code_name(number), details))
@@ -300,9 +300,9 @@ class Connection:
         """Handle GOAWAY: the server accepts no further streams, and completes those that it has begun."""
         self._is_leaving = True
         for stream in [stream for stream in self._calls if stream > last_stream]:
-            self._finish(stream, NotProcessed("UNAVAILABLE", "the server is leaving"))
+            self._finish(stream, NotProcessed("UNAVAILABLE", "the server is closing the connection"))
         if not self._calls:
-            self._end(GrpcError("UNAVAILABLE", "the server is leaving"))
+            self._end(GrpcError("UNAVAILABLE", "the server is closing the connection"))
 
     def _end(self, error: GrpcError) -> None:
         if self._closed is not None:

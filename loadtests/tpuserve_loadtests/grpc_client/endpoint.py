@@ -40,7 +40,9 @@ class Endpoint:
         try:
             connected = self._secured(self._connected(timeout_s))
         except ssl.SSLCertVerificationError as error:
-            raise GrpcError("UNAVAILABLE", f"{self._target}: its certificate: {error.verify_message}") from None
+            raise GrpcError(
+                "UNAVAILABLE", f"{self._target}: certificate verification failed: {error.verify_message}"
+            ) from None
         except OSError as error:
             raise GrpcError("UNAVAILABLE", f"{self._target}: {error.strerror or error}") from None
         connected.settimeout(None)
@@ -64,5 +66,5 @@ class Endpoint:
             secured = self._context.wrap_socket(connected, server_hostname=self._name)
         if secured.selected_alpn_protocol() != HTTP2:
             secured.close()
-            raise GrpcError("UNAVAILABLE", f"{self._target}: does not offer HTTP/2 over TLS (ALPN), which gRPC needs")
+            raise GrpcError("UNAVAILABLE", f"{self._target}: the server does not offer HTTP/2 over TLS (ALPN)")
         return secured

@@ -85,7 +85,7 @@ def decode(block: bytes) -> dict[str, str]:
                 if name:
                     headers[name] = value
     except IndexError:
-        raise BadHeaderBlock("a header block ends too soon") from None
+        raise BadHeaderBlock("a header block is truncated") from None
     return headers
 
 

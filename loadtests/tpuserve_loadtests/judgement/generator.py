@@ -55,18 +55,16 @@ def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> Gen
     lag_us = measured.recorder.lag.percentile_us(99)
     lag_ms = None if lag_us is None else lag_us / 1000
     dropped = measured.recorder.dropped
-    reasons = [f"its worker on {name} is gone, and what it sent is in no figure" for name in measured.lost]
+    reasons = [f"it lost the worker on {name}, so the figures omit that worker's requests" for name in measured.lost]
     if max(measured.cores) >= BUSY_CORES:
         several = "one of its processes" if len(measured.cores) > 1 else "it"
-        reasons.append(
-            f"{several} used {max(measured.cores):.2f} cores of the one that it can use: --processes takes more"
-        )
+        reasons.append(f"{several} used {max(measured.cores):.2f} of one core; increase --processes")
     if dropped:
         reasons.append(f"{dropped:,} arrivals were dropped")
     least_ms = min((limit.value for limit in limits if limit.is_latency), default=0.0)
     tolerance_ms = max(LATE_MS, LATE_SHARE * max(measured.total.percentile_ms(99) or 0.0, least_ms))
     if lag_ms is not None and lag_ms > tolerance_ms:
-        idle = f", though it used only {max(measured.cores):.2f} cores: something else may have had its machine"
+        idle = f", although it used only {max(measured.cores):.2f} cores; another process may have used its CPU"
         why = "" if reasons else idle
         reasons.append(f"1 % of requests were sent more than {lag_ms:.1f} ms late{why}")
     return GeneratorVerdict(measured.cores, lag_ms, dropped, tuple(reasons), measured.lost)

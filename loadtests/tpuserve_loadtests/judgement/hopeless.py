@@ -30,11 +30,11 @@ class Hopeless:
         late = dict(zip(latency_gates(self.gates), counts.late, strict=True))
         for gate in self.gates:
             if gate.metric == "error_rate" and gate.upper and counts.failures > gate.value * most:
-                return f"stopped early: {gate} whatever comes, after {counts.failures:,} failures"
+                return f"stopped early: {gate} is certain after {counts.failures:,} failures"
             if gate.metric == "wrong" and gate.upper and counts.wrong > gate.value:
-                return f"stopped early: {gate} whatever comes"
+                return f"stopped early: {gate} is certain"
             if gate in late and late[gate] > _late_share(gate) * most:
-                return f"stopped early: {gate} whatever comes, after {late[gate]:,} late answers"
+                return f"stopped early: {gate} is certain after {late[gate]:,} late responses"
         return ""
 
     def further(self, began_s: float, before: Counts) -> Callable[[float, Counts], str]:

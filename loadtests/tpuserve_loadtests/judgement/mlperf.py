@@ -150,12 +150,12 @@ def _metric(rules: Rules, measured: Measured, rows: float) -> float | None:
 def _all_answered(failures: int, queries: int) -> Constraint:
     """Return the constraint that no query fails. LoadGen has no failed queries: it waits for every response."""
     found = f"{failures:,} of {queries:,} failed"
-    return Constraint("All queries answered", not failures, found, "none fails", found)
+    return Constraint("All queries answered", not failures, found, "no failures", found)
 
 
 def _kept_up(limits: tuple[str, ...]) -> Constraint:
-    found = "; ".join(limits) or "it was not the limit"
-    return Constraint(GENERATOR, not limits, found, "it is not the limit", found)
+    found = "; ".join(limits) or "not the limit"
+    return Constraint(GENERATOR, not limits, found, "not the limit", found)
 
 
 def _min_queries(rules: Rules, queries: int, samples: float) -> Constraint:
@@ -177,7 +177,7 @@ def _latency_constraints(
         discarded = discarded_queries(queries, rules.percentile)
         least = queries_needed(rules.percentile, _LEAST_LATE)
         detail = (
-            f"only {queries:,} queries, {least:,} are needed"
+            f"only {queries:,} of {least:,} required queries"
             if discarded is None
             else f"{discarded:,} slowest discarded"
         )
@@ -186,20 +186,20 @@ def _latency_constraints(
     late = measured.total.histogram.count_above(target_ms * 1000)
     least = queries_needed(rules.percentile, late)
     within = percentile_ns is not None and percentile_ns <= target_ms * 1e6
-    shown = "no answers" if percentile_ns is None else f"p{rules.percentile:g} {percentile_ns / 1e6:.2f} ms"
+    shown = "no responses" if percentile_ns is None else f"p{rules.percentile:g} {percentile_ns / 1e6:.2f} ms"
     return [
         Constraint(
             "Performance constraints satisfied",
             within,
             f"{shown}, target {target_ms:g} ms",
-            f"p{rules.percentile:g} of {target_ms:g} ms at most",
+            f"p{rules.percentile:g} of at most {target_ms:g} ms",
             shown,
         ),
         Constraint(
             "Early stopping satisfied",
             queries >= least,
-            f"{late:,} of {queries:,} queries late, which takes {least:,} queries",
-            f"{least:,} queries for {late:,} that are late",
+            f"{late:,} of {queries:,} queries late, {least:,} queries required",
+            f"{least:,} queries for {late:,} late ones",
             f"{queries:,} queries, {late:,} late",
         ),
     ]

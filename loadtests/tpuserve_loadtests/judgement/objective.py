@@ -36,7 +36,7 @@ def judge(sample: Sample, percentile: float) -> tuple[Answer, str]:
     words = f"{sample.late:,} of {sample.requests:,} late"
     if allowed is None:
         # Too few requests to show that the objective is kept can still show that it is missed.
-        words += ", too few requests to tell"
+        words += ", too few requests for a verdict"
     else:
         words += f", {allowed:,} allowed"
         if sample.late <= allowed:

@@ -40,12 +40,12 @@ class Threshold:
         """Parse a threshold. Raises ValueError for an invalid text or unit."""
         found = _THRESHOLD.fullmatch(text.replace(" ", ""))
         if found is None:
-            raise ValueError(f"{text!r} is no threshold; write {EXAMPLES}")
+            raise ValueError(f"{text!r} is not a threshold. Write a threshold such as {EXAMPLES}.")
         metric, unit = found["metric"], found["unit"] or ""
         units = _UNITS.get(metric, tuple(_MS))
         if unit not in units:
             wanted = " or ".join(unit or "no unit" for unit in units)
-            raise ValueError(f"{text!r}: {metric} takes {wanted}, as in {EXAMPLES}")
+            raise ValueError(f"{text!r} has a wrong unit: {metric} needs {wanted}, as in {EXAMPLES}.")
         scale = 0.01 if unit == "%" else _MS.get(unit, 1.0)
         return cls(text, metric, found["relation"], float(found["number"]) * scale)
 
@@ -96,7 +96,7 @@ class Threshold:
     def show(self, figure: float | None) -> str:
         """Format a figure in the metric's unit."""
         if figure is None:
-            return "no answer was compared" if self.is_of_checks else "no answers"
+            return "no response was compared" if self.is_of_checks else "no responses"
         if self.metric in ("error_rate", "wrong_rate"):
             return f"{100 * figure:.3g} %"
         if self.metric == "wrong":

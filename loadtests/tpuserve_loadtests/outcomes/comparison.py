@@ -18,7 +18,7 @@ VERDICTS = {
     Verdict.SAME: "B is the same as A",
     Verdict.BETTER: "B is better",
     Verdict.WORSE: "B is worse",
-    Verdict.UNCLEAR: "It is unclear whether B is worse",
+    Verdict.UNCLEAR: "Inconclusive: B may be worse",
 }
 
 
@@ -48,7 +48,7 @@ class ComparisonOutcome:
     @property
     def where(self) -> str:
         """The difference as a complete sentence."""
-        return f"B beside A: {self.difference}" if self.difference else ""
+        return f"B compared with A: {self.difference}" if self.difference else ""
 
     @property
     def server_notes(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class ComparisonOutcome:
     @property
     def limit_note(self) -> str:
         """The first reason why the generator was the limit, with the number of others; empty if it never was."""
-        others = f", and {len(self.limits) - 1} more of the kind" if len(self.limits) > 1 else ""
+        others = f" (and {len(self.limits) - 1} similar limits)" if len(self.limits) > 1 else ""
         return f"{NOT_TRUSTED}: {self.limits[0]}{others}" if self.limits else ""
 
     @property
@@ -92,9 +92,9 @@ class ComparisonOutcome:
     def statement(self) -> str:
         """The result in words."""
         if self.comparison is None:
-            return f"Stopped after {len(self.rounds)} whole rounds: too few to tell anything."
+            return f"Stopped after {len(self.rounds)} complete rounds, too few for a result."
         effect = 100 * self.comparison.least_effect
-        return f"{VERDICTS[self.comparison.verdict]} (differences below {effect:g} % are none)"
+        return f"{VERDICTS[self.comparison.verdict]} (differences below {effect:g} % do not count)"
 
     @property
     def cases(self) -> list[Case]:
@@ -113,11 +113,11 @@ class ComparisonOutcome:
             next((each for each in self.comparison.figures if each.name == name), None) if self.comparison else None
         )
         if figure is None:
-            return Case(title, skipped="there were too few rounds")
+            return Case(title, skipped="too few rounds")
         if figure.verdict is Verdict.UNCLEAR:
             return Case(title, _explain(figure) if self.must_tell else "", _explain(figure))
         _, a, b, ratio, interval, verdict = comparison_cells(figure)
-        told = f"{name} of B is {verdict}: {b}, A {a}; {ratio} of it ({interval})"
+        told = f"{name} of B is {verdict}: A {a}, B {b}, ratio {ratio} ({interval})"
         where = f"; {self.where}" if self.where else ""
         return Case(title, f"{told}{where}" if figure.verdict is Verdict.WORSE else "")
 
@@ -140,10 +140,11 @@ def judge_comparison(
 
 def _explain(figure: Figure) -> str:
     if figure.scarce:
-        return f"{figure.name} rests on too few requests to tell: longer runs, or more --rounds, would"
+        return f"{figure.name} of B is unclear: too few requests; run longer, or increase --rounds"
+    low, high = (100 * (end - 1) for end in (figure.ratio.low, figure.ratio.high))
     return (
-        f"{figure.name} may be {100 * (figure.at_worst - 1):.0f} % worse: longer runs, or more --rounds, would tell; "
-        "or a larger --least-effect is enough"
+        f"{figure.name} of B may be {100 * (figure.at_worst - 1):.0f} % worse "
+        f"(99 % interval {low:+.0f} % to {high:+.0f} %); run longer, increase --rounds, or set a larger --least-effect"
     )
 
 

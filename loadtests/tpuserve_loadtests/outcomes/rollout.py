@@ -44,14 +44,14 @@ class RolloutOutcome:
         """The result in words."""
         match self.outcome:
             case Outcome.PLANNED:
-                return "Nothing was changed: this was a dry run. --execute does it."
+                return "Dry run: nothing was changed. Perform the rollout with --execute."
             case Outcome.PROMOTED:
                 return f"{self.model}: version {self.new} is live."
             case Outcome.REFUSED:
                 stays = f"no label was moved, version {self.live} is live"
                 return f"{self.model}: version {self.new} was refused; {stays}."
             case Outcome.MOVED_BACK:
-                return f"{self.model}: the labels are where they were, version {self.live} is live."
+                return f"{self.model}: the labels were moved back, version {self.live} is live."
             case Outcome.STUCK:
                 problem = f"THE LABELS COULD NOT BE MOVED BACK. {self.labels}. Set them in the file and reload it."
                 return f"{self.model}: {problem}"

@@ -12,10 +12,10 @@ from tpuserve_loadtests.server_side.server_side import Seen
 from tpuserve_loadtests.server_side.watched import Watched
 
 PROTOCOL_TITLES = {"grpc": "gRPC", "rest": "REST", "total": "total"}
-NOT_TRUSTED = "the load generator was the limit, do not trust these figures"
-UNSETTLED = "it had not settled: the last three fifths of the run differ by more than 10 % in rate or median latency"
-GIVEN_UP = "requests in flight were not waited for: neither answers nor failures, they are in no figure"
-FROM_DUE = "latencies count from when a request was due, not from when it was sent"
+NOT_TRUSTED = "the load generator was the limit, so these figures are not reliable"
+UNSETTLED = "the run was not stable: its last three fifths differ by more than 10 % in rate or median latency"
+GIVEN_UP = "requests in flight were abandoned; the figures do not include them"
+FROM_DUE = "latencies count from the scheduled time of a request, not from the time of sending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class RunOutcome:
         errors = "\n".join(f"{error.count} x {error.message}" for error in self.measured.recorder.errors())
         limits = "\n".join(self.generator.limits) if self.generator.fails(strict=self.strict) else ""
         return [
-            Case(ANSWERED, "" if self.answered else errors or "no request was made"),
+            Case(ANSWERED, "" if self.answered else errors or "no request was sent"),
             *([Case("answers are right", "" if self.right else errors)] if self.total.checked else []),
             Case(GENERATOR, limits),
             *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),

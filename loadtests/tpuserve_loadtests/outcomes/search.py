@@ -35,7 +35,7 @@ class SearchServers:
             return ""
         probe, watched = failed
         told = changes(self.alone, watched)
-        return f"{probe.rate_per_s:,.1f}/s beside {self.alone.runs[0].load}: {told}" if told else ""
+        return f"{probe.rate_per_s:,.1f}/s compared with {self.alone.runs[0].load}: {told}" if told else ""
 
     def notes(self, found: Found | None, told: str = "") -> list[str]:
         """Return the distinct notes on the rows, except the argument."""
@@ -84,15 +84,15 @@ class Searched:
         found, problem, probes = self.found, self.problem, [probe for probe, _ in self.probes]
         if found is None:
             held = max((probe.rate_per_s for probe in probes if probe.holds), default=None)
-            so_far = "no rate was shown to hold" if held is None else f"{held:,.1f}/s was the highest that held"
-            return f"The search did not end: {problem}. Until then {so_far}."
+            so_far = "no rate was shown to hold" if held is None else f"{held:,.1f}/s was the highest rate that held"
+            return f"The search stopped early: {problem}. Until then, {so_far}."
         if found.best is None and not probes:
-            return f"No rate holds: even a user alone, who waits for nobody, gets {problem}."
+            return f"No rate holds. A single user already misses the objective: {problem}."
         if found.best is None:
             tried = min(probe.rate_per_s for probe in probes)
-            return f"No rate holds: not even {tried:,.1f}/s did ({found.ceiling.reason if found.ceiling else ''})."
+            return f"No rate holds. The lowest was {tried:,.1f}/s ({found.ceiling.reason if found.ceiling else ''})."
         above = (
-            "nothing above was tried" if found.ceiling is None else f"{found.ceiling.rate_per_s:,.1f}/s does not hold"
+            "no higher rate was tried" if found.ceiling is None else f"{found.ceiling.rate_per_s:,.1f}/s does not hold"
         )
         reason = f"at 99 % confidence; {found.best.reason}"
         return f"Highest rate that holds: {found.best.rate_per_s:,.1f}/s ({reason}). {above.capitalize()}."

@@ -59,7 +59,7 @@ CORES: Final = _told("cores", lambda server: server.cpu_cores, "{:.2f}".format)
 REFUSED: Final = _told("refused", lambda server: float(sum(server.refused.values())) or None, "{:,.0f}".format)
 _COLUMNS: Final = (
     *PARTS,
-    ServerColumn("in all", lambda watched: watched.latency_ms, spare=True),
+    ServerColumn("total", lambda watched: watched.latency_ms, spare=True),
     BATCH_ROWS,
     PADDING,
     _told("executing", lambda server: server.executing, "{:.2f}".format, spare=True),
@@ -81,7 +81,7 @@ def changes(before: Watched, after: Watched) -> str:
     parts = [(column.heading, column.figure(after) or 0.0, column.figure(before) or 0.0) for column in PARTS]
     ranked = sorted(((name, b - a) for name, b, a in parts), key=lambda part: -abs(part[1]))
     told = [f"{name} {ms:+.2f}" for name, ms in ranked if abs(ms) >= _LEAST_SHARE * abs(change)]
-    return f"latency {change:+.2f} ms on average: {', '.join(told)}{_batches(before, after)}" if told else ""
+    return f"mean latency {change:+.2f} ms: {', '.join(told)}{_batches(before, after)}" if told else ""
 
 
 def _batches(before: Watched, after: Watched) -> str:

@@ -84,7 +84,7 @@ def judge_soak(
 def verdict_line(report: SoakOutcome) -> str:
     """Return the verdict in words."""
     if report.verdict == "unknown":
-        return f"Too short to tell: {len(report.segments)} segments of the {LEAST_VALUES} that a trend needs"
+        return f"Inconclusive: {len(report.segments)} of the {LEAST_VALUES} segments that a trend needs"
     worse = [_TITLES[drift.figure.name] for drift in report.drifts if drift.course is Course.DRIFTING]
     return f"Drifting: {', '.join(worse)}" if worse else "Steady"
 
@@ -113,12 +113,12 @@ def drift_cells(drift: Drift, hours: float) -> list[str]:
 
 def _case(drift: Drift, hours: float) -> Case:
     title, middle, change, interval, course = drift_cells(drift, hours)
-    span = "an hour" if hours == 1 else "all"
-    problem = f"{title} is {course}: {change} in {span} ({interval}), median {middle}"
+    span = "per hour" if hours == 1 else "over the soak"
+    problem = f"{title} is {course}: {change} {span} ({interval}), median {middle}"
     return Case(
         f"{title} does not drift",
         problem if drift.course is Course.DRIFTING else "",
-        "too little is known of it" if drift.course is Course.UNKNOWN else "",
+        "too few values" if drift.course is Course.UNKNOWN else "",
     )
 
 

@@ -26,21 +26,21 @@ _ADDRESSES: Final[Mapping[Protocol, tuple[str, str, str]]] = {
 }
 # Flag, name of the value in `tpuserve loadtest`, and help. Locust itself uses --version.
 _TEXTS: Final = (
-    ("--model", "model", "Model that is asked."),
-    ("--model-version", "version", "Version of the model; the latest unless told."),
+    ("--model", "model", "Model that receives the requests."),
+    ("--model-version", "version", "Version of the model (default: the latest)."),
     ("--model-label", "label", "Label of a version."),
-    ("--signature", "signature_name", "Signature; serving_default unless told."),
-    ("--rows", "rows", "Rows in a request: 8, 1:0.7,8:0.3, 1..16, poisson(4)."),
-    ("--length", "length", "Of random inputs' free dimensions beside the first: 64, 16..128."),
-    ("--input", "input_file", "Inputs: .npz, .npy or .json; random ones unless told."),
+    ("--signature", "signature_name", "Signature to call (default: serving_default)."),
+    ("--rows", "rows", "Rows per request: 8, 1:0.7,8:0.3, 1..16, poisson(4)."),
+    ("--length", "length", "Length of random inputs' free dimensions except the first: 64, 16..128."),
+    ("--input", "input_file", "File of inputs: .npz, .npy or .json (default: random inputs)."),
     ("--recorded", "recorded_file", "Recorded requests: the server's request log, or a warm-up file."),
-    ("--recorded-model", "recorded_model", "Whose requests of it are sent."),
-    ("--scenario", "scenario", "YAML file of several models with weights, instead of --model."),
-    ("--request-timeout", "request_timeout", "Time for one request: 30s unless told."),
-    ("--ca", "ca", "PEM file of authorities that are trusted, instead of the system's."),
-    ("--cert", "cert", "PEM file of this client's certificate."),
-    ("--key", "key", "PEM file of its key."),
-    ("--tls-server-name", "tls_server_name", "Name in the server's certificate; the host's unless told."),
+    ("--recorded-model", "recorded_model", "Model whose recorded requests are sent."),
+    ("--scenario", "scenario", "YAML file with weighted models, instead of --model."),
+    ("--request-timeout", "request_timeout", "Timeout of a request (default: 30s)."),
+    ("--ca", "ca", "PEM file of trusted authorities (default: the system's)."),
+    ("--cert", "cert", "PEM file of the client certificate."),
+    ("--key", "key", "PEM file of the client certificate's key."),
+    ("--tls-server-name", "tls_server_name", "Name in the server's certificate (default: the host)."),
 )
 
 
@@ -48,7 +48,7 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
     """Add the options to Locust's parser."""
     for protocol in protocols:
         flag, name, default = _ADDRESSES[protocol]
-        parser.add_argument(flag, dest=name, default=None, help=f"Address; {ADDRESS_VARIABLE}'s, else {default}.")
+        parser.add_argument(flag, dest=name, default=None, help=f"Address (default: {ADDRESS_VARIABLE}, or {default}).")
     for flag, name, told in _TEXTS:
         parser.add_argument(flag, dest=name, default=None, help=told)
     parser.add_argument(
@@ -57,7 +57,7 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
         action="append",
         default=[],
         include_in_web_ui=False,
-        help="Header and gRPC metadata of every request, 'NAME: VALUE' or @FILE; ${VARIABLE} is the environment's.",
+        help="Header and gRPC metadata of every request, 'NAME: VALUE' or @FILE; ${VARIABLE} is from the environment.",
     )
     parser.add_argument(
         "--fail-if",
@@ -65,14 +65,14 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
         nargs="*",
         default=[],
         include_in_web_ui=False,
-        help="Exit with 99 if it is true: 'p99>20ms', 'error_rate>0.1%%', 'rate<500'.",
+        help="Exit with 99 if a gate is true: 'p99>20ms', 'error_rate>0.1%%', 'rate<500'.",
     )
     parser.add_argument(
         "--generator-limit",
         choices=["fail", "note"],
         default="fail",
         include_in_web_ui=False,
-        help="What to do where Locust was the limit: exit code 98, or a note.",
+        help="Consequence if Locust was the limit: exit code 98, or a note.",
     )
 
 
@@ -92,9 +92,11 @@ def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOpti
     texts: dict[str, str | None] = {name: getattr(values, name, None) or None for _, name, _ in _TEXTS}
     version, addresses = texts["version"], (_address(values, "grpc_address"), _address(values, "rest_url"))
     if version is not None and not version.isdigit():
-        raise ValueError(f"--model-version: {version!r} is no number")
+        raise ValueError(f"--model-version: {version!r} is not a number")
     if not is_secure(addresses) and any(texts[name] for name in OF_TLS):
-        raise ValueError("certificates change nothing without an address with TLS: grpcs://HOST:PORT or https://…")
+        raise ValueError(
+            "certificate options have no effect without an address with TLS: grpcs://HOST:PORT or https://…"
+        )
     return SuiteOptions(
         ModelOptions(texts["model"], _path(texts["scenario"])),
         MeasuredServerOptions(
@@ -136,5 +138,5 @@ def _address(values: Namespace, name: str) -> str | None:
 
 def _path(text: str | None) -> Path | None:
     if text is not None and not Path(text).is_file():
-        raise ValueError(f"there is no file {text}")
+        raise ValueError(f"file {text} does not exist")
     return None if text is None else Path(text)

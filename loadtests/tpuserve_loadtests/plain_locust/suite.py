@@ -114,10 +114,10 @@ class Suite:
     def _refuse(self, environment: Any, problem: str) -> None:  # noqa: ANN401
         """Report the problem as a failed request, because Locust's web page shows only those."""
         self._target = None
-        _log.error("Nothing is sent: %s", problem)
+        _log.error("Cannot send requests: %s", problem)
         environment.events.request.fire(
             request_type="",
-            name="nothing is sent",
+            name="no requests sent",
             response_time=0,
             response_length=0,
             exception=RuntimeError(problem),

@@ -20,21 +20,21 @@ def read_golden_version(version: Path) -> Recording:
     """
     path = version / WARMUP_FILE
     if not path.is_file():
-        raise BadRecording(f"{version}: there are no recorded requests in it ({WARMUP_FILE}): {_instead(version)}")
+        raise BadRecording(f"{version} contains no recorded requests ({WARMUP_FILE}). {_instead(version)}")
     recording = Recording.read([path], with_answers=True)
     answered = tuple(replace(logged, model="") for logged in recording.logged if logged.answer)
     if not answered:
         raise BadRecording(
-            f"{version}: its {len(recording.logged)} recorded requests have no answers beside them. Have them answered "
-            f"before the load, by the server itself: --golden record --recorded {path} --users 32"
+            f"{version}: The {len(recording.logged)} recorded requests have no responses. Record responses of the "
+            f"server before the load, with --golden record --recorded {path} --users 32"
         )
     left_out = len(recording.logged) - len(answered)
-    without = (f"{version}: {left_out:,} recorded requests without an answer are not sent",) if left_out else ()
+    without = (f"{version}: skipped {left_out:,} recorded requests without a response",) if left_out else ()
     return Recording(str(version), answered, (*recording.notes, *without))
 
 
 def _instead(folder: Path) -> str:
     versions = sorted((each.name for each in folder.iterdir() if each.name.isdigit()), key=int)
     if versions:
-        return f"give one of its versions, such as {folder / versions[-1]}"
-    return "give a version directory that has them, such as /models/digits/8, or --golden record"
+        return f"Set one of its versions, such as {folder / versions[-1]}."
+    return "Set a version directory with recorded requests, such as /models/digits/8, or --golden record."

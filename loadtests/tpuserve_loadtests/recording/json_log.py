@@ -38,7 +38,7 @@ def read_json_log(line: bytes) -> Logged | None:
             _inputs(request),
         )
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise ValueError(f"a line is no PredictionLog: {type(error).__name__}: {error}") from None
+        raise ValueError(f"a line is not a PredictionLog: {type(error).__name__}: {error}") from None
 
 
 def _inputs(request: Mapping[str, _Json]) -> bytes:
@@ -51,7 +51,7 @@ def _inputs(request: Mapping[str, _Json]) -> bytes:
 def _array(document: Mapping[str, _Json]) -> Array:
     dtype = dtypes.from_name(document["dtype"])
     if dtype is None:
-        raise ValueError(f"a tensor of {document['dtype']}")
+        raise ValueError(f"unknown dtype {document['dtype']}")
     shape = [int(dim.get("size", 0)) for dim in document.get("tensor_shape", {}).get("dim", [])]
     if "tensor_content" in document:
         content = base64.b64decode(document["tensor_content"])

@@ -52,7 +52,7 @@ def read_prediction_log(record: bytes, *, with_answer: bool = False) -> Logged |
     try:
         return _logged(record, with_answer)
     except (DecodeError, FormatError, struct.error) as error:
-        raise ValueError(f"a record is no PredictionLog: {error}") from None
+        raise ValueError(f"a record is not a PredictionLog: {error}") from None
 
 
 def _logged(record: bytes, with_answer: bool) -> Logged | None:
@@ -103,7 +103,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
             value = message[position : position + length]
             position += length
         else:
-            raise ValueError(f"a record is no PredictionLog: a field of the kind {tag & 7}")
+            raise ValueError(f"a record is not a PredictionLog: unknown wire type {tag & 7}")
         if position > len(message):
-            raise ValueError("a record is no PredictionLog: it ends within a field")
+            raise ValueError("a record is not a PredictionLog: a field is truncated")
         yield tag >> 3, value, message[start:position]

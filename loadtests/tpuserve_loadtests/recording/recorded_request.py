@@ -56,12 +56,16 @@ def recorded_requests(recording: Recording, signature: Signature) -> Iterator[Re
 def _check_answer(answer: bytes, signature: Signature) -> None:
     outputs = official.PredictResponse.FromString(answer).outputs
     if outputs.keys() - signature.outputs.keys():
-        raise BadInput(f"the model's outputs are {sorted(signature.outputs)}; its answer has {sorted(outputs)}")
+        raise BadInput(
+            f"the model's outputs are {sorted(signature.outputs)}; the recorded response has {sorted(outputs)}"
+        )
 
 
 def _rows(message: official.PredictRequest, signature: Signature) -> int:
     if message.inputs.keys() != signature.inputs.keys():
-        raise BadInput(f"the model's inputs are {sorted(signature.inputs)}; it has {sorted(message.inputs)}")
+        raise BadInput(
+            f"the model's inputs are {sorted(signature.inputs)}; the recorded request has {sorted(message.inputs)}"
+        )
     shapes = [_shape(proto, signature.inputs[name]) for name, proto in message.inputs.items()]
     return shapes[0][0] if shapes and shapes[0] else 1
 
@@ -72,5 +76,5 @@ def _shape(proto: official.TensorProto, spec: TensorSpec) -> tuple[int, ...]:
     fits = len(wanted) == len(shape) and all(want in (None, got) for want, got in zip(wanted, shape, strict=True))
     dtype = dtypes.from_wire(proto.dtype)
     if not fits or (spec.dtype is not None and dtype != spec.dtype):
-        raise BadInput(f"the model's input is {spec}; it has {describe(dtype)}{list(shape)}")
+        raise BadInput(f"the model's input is {spec}; the recorded request has {describe(dtype)}{list(shape)}")
     return shape

@@ -36,15 +36,13 @@ class Recording:
         notes: list[str] = []
         title = ", ".join(path.name for path in paths)
         if sum(path.stat().st_size for path in paths) > MAX_BYTES:
-            raise BadRecording(
-                f"{title}: these are more than {MAX_BYTES >> 30} GiB, which are not read: give fewer files"
-            )
+            raise BadRecording(f"{title}: The files exceed {MAX_BYTES >> 30} GiB. Set fewer files.")
         records = [logged for path in paths for logged in _records(path, notes, with_answers)]
         found = [logged for logged in records if logged is not None]
         if others := len(records) - len(found):
-            notes.append(f"{title}: {others:,} records of other kinds than predict are not sent")
+            notes.append(f"{title}: skipped {others:,} records of other kinds than predict")
         if not found:
-            raise BadRecording(f"{title}: there is no predict request in it")
+            raise BadRecording(f"{title} contains no predict request.")
         return cls(title, tuple(sorted(found, key=lambda logged: logged.time_s)), tuple(notes))
 
     def of_model(self, model: str) -> Self:
@@ -56,18 +54,18 @@ class Recording:
         models = Counter(logged.model for logged in self.logged)
         if not kept:
             raise BadRecording(
-                f"{self.title}: there are requests for {', '.join(sorted(models))}, and none for {model}; "
-                "say whose are to be sent with --recorded-model (recorded_model in a scenario)"
+                f"{self.title} has requests for {', '.join(sorted(models))}, but none for {model}. "
+                "Select the model with --recorded-model (recorded_model in a scenario)."
             )
-        return self._kept(kept, f"requests for other models than {model} are not sent")
+        return self._kept(kept, f"requests for other models than {model}")
 
     def of_signature(self, signature: str, default: str) -> Self:
         """Return the requests for a signature. Raises BadRecording if there are none."""
         kept = [logged for logged in self.logged if (logged.signature_name or default) == signature]
         if not kept:
             others = sorted({logged.signature_name or default for logged in self.logged})
-            raise BadRecording(f"{self.title}: there are requests of {', '.join(others)}, and none of {signature}")
-        return self._kept(kept, f"requests of other signatures than {signature} are not sent")
+            raise BadRecording(f"{self.title} has requests for {', '.join(others)}, but none for {signature}.")
+        return self._kept(kept, f"requests for other signatures than {signature}")
 
     def instants(self) -> tuple[float, ...] | None:
         """Return the arrival times in Unix seconds, or None if any request has no time, as in a warm-up file.
@@ -91,7 +89,7 @@ class Recording:
 
     def _kept(self, kept: list[Logged], reason: str) -> Self:
         left_out = len(self.logged) - len(kept)
-        notes = (*self.notes, f"{self.title}: {left_out:,} {reason}") if left_out else self.notes
+        notes = (*self.notes, f"{self.title}: skipped {left_out:,} {reason}") if left_out else self.notes
         return replace(self, logged=tuple(kept), notes=notes)
 
 
@@ -106,11 +104,13 @@ def _records(path: Path, notes: list[str], with_answers: bool) -> list[Logged | 
             for record in _lines(file) if is_json else read_records(file, refuse_rest=True):
                 records.append(read(record))  # noqa: PERF401  what came before a cut is kept
     except CutShort:
-        notes.append(f"{path.name} ends within a record, which is left out: it is being written, or was cut short")
+        notes.append(
+            f"{path.name}: skipped an incomplete record at the end; the file is truncated, or still being written"
+        )
     except OSError as error:
         raise BadRecording(f"{path}: {error.strerror}") from None
     except WrongChecksum as error:
-        kinds = "damaged, or no recording (TFRecord or JSON lines)"
+        kinds = "the file is damaged, or not TFRecord or JSON lines"
         raise BadRecording(f"{path}: record {len(records) + 1}: {error}: {kinds}") from None
     except ValueError as error:
         raise BadRecording(f"{path}: record {len(records) + 1}: {error}") from None

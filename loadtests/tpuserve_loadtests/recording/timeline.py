@@ -28,14 +28,12 @@ def merged_timeline(recordings: Sequence[tuple[Recording, int]], speed: float = 
     for recording, lines in recordings:
         instants = recording.instants()
         if instants is None:
-            raise BadRecording(
-                f"{recording.title} has no times of its requests: say how they come, with --rate or --users"
-            )
+            raise BadRecording(f"{recording.title} has no request times. Set the load with --rate or --users.")
         arrivals += [(instant, first_line + number % lines) for number, instant in enumerate(instants)]
         first_line += lines
     arrivals.sort()
     if len(arrivals) < 2:
-        raise BadRecording(f"{recordings[0][0].title} has one request: say how it comes, with --rate or --users")
+        raise BadRecording(f"{recordings[0][0].title} has only one request. Set the load with --rate or --users.")
     start_s = arrivals[0][0]
     return Timeline(
         tuple((instant - start_s) / speed for instant, _ in arrivals),
@@ -47,6 +45,6 @@ def merged_timeline(recordings: Sequence[tuple[Recording, int]], speed: float = 
 def _sample_note(recording: Recording, speed: float) -> str:
     sampled = recording.sampled
     return (
-        f"{recording.title} is a sample of {100 * sampled:.3g} %: at speed {speed:g} its requests come at "
-        f"{sampled * speed:.3g} of the real rate (--speed {1 / sampled:.3g}: at the real one)"
+        f"{recording.title} is a sample of {100 * sampled:.3g} %: with --speed {speed:g}, requests arrive at "
+        f"{sampled * speed:.3g} of the real rate (--speed {1 / sampled:.3g} restores the real rate)"
     )

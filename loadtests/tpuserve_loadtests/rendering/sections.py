@@ -45,7 +45,7 @@ def show_tiles(tiles: Sequence[Tile]) -> Markup:
         )
         for tile in tiles
     ]
-    return element("section", *shown, class_="tiles", aria_label="In short")
+    return element("section", *shown, class_="tiles", aria_label="Summary")
 
 
 def show_section(section: Section) -> Markup:

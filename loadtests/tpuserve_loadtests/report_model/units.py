@@ -15,7 +15,7 @@ def three_digits(value: float) -> str:
 
 def milliseconds(value: float | None) -> str:
     """Format a latency. None means that there was no successful response."""
-    return "no answers" if value is None else f"{three_digits(value)} ms"
+    return "no responses" if value is None else f"{three_digits(value)} ms"
 
 
 def per_second(value: float) -> str:

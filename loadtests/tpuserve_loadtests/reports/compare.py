@@ -16,12 +16,13 @@ from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import run_row
+from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _SIDES: Final = ("A", "B")
-_HEADINGS: Final = ("figure", *_SIDES, "B/A", "99 % interval", "B is")
+_HEADINGS: Final = ("figure", *_SIDES, "B/A", "99 % interval", "verdict")
 
 
 def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Report:
@@ -77,7 +78,7 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
     if comparison is None:
         return [Text(outcome.statement, folds=True)]
     a, b = outcome.names
-    title = f"B ({b}) beside A ({a}), {len(outcome.rounds)} rounds"
+    title = f"B ({b}) compared with A ({a}), {len(outcome.rounds)} rounds"
     rows = [Row(name, cells) for name, *cells in map(comparison_cells, comparison.figures)]
     folding = [*outcome.unclear, *([f"{outcome.failures:,} requests failed"] if outcome.failures else [])]
     others = [*([outcome.limit_note] if outcome.limit_note else []), *outcome.server_notes]
@@ -95,7 +96,7 @@ def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -
     runs = [measured for _, _, measured in _runs(outcome)]
     sides = {"A": outcome.names[0], "B": outcome.names[1], "Rounds": str(len(outcome.rounds))}
     return Page(
-        title=f"{model}: {outcome.names[1]} beside {outcome.names[0]}",
+        title=f"{model}: {outcome.names[1]} compared with {outcome.names[0]}",
         origin=describe_origin(runs),
         headline=compare_headline(outcome),
         tiles=_tiles(outcome.comparison) if outcome.comparison else [],
@@ -109,10 +110,10 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
     histograms = _merged(outcome)
     intervals = interval_chart(outcome.comparison) if outcome.comparison else None
     return [
-        Charts("The difference", [intervals, _rounds_chart(outcome)]),
+        Charts("Difference", [intervals, _rounds_chart(outcome)]),
         Table("Figures", _HEADINGS, _rows(outcome)),
         servers_table("side", list(zip(_names(outcome), outcome.sides, strict=False))),
-        Charts("Latencies", [percentile_chart(histograms), histogram_chart(histograms)]),
+        Charts("Latency", [percentile_chart(histograms), histogram_chart(histograms)]),
     ]
 
 
@@ -124,12 +125,12 @@ def interval_chart(comparison: Comparison) -> Intervals:
     ]
     effect = comparison.least_effect
     return Intervals(
-        title="B as a multiple of A",
+        title="Ratio of B to A",
         label="; ".join(
             f"{row.name}: B is {row.ratio:.3f} times A, {row.low:.3f} to {row.high:.3f}, {row.kind}" for row in rows
         ),
         axis="B / A",
-        legend=f"With 99 % intervals; the shaded band, {100 * effect:g} % around 1, counts as the same.",
+        legend=f"With 99 % intervals. Ratios in the shaded band, {100 * effect:g} % around 1, count as the same.",
         band=effect,
         rows=rows,
     )
@@ -146,14 +147,14 @@ def compare_headline(outcome: ComparisonOutcome) -> Headline:
         notes.append(f"{outcome.failures:,} requests failed")
     comparison = outcome.comparison
     if comparison is None:
-        return Headline("warn", f"Stopped after {len(outcome.rounds)} whole rounds: too few to tell anything", notes)
+        return Headline("warn", f"Stopped after {len(outcome.rounds)} complete rounds, too few for a result", notes)
     notes += [*outcome.unclear, *([outcome.where] if outcome.where else []), *outcome.server_notes]
     words = VERDICTS[comparison.verdict]
     found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
     not_good = outcome.exit_code or comparison.verdict is Verdict.UNCLEAR
     kind: Kind = "bad" if comparison.verdict is Verdict.WORSE else "warn" if not_good else "good"
     if outcome.strict and outcome.limits:
-        return Headline("warn", f"Not to be trusted: {words}, it seems", [*found, *notes])
+        return Headline("warn", f"{NOT_TO_BE_TRUSTED} (measured: {words})", [*found, *notes])
     return Headline(kind, words, [*found, *notes])
 
 
@@ -202,7 +203,7 @@ def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
         f"round {number}\nA {milliseconds(a)}\nB {milliseconds(b)}" for number, a, b in zip(rounds, *p99s, strict=True)
     ]
     return Chart(
-        title="p99 of each round",
+        title="p99 by round",
         label=f"p99 of A and B in {len(rounds)} rounds, from {milliseconds(min(found))} to {milliseconds(max(found))}",
         x=Axis("round", Linear(0.5, len(rounds) + 0.5)),
         y=Axis("ms", latency_scale(found)),

@@ -25,7 +25,7 @@ def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
     bins = list(pairwise(edges_ms))
     single = len(found) == 1
     return Chart(
-        title="How long requests took",
+        title="Latency distribution",
         label="; ".join(f"{name}: {_commonest(bins, mine)}" for name, mine in shares.items()),
         x=Axis("ms, logarithmic", Logarithmic(edges_ms[0], edges_ms[-1])),
         y=Axis("% of requests", Linear.around(100 * share for mine in shares.values() for share in mine)),
@@ -86,7 +86,7 @@ def _percentiles(histogram: LatencyHistogram) -> list[Rule]:
 
 def _commonest(bins: list[tuple[float, float]], shares: list[float]) -> str:
     at = max(range(len(bins)), key=shares.__getitem__)
-    return f"most took {_range(*bins[at])} ms ({percent(shares[at])})"
+    return f"most requests took {_range(*bins[at])} ms ({percent(shares[at])})"
 
 
 def _range(low: float, high: float) -> str:

@@ -37,7 +37,7 @@ from tpuserve_loadtests.reports.servers_section import servers_table
 from tpuserve_loadtests.reports.timeline_section import timeline_section
 
 _KIND: Final = "loadtest mlperf"
-DISCLAIMER: Final = "By MLPerf Inference's rules. No submission, and not verified by MLCommons Association."
+DISCLAIMER: Final = "Result by MLPerf Inference's rules. Not a submission, and not verified by MLCommons Association."
 _TO_THE_END: Final = "it runs to its end"
 _RULE: Final = "=" * 48
 _PERCENTILES: Final = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
@@ -96,9 +96,9 @@ def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
     for each in result.constraints:
         lines.append(f"  {each.name} : {'Yes' if each.satisfied else 'NO'} ({each.detail})")
     if not result.valid and result.valid_but_for_duration:
-        lines.append(f"  Too short for the rules, which ask for {LEAST_DURATION_S:g} s; all else is kept")
+        lines.append(f"  Too short for the rules, which require {LEAST_DURATION_S:g} s; all other rules are kept")
     if measured.stopped:
-        lines.append(f"  It was {measured.stopped}")
+        lines.append(f"  The run was {measured.stopped}")
     lines += ["", "Additional stats", *_stats(result, measured)]
     return "\n".join(lines)
 
@@ -177,7 +177,7 @@ def _metric_name(result: Result) -> str:
 
 
 def _metric_line(result: Result) -> str:
-    value = "too few queries to tell" if result.metric is None else f"{result.metric:,.2f}"
+    value = "too few queries" if result.metric is None else f"{result.metric:,.2f}"
     if result.metric is not None and result.rules.scenario in (Scenario.SINGLE_STREAM, Scenario.MULTI_STREAM):
         value = f"{result.metric:.0f}"
     return f"{_metric_name(result)} : {value}"
@@ -211,8 +211,8 @@ def _page(model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], s
         headline=_headline(result, measured),
         tiles=_tiles(result, measured),
         sections=[
-            Table("Rules", ["rule", "asked for", "found", "kept"], [*map(_row, result.constraints)], words=True),
-            Charts("Latencies", [percentile_chart(latencies, of_search), histogram_chart(latencies)]),
+            Table("Rules", ["rule", "required", "measured", "kept"], [*map(_row, result.constraints)], words=True),
+            Charts("Latency", [percentile_chart(latencies, of_search), histogram_chart(latencies)]),
             timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
             server_section(watched),
             server_timeline(watched.server, load.seconds),
@@ -240,7 +240,7 @@ def _search_sections(searched: Searched, objectives: Sequence[Threshold], told: 
     """List the tries and the limiting parts, without the note `told`, which the report already has."""
     found, servers = searched.found, searched.servers
     lines = [line for line in (servers.gave_in(found), *servers.notes(found, told)) if line]
-    return [*tries_sections(searched, objectives), servers_table("tried", servers.rows(found)), Remark(lines)]
+    return [*tries_sections(searched, objectives), servers_table("rate", servers.rows(found)), Remark(lines)]
 
 
 def _title(model: str, scenario: Scenario) -> str:
@@ -249,14 +249,14 @@ def _title(model: str, scenario: Scenario) -> str:
 
 def _headline(result: Result, measured: Measured) -> Headline:
     broken = [f"{each.name}: no, {each.detail}" for each in result.constraints if not each.satisfied]
-    reasons = [f"It was {measured.stopped}", *broken] if measured.stopped else broken
+    reasons = [f"The run was {measured.stopped}", *broken] if measured.stopped else broken
     if not result.generator_kept_up:
         return Headline("warn", NOT_TO_BE_TRUSTED, reasons)
     if result.valid:
         return Headline("good", "VALID by the rules")
     if result.valid_but_for_duration:
-        return Headline("warn", "INVALID: too short for the rules; all else is kept", reasons)
-    return Headline("bad", f"INVALID: {len(broken)} of {len(result.constraints)} rules are not kept", reasons)
+        return Headline("warn", "INVALID: too short for the rules; all other rules are kept", reasons)
+    return Headline("bad", f"INVALID: {len(broken)} of {len(result.constraints)} rules violated", reasons)
 
 
 def _tiles(result: Result, measured: Measured) -> list[Tile]:

@@ -28,10 +28,10 @@ def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence
     return Chart(
         title="Latency by percentile",
         label="; ".join(
-            f"{name}: p50 {_at(one, 50)}, p99 {_at(one, 99)}, at most {milliseconds(one.max_us / 1000)}"
+            f"{name}: p50 {_at(one, 50)}, p99 {_at(one, 99)}, max {milliseconds(one.max_us / 1000)}"
             for name, one in found.items()
         ),
-        x=Axis("share of requests that were as fast", Nines(fullest.count)),
+        x=Axis("percentile of requests", Nines(fullest.count)),
         y=Axis("ms", latency_scale(latencies)),
         curves=curves,
         rules=rules,
@@ -40,7 +40,7 @@ def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence
             ["percentile", *found],
             [
                 *([f"p{percent:g}", *(_at(one, percent) for one in found.values())] for percent in percents),
-                ["most", *(milliseconds(one.max_us / 1000) for one in found.values())],
+                ["max", *(milliseconds(one.max_us / 1000) for one in found.values())],
             ],
         ),
     )
@@ -52,7 +52,7 @@ def _at(histogram: LatencyHistogram, percent: float) -> str:
 
 
 def _told(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
-    where = "slowest" if percent == 100 else f"p{percent:.6g}"
+    where = "max" if percent == 100 else f"p{percent:.6g}"
     lines = [f"{name} {_at(one, percent)}" if len(found) > 1 else _at(one, percent) for name, one in found.items()]
     needed = "" if percent in (0, 100) else _confidence(percent, max(one.count for one in found.values()))
     return "\n".join([where, *lines, *([needed] if needed else [])])
@@ -60,4 +60,4 @@ def _told(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
 
 def _confidence(percent: float, count: int) -> str:
     """Return a warning if the histogram has too few requests for the percentile."""
-    return "too few requests to be sure" if count < queries_needed(percent) else ""
+    return "too few requests for 99 % confidence" if count < queries_needed(percent) else ""

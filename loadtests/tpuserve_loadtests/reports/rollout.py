@@ -30,7 +30,7 @@ _MARKS: Final = {
 _NEWS: Final = {StepState.PASSED: True, StepState.DONE: True, StepState.FAILED: False}
 _MOST_DIFFERENCES: Final = 10
 _SHOWN_S: Final = 0.1
-_DRY_RUN: Final = "A dry run, which changes no label and puts no load on the server: --execute does it"
+_DRY_RUN: Final = "A dry run moves no label and sends no load. Perform the rollout with --execute."
 
 
 def rollout_report(outcome: RolloutOutcome, planned: Sequence[str], settings: Mapping[str, str]) -> Report:
@@ -56,9 +56,9 @@ def rollout_cases(planned: Sequence[str], steps: Sequence[Step]) -> list[Case]:
 
 def _case(name: str, step: Step | None) -> Case:
     if step is None:
-        return Case(name, skipped="it was not reached")
+        return Case(name, skipped="not reached")
     if step.state is StepState.FAILED:
-        return Case(name, step.detail or "it failed", seconds=step.seconds)
+        return Case(name, step.detail or "failed", seconds=step.seconds)
     unjudged = step.state in (StepState.PLANNED, StepState.SKIPPED)
     return Case(name, skipped=f"{step.state}: {step.detail}" if unjudged else "", seconds=step.seconds)
 
@@ -86,8 +86,8 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
         headline=_headline(outcome),
         tiles=_tiles(outcome),
         sections=[
-            Table("Steps", ["step", "at (UTC)", "took", "outcome"], _steps(outcome, anchors)),
-            Table("Labels", ["label", "before", "in the file", "the server"], _labels(outcome), words=True),
+            Table("Steps", ["step", "start (UTC)", "duration", "outcome"], _steps(outcome, anchors)),
+            Table("Labels", ["label", "before", "file", "server"], _labels(outcome), words=True),
             *groups,
             errors_table(_runs(outcome)),
         ],
@@ -104,7 +104,7 @@ def _headline(outcome: RolloutOutcome) -> Headline:
     back = "Interrupted, and the labels were moved back" if outcome.interrupted else "The labels were moved back"
     match outcome.outcome:
         case Outcome.PLANNED:
-            return Headline("plan", "A plan: nothing was changed", [*dry_run, f"Version {outcome.live} is live"])
+            return Headline("plan", "Plan: nothing was changed", [*dry_run, f"Version {outcome.live} is live"])
         case Outcome.PROMOTED:
             return Headline("good", f"Version {outcome.new} is live", _let_pass(outcome))
         case Outcome.REFUSED:
@@ -122,11 +122,11 @@ def _let_pass(outcome: RolloutOutcome) -> list[str]:
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     found = []
     if comparison is not None and comparison.limits:
-        found.append("compare: the load generator was the limit; it was let pass")
+        found.append("compare: the load generator was the limit (accepted by --generator-limit)")
     if comparison is not None and comparison.unclear:
-        found.append("compare: it is unclear whether the new version is worse; it was let pass")
+        found.append("compare: inconclusive, the new version may be worse (accepted by --unclear)")
     if soak is not None and not soak.run.generator.trusted:
-        found.append("soak: the load generator was the limit; it was let pass")
+        found.append("soak: the load generator was the limit (accepted by --generator-limit)")
     return found
 
 
@@ -136,11 +136,11 @@ def _tiles(outcome: RolloutOutcome) -> list[Tile]:
     planned = sum(step.state is StepState.PLANNED for step in outcome.steps)
     took_s = sum(step.seconds for step in outcome.steps)
     return [
-        Tile("live now", _live(outcome)),
-        Tile("was live", f"version {outcome.live}"),
-        Tile("asked for", f"version {outcome.new}"),
+        Tile("live version", _live(outcome)),
+        Tile("previous version", f"version {outcome.live}"),
+        Tile("requested version", f"version {outcome.new}"),
         Tile("passed", f"{passed} of {len(gates)}", f"{planned} steps planned" if planned else ""),
-        Tile("took", seconds(round(took_s, 1)), "a dry run" if outcome.dry_run else ""),
+        Tile("duration", seconds(round(took_s, 1)), "dry run" if outcome.dry_run else ""),
     ]
 
 
@@ -172,7 +172,10 @@ def _times(outcome: RolloutOutcome, step: Step) -> list[str]:
     if step.state is StepState.PLANNED:
         return ["-", "-"]
     began = datetime.fromtimestamp(outcome.started_at + step.start_s, UTC)
-    return [f"{began:%H:%M:%S}", seconds(round(step.seconds, 1)) if step.seconds >= _SHOWN_S else "at once"]
+    return [
+        f"{began:%H:%M:%S}",
+        seconds(round(step.seconds, 1)) if step.seconds >= _SHOWN_S else f"< {seconds(_SHOWN_S)}",
+    ]
 
 
 def _labels(outcome: RolloutOutcome) -> list[Row]:
@@ -200,11 +203,12 @@ def _groups(outcome: RolloutOutcome) -> list[Group]:
 def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
     asked = len(parity.answers)
     if parity.signature:
-        headline = Headline("bad", "Clients of the live version would not do", [parity.signature])
+        headline = Headline("bad", "Incompatible with clients of the live version", [parity.signature])
     elif parity.different:
-        headline = Headline("bad", f"{len(parity.different):,} of {asked:,} answers differ")
+        headline = Headline("bad", f"{len(parity.different):,} of {asked:,} responses differ")
     else:
-        headline = Headline("good", f"{asked:,} of {asked:,} answers agree", [parity.largest] if parity.largest else [])
+        largest = [parity.largest] if parity.largest else []
+        headline = Headline("good", f"{asked:,} of {asked:,} responses match", largest)
     rows = [Row(words, []) for words in parity.different[:_MOST_DIFFERENCES]]
     if len(parity.different) > _MOST_DIFFERENCES:
         rows.append(Row(f"{len(parity.different) - _MOST_DIFFERENCES:,} others", []))
@@ -213,14 +217,12 @@ def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
 
 
 def _comparison(outcome: ComparisonOutcome) -> Group:
-    title = f"Comparison: A is {outcome.names[0]}, which was live, B is {outcome.names[1]}"
+    title = f"Comparison: A is {outcome.names[0]} (live before), B is {outcome.names[1]}"
     return Group(title, compare_headline(outcome), compare_sections(outcome), "compare")
 
 
 def _soak(outcome: SoakOutcome) -> Group:
-    return Group(
-        "Soak: the new version under load, in its place", soak_headline(outcome), soak_sections(outcome), "soak"
-    )
+    return Group("Soak: the new version under load", soak_headline(outcome), soak_sections(outcome), "soak")
 
 
 def _runs(outcome: RolloutOutcome) -> list[Measured]:

@@ -121,10 +121,10 @@ def _counts(line: Summary, total: Summary) -> list[str]:
 
 
 def _checks(total: Summary) -> str:
-    compared = f"{total.wrong:,} of {total.checked:,} answers that were compared with golden ones were wrong"
+    compared = f"{total.wrong:,} of {total.checked:,} responses compared with golden responses were wrong"
     if total.wrong:
         return f"{compared}, {100 * total.wrong / total.checked:.3g} %"
-    return f"{compared}: at most {100 * share_unseen(total.checked):.2g} % are, at 99 % confidence"
+    return f"{compared}; at most {100 * share_unseen(total.checked):.2g} % are wrong, at 99 % confidence"
 
 
 def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
@@ -138,7 +138,7 @@ def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
         sections=[
             checks_table(outcome),
             timeline_section(timeline(measured), load.seconds, _offered(load), measured.stopped),
-            Charts("Latencies", _latencies(outcome), _counted(load)),
+            Charts("Latency", _latencies(outcome), _counted(load)),
             server_section(outcome.watched),
             server_timeline(server, load.seconds),
             _lines(outcome),
@@ -153,10 +153,10 @@ def _tiles(outcome: RunOutcome) -> list[Tile]:
     offered = "" if load.offered_per_s is None else f"of {per_second(load.offered_per_s)} offered"
     bound = "" if total.p99_bound_ms is None else f"at most {milliseconds(total.p99_bound_ms)}, at 99 % confidence"
     return [
-        Tile("answers", per_second(total.rate_per_s), offered),
+        Tile("throughput", per_second(total.rate_per_s), offered),
         Tile("p50", milliseconds(total.p50_ms)),
         Tile("p99", milliseconds(total.p99_ms), bound),
-        Tile("slowest", milliseconds(total.max_ms)),
+        Tile("max", milliseconds(total.max_ms)),
         Tile(
             "failures", f"{total.failures:,}", f"{percent(outcome.measured.error_rate)} of {total.requests:,} requests"
         ),
@@ -168,7 +168,7 @@ def _lines(outcome: RunOutcome) -> Table:
     wrong = ["wrong"] if total.checked else []
     return Table(
         f"By {outcome.line_kind}",
-        [outcome.line_kind, "requests", "failures", *wrong, "answers/s", *LATENCIES],
+        [outcome.line_kind, "requests", "failures", *wrong, "responses/s", *LATENCIES],
         [
             Row(
                 line_title(line.name),
@@ -189,7 +189,7 @@ def _latencies(outcome: RunOutcome) -> list[Chart | None]:
 
 
 def _counted(load: Load) -> str:
-    return "Counted from when a request was due, not from when it was sent." if load.is_open else ""
+    return "Latencies count from the scheduled time of a request, not from the time of sending." if load.is_open else ""
 
 
 def _offered(load: Load) -> list[tuple[float, float]]:

@@ -5,7 +5,7 @@ from tpuserve_loadtests.outcomes.run import UNSETTLED, RunOutcome
 from tpuserve_loadtests.report_model.parts import Headline, Row, Table
 from tpuserve_loadtests.report_model.units import milliseconds, percent
 
-NOT_TO_BE_TRUSTED = "Not to be trusted: the load generator was the limit"
+NOT_TO_BE_TRUSTED = "Inconclusive: the load generator was the limit"
 
 
 def run_headline(outcome: RunOutcome) -> Headline:
@@ -24,7 +24,7 @@ def run_headline(outcome: RunOutcome) -> Headline:
         words = _failed(outcome)
         return Headline("bad", words, notes)
     passed = "Passed the gate" if len(outcome.gates) == 1 else f"Passed all {len(outcome.gates)} gates"
-    words = passed if outcome.gates else "All requests were answered"
+    words = passed if outcome.gates else "All requests succeeded"
     if not outcome.generator.trusted:
         return Headline("warn", f"{words}, but the load generator was the limit", notes)
     return Headline("good", words, notes)
@@ -33,34 +33,34 @@ def run_headline(outcome: RunOutcome) -> Headline:
 def _failed(outcome: RunOutcome) -> str:
     total = outcome.total
     if not total.requests:
-        return "Nothing was measured"
+        return "No request was measured"
     if not outcome.answered:
         return f"Failed: {total.failures:,} of {total.requests:,} requests"
-    return f"Wrong: {total.wrong:,} of {total.checked:,} answers that were compared"
+    return f"Wrong: {total.wrong:,} of {total.checked:,} compared responses"
 
 
 def checks_table(outcome: RunOutcome) -> Table:
     """Return a table of each gate and of the checks of every run."""
     generator, measured = outcome.generator, outcome.measured
     cores = ", ".join(f"{used:.2f}" for used in generator.cores)
-    lag = "" if generator.lag_p99_ms is None else f", p99 of lateness {milliseconds(generator.lag_p99_ms)}"
-    settled = {True: "✓ yes", False: "no", None: "too short to tell"}[measured.stable]
+    lag = "" if generator.lag_p99_ms is None else f", p99 of the send delay {milliseconds(generator.lag_p99_ms)}"
+    settled = {True: "✓ yes", False: "no", None: "too short"}[measured.stable]
     rows = [
         *(_check(str(result.gate), result.gate.show(result.figure), not result.failed) for result in outcome.gates),
         _check(
-            "requests are answered",
-            f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was made",
+            "Request failures",
+            f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was sent",
             outcome.answered,
         ),
         *_right(outcome),
         Row(
-            "the load generator keeps up",
+            "Load generator",
             [f"{cores} of 1 core{lag}", "✓ kept up" if generator.trusted else "✗ the limit"],
             good=generator.trusted,
         ),
-        Row("the run has settled", ["median latency and rate within 10 %", settled], good=measured.stable or None),
+        Row("Stability", ["median latency and rate within 10 %", settled], good=measured.stable or None),
     ]
-    return Table("What was asked", ["check", "figure", "outcome"], rows)
+    return Table("Checks", ["check", "figure", "outcome"], rows)
 
 
 def _check(name: str, figure: str, passed: bool) -> Row:
@@ -72,4 +72,4 @@ def _right(outcome: RunOutcome) -> list[Row]:
     total = outcome.total
     if not total.checked:
         return []
-    return [_check("answers are right", f"{total.wrong:,} of {total.checked:,} compared were wrong", outcome.right)]
+    return [_check("Golden responses", f"{total.wrong:,} of {total.checked:,} compared were wrong", outcome.right)]

@@ -20,7 +20,7 @@ from tpuserve_loadtests.reports.servers_section import printed_servers, servers_
 from tpuserve_loadtests.searching import Probe
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-_REASONS = "Figures are of each try's last run. A try that is neither shown to hold nor to fail has up to four."
+_REASONS = "Figures are from the last run of each trial. A trial without a clear result has up to four runs."
 
 
 def search_report(
@@ -91,7 +91,7 @@ def _page(model: str, searched: Searched, objectives: Sequence[Threshold], setti
     headline = search_headline(searched)
     told = filter(None, (servers.gave_in(found), *servers.notes(found)))
     return Page(
-        title=f"Highest rate of {model} at {wanted}",
+        title=f"Highest rate of {model} within {wanted}",
         origin=describe_origin(searched.runs),
         headline=replace(headline, reasons=[*headline.reasons, *told]),
         tiles=[*_tiles(searched, wanted), *_alone_tiles(searched, objectives)],
@@ -110,8 +110,8 @@ def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[
     around = percentile_chart(_around(searched), limits(objectives))
     headings = ["rate", "failures", "answers/s", *LATENCIES, "outcome"]
     return [
-        Charts("Rates that were tried", [*charts, around]),
-        Table("Tries, in turn", headings, _rows(searched), _REASONS),
+        Charts("Trials by rate", [*charts, around]),
+        Table("Trials", headings, _rows(searched), _REASONS),
     ]
 
 
@@ -119,7 +119,7 @@ def search_headline(searched: Searched) -> Headline:
     """Report whether a rate holds."""
     found, statement = searched.found, searched.statement
     if found is None:
-        return Headline("warn", "The search did not end", [statement])
+        return Headline("warn", "The search stopped early", [statement])
     if found.best is None:
         return Headline("bad", "No rate holds", [statement])
     return Headline("good", f"{_rate(found.best.rate_per_s)} holds", [statement])
@@ -130,10 +130,10 @@ def _tiles(searched: Searched, wanted: str) -> list[Tile]:
     best, ceiling = (found.best, found.ceiling) if found else (None, None)
     return [
         Tile("highest rate that holds", _rate(best.rate_per_s) if best else "none", wanted),
-        Tile("does not hold", _rate(ceiling.rate_per_s) if ceiling else "none tried"),
-        Tile("rates tried", str(len(tries)), f"{sum(probe.holds for probe, _ in tries)} held")
+        Tile("does not hold", _rate(ceiling.rate_per_s) if ceiling else "no trial"),
+        Tile("trials", str(len(tries)), f"{sum(probe.holds for probe, _ in tries)} held")
         if tries
-        else Tile("rates tried", "none", "one user alone came first"),
+        else Tile("trials", "none", "the first load was a single user"),
     ]
 
 
@@ -145,7 +145,7 @@ def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Ti
     (measured,) = alone.runs
     figures = [(objective, objective.figure(measured)) for objective in objectives]
     return [
-        Tile(f"{objective.metric} of one user alone", objective.show(figure), str(objective))
+        Tile(f"{objective.metric} of a single user", objective.show(figure), str(objective))
         for objective, figure in figures
         if figure is not None
     ]
@@ -164,11 +164,11 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
     figures = [figure for _, figure in points]
     limit = objective.value * scale
     found = searched.found
-    best = [Rule("found", x=found.best.rate_per_s)] if found and found.best else []
+    best = [Rule("result", x=found.best.rate_per_s)] if found and found.best else []
     return Chart(
-        title=f"{objective.metric} at each rate",
-        label=f"{len(points)} tries against {objective}",
-        x=Axis("requests a second that were offered", Linear.around(probe.rate_per_s for probe, _ in points)),
+        title=f"{objective.metric} by rate",
+        label=f"{len(points)} trials against {objective}",
+        x=Axis("offered requests/s", Linear.around(probe.rate_per_s for probe, _ in points)),
         y=Axis("ms" if objective.is_latency else "%", latency_scale([*figures, limit])),
         dots=[Dot(probe.rate_per_s, figure, probe.holds) for probe, figure in points],
         rules=[Rule(str(objective), y=limit), *best],

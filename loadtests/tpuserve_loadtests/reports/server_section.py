@@ -13,7 +13,7 @@ from tpuserve_loadtests.server_side.latency_parts import EXECUTION, QUEUE, Part
 from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
-_WHERE: Final = "Where the time of a request went"
+_WHERE: Final = "Time breakdown"
 # The server's histogram for parts whose percentiles the table shows, too.
 _PHASES: Final = {QUEUE: "queue wait", EXECUTION: "execution"}
 # Fewer moments do not make a curve.
@@ -26,9 +26,9 @@ def server_section(watched: Watched) -> Shares | Remark:
     """Return the time breakdown, or a remark with the reason if the server reports no metrics."""
     server, note = watched.server, watched.note
     if server is None:
-        return Remark([note[:1].upper() + note[1:]] if note else [], "The server")
+        return Remark([note[:1].upper() + note[1:]] if note else [], "Server metrics")
     shares = [Share(part.name, part.share, milliseconds(part.mean_ms)) for part in watched.parts]
-    return Shares(_WHERE if shares else "What the server did", shares, server_lines(server))
+    return Shares(_WHERE if shares else "Server activity", shares, server_lines(server))
 
 
 def printed_server(watched: Watched) -> list[Printed]:
@@ -51,7 +51,7 @@ def server_lines(server: ServerSide) -> list[str]:
     if server.cpu_cores is not None:
         process.append(f"{server.cpu_cores:.2f} cores")
     if server.peak_memory_bytes is not None:
-        process.append(f"{server.peak_memory_bytes / MIB:,.0f} MiB of memory at most")
+        process.append(f"peak memory {server.peak_memory_bytes / MIB:,.0f} MiB")
     lines += [", ".join(process)] if process else []
     lines += [f"refused or dropped: {_counts(server.refused)}"] if server.refused else []
     return lines
@@ -63,7 +63,7 @@ def server_timeline(server: ServerSide | None, planned_s: float) -> Charts | Non
     if len(moments) < _LEAST_MOMENTS:
         return None
     time = TimeAxis(max(planned_s, moments[-1].at_s + moments[-1].seconds))
-    return Charts("The server meanwhile", [_draw(picture, moments, time) for picture in _PICTURES])
+    return Charts("Server over time", [_draw(picture, moments, time) for picture in _PICTURES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ _PICTURES: Final = (
         (_Line("queue wait", lambda one: one.queue_ms), _Line("execution", lambda one: one.execution_ms)),
         milliseconds,
     ),
-    _Picture("Rows in a batch", "rows, mean", (_Line("rows", lambda one: one.batch_rows),), three_digits),
-    _Picture("Cores in use", "cores", (_Line("cores", lambda one: one.cpu_cores),), three_digits),
+    _Picture("Rows per batch", "rows, mean", (_Line("rows", lambda one: one.batch_rows),), three_digits),
+    _Picture("CPU cores in use", "cores", (_Line("cores", lambda one: one.cpu_cores),), three_digits),
     _Picture(
         "Memory",
         "MiB",

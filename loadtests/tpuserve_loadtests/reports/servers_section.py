@@ -13,10 +13,10 @@ from tpuserve_loadtests.server_side.watched import Watched
 # Runs by name, in order.
 Rows: TypeAlias = Sequence[tuple[str, Watched]]
 
-_TITLE: Final = "Where the time of a request went, ms on average; and its batches"
+_TITLE: Final = "Time breakdown (mean ms per request) and batches"
 _WHAT: Final = (
-    "Parts are ms of a request, on average. Network: connections, and the client. Other: elsewhere in the server. "
-    "Rows and padding are of a batch, on average."
+    "Mean milliseconds per request. Network includes connections and the client. Other is the remaining time in the "
+    "server. Rows and padding are means per batch."
 )
 # Share of the distance between two bars.
 _BAR_WIDTH: Final = 0.7
@@ -27,7 +27,7 @@ def servers_table(kind: str, rows: Rows) -> Table:
     columns = server_columns([watched for _, watched in rows])
     headings = [kind, *(column.heading for column in columns)]
     cells = [Row(name, [column.cell(watched) for column in columns]) for name, watched in rows]
-    return Table("Where the time of a request went", headings, cells if columns else [], _WHAT)
+    return Table("Time breakdown", headings, cells if columns else [], _WHAT)
 
 
 def printed_servers(kind: str, runs: Rows) -> Table:
@@ -55,10 +55,10 @@ def servers_charts(kind: str, rows: Rows) -> Charts | None:
     charts = [
         _draw_shares(told, axis),
         _draw_parts(told, axis),
-        _draw_figure("Rows in a batch", BATCH_ROWS, told, axis),
+        _draw_figure("Rows per batch", BATCH_ROWS, told, axis),
     ]
-    charts.append(_draw_figure("The server's cores in use", CORES, told, axis))
-    return Charts("What more load does in the server", charts)
+    charts.append(_draw_figure("CPU cores in use", CORES, told, axis))
+    return Charts("Server by load", charts)
 
 
 def _draw_shares(rows: Rows, x: Axis) -> Chart:
@@ -72,7 +72,7 @@ def _draw_shares(rows: Rows, x: Axis) -> Chart:
     names = [column.heading for column in PARTS]
     first, last = rows[0], rows[-1]
     return Chart(
-        title="Shares of a request's time",
+        title="Time breakdown by load",
         label=f"At {first[0]}: {_shares_told(first[1], ', ')}; at {last[0]}: {_shares_told(last[1], ', ')}",
         x=x,
         y=Axis("% of the mean latency", Linear(0.0, 100.0)),
@@ -99,14 +99,14 @@ def _draw_parts(rows: Rows, x: Axis) -> Chart:
     ]
     found = [y for curve in curves for _, y in curve.points if y is not None]
     return Chart(
-        title="Time in each part",
+        title="Mean time by part",
         label=f"Parts of the mean latency of {len(rows)} loads, up to {milliseconds(max(found))}",
         x=x,
         y=Axis("ms, mean", latency_scale(found)),
         curves=curves,
         columns=[Column(place, "\n".join([row[0], *_parts_told(row[1])])) for place, row in enumerate(rows, start=1)],
         numbers=Numbers(
-            [x.title, *(part.heading for part in PARTS), "in all"],
+            [x.title, *(part.heading for part in PARTS), "total"],
             [
                 [name, *(milliseconds(part.figure(watched) or 0.0) for part in PARTS), milliseconds(watched.latency_ms)]
                 for name, watched in rows

@@ -120,13 +120,13 @@ def _printed(outcome: SoakOutcome) -> list[Printed]:
 
 
 def _headings(hours: float) -> list[str]:
-    return ["figure", "median", "change in an hour" if hours == 1 else "change", "interval", "is"]
+    return ["figure", "median", "change per hour" if hours == 1 else "change", "interval", "verdict"]
 
 
 def _total_line(total: Summary) -> str:
     latencies = zip(LATENCIES, exact_cells(total), strict=True)
     shown = ", ".join(f"{column.removesuffix(' ms')} {cell} ms" for column, cell in latencies)
-    return f"in all: {total.requests:,} requests, {total.failures:,} failures, {total.rate_per_s:,.1f}/s, {shown}"
+    return f"total: {total.requests:,} requests, {total.failures:,} failures, {total.rate_per_s:,.1f}/s, {shown}"
 
 
 def _page(outcome: SoakOutcome, settings: Mapping[str, str]) -> Page:
@@ -149,8 +149,8 @@ def soak_sections(outcome: SoakOutcome) -> list[Section]:
     return [
         Table("Trends", _headings(shown_hours(outcome)), _rows(outcome)),
         timeline_section([_stretch(one) for one in outcome.segments], planned_s, stopped=measured.stopped),
-        Charts("The server", [_memory_chart(outcome.segments, planned_s)]),
-        Charts("Latencies", [percentile_chart({"total": total}), histogram_chart({"requests": total})]),
+        Charts("Server", [_memory_chart(outcome.segments, planned_s)]),
+        Charts("Latency", [percentile_chart({"total": total}), histogram_chart({"requests": total})]),
     ]
 
 
@@ -175,7 +175,7 @@ def _tiles(outcome: SoakOutcome) -> list[Tile]:
     total = outcome.run.total
     return [
         Tile("segments", f"{len(outcome.segments)} of {outcome.planned}", _span(outcome)),
-        Tile("answers", per_second(total.rate_per_s)),
+        Tile("throughput", per_second(total.rate_per_s)),
         Tile("p50", milliseconds(total.p50_ms)),
         Tile("p99", milliseconds(total.p99_ms)),
         Tile(

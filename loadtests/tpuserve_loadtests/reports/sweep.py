@@ -108,7 +108,7 @@ def _notes_of(step: RunOutcome) -> list[str]:
 def _page(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Page:
     first, runs = steps[0].measured, [step.measured for step in steps]
     is_open = first.load.is_open
-    kind = "requests a second that were offered" if is_open else "users"
+    kind = "offered requests/s" if is_open else "users"
     servers = [(_name(step), step.watched) for step in steps]
     charts = [
         throughput_chart([(str(step.measured.load), step.total) for step in steps], named=not is_open),
@@ -120,10 +120,10 @@ def _page(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Page:
         headline=_headline(steps),
         tiles=_tiles(steps),
         sections=[
-            Charts("What more load does", charts),
+            Charts("Latency by load", charts),
             servers_charts(kind, [(name.removesuffix("/s").split()[0], watched) for name, watched in servers]),
             servers_table("load", servers),
-            Table("Steps", ["load", "requests", "failures", "answers/s", *LATENCIES, "generator"], _rows(steps)),
+            Table("Steps", ["load", "requests", "failures", "responses/s", *LATENCIES, "generator"], _rows(steps)),
             errors_table(runs),
         ],
         settings={**describe_load(first), "Load": "", **settings},
@@ -136,7 +136,7 @@ def _headline(steps: Sequence[RunOutcome]) -> Headline:
         return Headline("warn", NOT_TO_BE_TRUSTED, notes)
     failures = sum(step.total.failures for step in steps)
     if any(step.exit_code for step in steps):
-        return Headline("bad", f"{failures:,} requests failed" if failures else "A step measured nothing", notes)
+        return Headline("bad", f"{failures:,} requests failed" if failures else "A step has no measurements", notes)
     best = max(steps, key=lambda step: step.total.rate_per_s)
     words = f"Up to {per_second(best.total.rate_per_s)}, with {best.measured.load}"
     trusted = all(step.generator.trusted for step in steps)
@@ -160,9 +160,9 @@ def _tiles(steps: Sequence[RunOutcome]) -> list[Tile]:
     fastest = min(answered, key=lambda step: step.total.p99_ms or 0.0)
     failures = sum(step.total.failures for step in steps)
     return [
-        Tile("most answers", per_second(best.total.rate_per_s), str(best.measured.load)),
-        Tile("p99 there", milliseconds(best.total.p99_ms), f"p50 {milliseconds(best.total.p50_ms)}"),
-        Tile("least p99", milliseconds(fastest.total.p99_ms), str(fastest.measured.load)),
+        Tile("highest throughput", per_second(best.total.rate_per_s), str(best.measured.load)),
+        Tile("p99 at this load", milliseconds(best.total.p99_ms), f"p50 {milliseconds(best.total.p50_ms)}"),
+        Tile("lowest p99", milliseconds(fastest.total.p99_ms), str(fastest.measured.load)),
         Tile("failures", f"{failures:,}", f"in {len(steps)} steps"),
     ]
 

@@ -25,14 +25,14 @@ def throughput_chart(steps: Sequence[tuple[str, Summary]], *, named: bool) -> Ch
     best = max(line.rate_per_s for _, line in answered)
     return Chart(
         title="Latency and throughput",
-        label=f"Latency of {len(answered)} loads against answers a second, up to {per_second(best)}",
-        x=Axis("answers a second", Linear.around(line.rate_per_s for _, line in answered)),
+        label=f"Latency of {len(answered)} loads by throughput, up to {per_second(best)}",
+        x=Axis("responses/s", Linear.around(line.rate_per_s for _, line in answered)),
         y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
         curves=curves,
         labels=[Label(line.rate_per_s, line.p99_ms or 0.0, load) for load, line in answered if named],
         columns=[Column(line.rate_per_s, _told(load, line)) for load, line in answered],
         numbers=Numbers(
-            ["load", "answers/s", *_NAMES],
+            ["load", "responses/s", *_NAMES],
             [
                 [load, per_second(line.rate_per_s), *(milliseconds(_latency(line, name)) for name in _NAMES)]
                 for load, line in answered

@@ -31,7 +31,7 @@ def timeline_section(
 def _rates(
     stretches: Sequence[Stretch], time: TimeAxis, offered: Sequence[tuple[float, float]], ended: Sequence[Rule]
 ) -> Chart:
-    curves = [Curve("answers", [(_middle(time, one), one.rate_per_s) for one in stretches])]
+    curves = [Curve("responses", [(_middle(time, one), one.rate_per_s) for one in stretches])]
     if offered:
         curves.append(Curve("offered", [(time.of(at_s), rate) for at_s, rate in offered], 7))
     if any(one.failures for one in stretches):
@@ -39,14 +39,14 @@ def _rates(
     rates = [one.rate_per_s for one in stretches]
     return Chart(
         title="Rate",
-        label=f"Answers a second, from {per_second(min(rates))} to {per_second(max(rates))}",
+        label=f"Responses per second, from {per_second(min(rates))} to {per_second(max(rates))}",
         x=time.axis,
         y=Axis("requests/s", Linear.around(y for curve in curves for _, y in curve.points if y is not None)),
         curves=curves,
         rules=ended,
         columns=[Column(_middle(time, one), _rate_told(one, time)) for one in stretches],
         numbers=Numbers(
-            ["time", "requests", "failures", "answers/s"],
+            ["time", "requests", "failures", "responses/s"],
             [
                 [_says(time, one), f"{one.requests:,}", f"{one.failures:,}", three_digits(one.rate_per_s)]
                 for one in stretches
@@ -68,7 +68,7 @@ def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rul
     p99s = [one.p99_ms for one in answered if one.p99_ms is not None]
     return Chart(
         title="Latency",
-        label=f"p99 of each stretch, from {milliseconds(min(p99s))} to {milliseconds(max(p99s))}",
+        label=f"p99 of each period, from {milliseconds(min(p99s))} to {milliseconds(max(p99s))}",
         x=time.axis,
         y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
         curves=curves,

@@ -32,8 +32,8 @@ class Standing:
     server: str
 
     def __str__(self) -> str:
-        in_file = "none" if self.in_file is None else self.in_file
-        return f"label {self.label}: {in_file} in the file, the server {self.server}"
+        in_file = "none" if self.in_file is None else f"version {self.in_file}"
+        return f"label {self.label}: {in_file} in the file, {self.server} on the server"
 
 
 class NotMoved(Exception):
@@ -61,19 +61,19 @@ class Labels:
         A reload would otherwise change more than the labels.
         """
         if not (os.access(self._file, os.W_OK) and os.access(self._file.parent, os.W_OK)):
-            raise BadConfig("it cannot be written (a new file takes its place, so its folder must be writable, too)")
+            raise BadConfig("the file and its directory must be writable, because the rollout replaces the file")
         for model in self.config.models:
             try:
                 self._service.available(model)
             except TpuserveError as error:
-                raise BadConfig(f"it is not what the server runs: model {model}: {error.message}") from None
+                raise BadConfig(f"the file differs from the server: model {model}: {error.message}") from None
             for label, version in self.config.labels(model).items():
                 answers = self._service.labelled(model, label)
                 # A label may have an unavailable version in the file, but not a different one.
                 if answers != version and (answers is not None or model == self._model):
                     raise BadConfig(
-                        f"it is not what the server runs: it gives label {label} of {model} to version {version}, "
-                        f"and the server {_answers(answers)}"
+                        f"the file differs from the server: label {label} of {model} is version {version} in the file, "
+                        f"{_answers(answers)} on the server"
                     )
 
     def move(self, changes: Mapping[str, int | None]) -> None:
@@ -82,7 +82,7 @@ class Labels:
         Raises NotMoved if it does not, with the file restored.
         """
         if self._read().text != self.config.text:
-            raise NotMoved(f"{self._file} was changed by somebody else meanwhile, and is left as it is")
+            raise NotMoved(f"another process changed {self._file} during the rollout; the file is left unchanged")
         before = self.config
         try:
             self.config = before.with_labels(self._model, changes)
@@ -98,9 +98,9 @@ class Labels:
         self.config = before
         self._write()
         told = self._tell() if not refusal else ""
-        again = f"; the file as it was is not taken either: {told}" if told else ""
+        again = f"; the reload of the previous file failed, too: {told}" if told else ""
         stand = "; ".join(map(str, self.standings(changes)))
-        raise NotMoved(f"{refusal or 'the server did not take it'}{again}. {stand}")
+        raise NotMoved(f"{refusal or 'the server did not apply the change'}{again}. {stand}")
 
     def standings(self, labels: Iterable[str]) -> tuple[Standing, ...]:
         """Return the labels' current state in the file and on the server."""
@@ -111,7 +111,7 @@ class Labels:
         try:
             return _answers(self._service.labelled(self._model, label))
         except TpuserveError as error:
-            return f"cannot be asked ({error.message})"
+            return f"unknown ({error.message})"
 
     def _stands(self, changes: Mapping[str, int | None]) -> bool:
         """Wait until the server applies the changes. Return False after a timeout."""
@@ -136,14 +136,14 @@ class Labels:
         try:
             self._service.reload(self.config.message)
         except TpuserveError as error:
-            return f"the server refused: {error.message}"
+            return f"the server refused the reload: {error.message}"
         return ""
 
     def _read(self) -> ModelConfigText:
         try:
             return ModelConfigText(self._file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise BadConfig(getattr(error, "strerror", None) or "is no text") from None
+            raise BadConfig(getattr(error, "strerror", None) or "not a text file") from None
 
     def _write(self) -> None:
         """Replace the file atomically, because a polling server must never read a partial file."""
@@ -158,4 +158,4 @@ class Labels:
 
 
 def _answers(version: int | None) -> str:
-    return "knows no such label" if version is None else f"answers with version {version}"
+    return "none" if version is None else f"version {version}"

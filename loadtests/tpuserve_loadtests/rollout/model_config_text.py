@@ -22,14 +22,14 @@ class ModelConfigText:
         try:
             self.message = text_format.Parse(text, ModelServerConfig())
         except text_format.ParseError as error:
-            raise BadConfig(f"no ModelServerConfig: {error}") from None
+            raise BadConfig(f"not a ModelServerConfig: {error}") from None
         if self.message.HasField("custom_model_config"):
-            raise BadConfig("no ModelServerConfig with models: custom_model_config has no labels to change")
+            raise BadConfig("expected model_config_list, received custom_model_config, which has no labels")
         names = [model.name for model in self.message.model_config_list.config]
         if not names:
-            raise BadConfig("there is no model in it: model_config_list { config { name: … } }")
+            raise BadConfig("the file contains no model; expected model_config_list { config { name: … } }")
         if len(set(names)) < len(names):
-            raise BadConfig(f"a model stands in it twice: {sorted(names)}")
+            raise BadConfig(f"the file contains a model twice: {sorted(names)}")
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class ModelConfigText:
         for config in self.message.model_config_list.config:
             if config.name == model:
                 return dict(config.version_labels)
-        raise BadConfig(f"model {model} is not in it; there are {', '.join(self.models)}")
+        raise BadConfig(f"the file does not contain model {model}; its models are {', '.join(self.models)}")
 
     def with_labels(self, model: str, changes: Mapping[str, int | None]) -> Self:
         """Return the text with labels of one model moved to other versions, added, or removed (None).
@@ -67,7 +67,7 @@ class ModelConfigText:
                     else:
                         config.version_labels[label] = version
         if wanted != changed.message:
-            raise BadConfig(f"the labels of {model} are written in a way in which they cannot be changed alone")
+            raise BadConfig(f"the format of the file does not permit a change of only the labels of {model}")
 
 
 def _changed(text: str, model: str, label: str, version: int | None) -> str:
@@ -80,7 +80,7 @@ def _changed(text: str, model: str, label: str, version: int | None) -> str:
     last = found[-1]  # in protobuf, the last value of a field applies
     if version is None:
         if last.in_list:
-            raise BadConfig(f"the label {label} of {model} is one of a list: it cannot be taken away alone")
+            raise BadConfig(f"cannot remove label {label} of {model}, because it is an element of a list")
         return _without(text, last)
     values = last.find("value")
     if not values:
@@ -93,7 +93,7 @@ def _find_config(text: str, model: str) -> Field:
         for config in models.find("config"):
             if any(name.scalar == model for name in config.find("name")):
                 return config
-    raise BadConfig(f"model {model} is not in it")
+    raise BadConfig(f"the file does not contain model {model}")
 
 
 def _key(field: Field) -> str:

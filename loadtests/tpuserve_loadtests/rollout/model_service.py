@@ -71,6 +71,6 @@ class ModelService:
         try:
             status = official.ReloadConfigResponse.FromString(reply.body).status
         except DecodeError:
-            raise InvalidArgument("The answer to the reload cannot be read") from None
+            raise InvalidArgument("Cannot decode the response to the reload") from None
         if status.error_code:
             raise from_code(status.error_code, status.error_message)

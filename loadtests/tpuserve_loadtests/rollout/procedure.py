@@ -121,7 +121,7 @@ class Rollout:
             if self._is_interrupted():
                 return self._back(moved)
             if now == then:
-                self._step(_name(move), StepState.SKIPPED, f"it stands for version {then} already")
+                self._step(_name(move), StepState.SKIPPED, f"already at version {then}")
                 continue
             try:
                 self.labels.move({label: then})
@@ -147,7 +147,7 @@ class Rollout:
         except (
             SystemExit
         ) as ended:  # such as an unreachable server, which was reported; the labels still need a decision
-            judged = Judged(int(ended.code or EXIT_FAILED), f"it could not be asked (exit code {ended.code})")
+            judged = Judged(int(ended.code or EXIT_FAILED), f"the gate could not run (exit code {ended.code})")
         if judged.exit_code:
             self.exit_code = judged.exit_code
         self._step(gate.name, StepState.FAILED if judged.exit_code else StepState.PASSED, judged.detail)
@@ -166,7 +166,7 @@ class Rollout:
             return Outcome.REFUSED
         stuck = False
         for label, version in reversed(list(moved.items())):
-            target = "is taken away" if version is None else f"to version {version}"
+            target = "removed" if version is None else f"to version {version}"
             try:
                 self.labels.move({label: version})
                 self._step(f"{label} back", StepState.DONE, target)

@@ -53,7 +53,7 @@ class _Reader:
         found: list[Field] = []
         while (token := self._peek()) != closing:
             if not token:
-                raise ValueError(f"the text ends where {closing!r} should be")
+                raise ValueError(f"expected {closing!r}, reached the end of the text")
             if token in (",", ";"):
                 self._take()
                 continue
@@ -97,13 +97,13 @@ class _Reader:
         assert skipped is not None  # the pattern also matches an empty string
         token = _TOKEN.match(self._text, skipped.end())
         if token is None and skipped.end() < len(self._text):
-            raise ValueError(f"no text proto: {self._text[skipped.end() : skipped.end() + 20]!r}")
+            raise ValueError(f"not a text proto: {self._text[skipped.end() : skipped.end() + 20]!r}")
         return token.group() if token else ""
 
     def _take(self) -> tuple[str, int, int]:
         token = self._peek()
         if not token:
-            raise ValueError("the text ends too soon")
+            raise ValueError("unexpected end of the text")
         start = self._text.index(token, _end_of_skipped(self._text, self._at))
         self._at = start + len(token)
         return token, start, self._at

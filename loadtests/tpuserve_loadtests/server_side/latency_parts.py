@@ -63,11 +63,13 @@ def counts_differ(runs: Sequence[Measured], server: ServerSide) -> str:
     least = sent - sum(measured.total.failures for measured in runs)
     tolerance = _TOLERANCE * sent + _IN_FLIGHT * len(runs)
     if answered > sent + tolerance:
-        return f"the server answered {answered:,} such requests, this run made {sent:,}: others ask it, too"
+        return (
+            f"the server answered {answered:,} requests, but this run sent {sent:,}: other clients use the server, too"
+        )
     if answered < least - tolerance:
         return (
-            f"the server answered {answered:,} of {least:,} requests: there may be several behind the address, "
-            "and its figures are of one of them"
+            f"the server answered {answered:,} of {least:,} requests: the address may have several servers, "
+            "and the metrics are from one of them"
         )
     return ""
 

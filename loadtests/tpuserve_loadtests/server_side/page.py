@@ -89,7 +89,7 @@ class Page:
         try:
             families = list(text_string_to_metric_families(lines + "\n"))
         except ValueError as error:
-            raise NoPage(f"no page of Prometheus metrics ({error})") from None
+            raise NoPage(f"not a page of Prometheus metrics ({error})") from None
         samples = (sample for family in families for sample in family.samples)
         return cls({(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples})
 

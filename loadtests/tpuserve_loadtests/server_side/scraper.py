@@ -110,7 +110,7 @@ class Scraper:
     def _read(self, path: str) -> str:
         body = bytearray()
         try:
-            with gevent.Timeout(_TIMEOUT_S, TimeoutError(f"no answer within {_TIMEOUT_S:g} s")):
+            with gevent.Timeout(_TIMEOUT_S, TimeoutError(f"no response within {_TIMEOUT_S:g} s")):
                 response = self._client.get(path)
                 while len(body) <= MAX_PAGE_BYTES and (block := response.read(_BLOCK_BYTES)):
                     body += block

@@ -116,10 +116,10 @@ def read_stretch(scrapes: Sequence[Scrape], served: Served) -> Stretch:
     Raises NoPage if the pages cannot be compared.
     """
     if len(scrapes) < 2:
-        raise NoPage("its page of metrics was read too seldom to compare")
+        raise NoPage("too few metrics pages for a comparison")
     pages = [Page.parse(scrape.text) for scrape in scrapes]
     if _restarted(pages):
-        raise NoPage("it was restarted while the load ran: what it had counted is lost")
+        raise NoPage("the server restarted during the load and lost its counters")
     spans_s = [later.at_s - earlier.at_s for earlier, later in pairwise(scrapes)]
     counted = [read_figures(later.since(earlier), served) for earlier, later in pairwise(pages)]
     timeline = tuple(

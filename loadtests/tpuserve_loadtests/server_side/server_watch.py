@@ -28,7 +28,7 @@ class ServerWatch:
             try:
                 self._scraper = Scraper(url, access or Access())
             except NoPage as error:
-                self._why_not = f"what the server says of itself is not known: {url} has no metrics ({error})"
+                self._why_not = f"no server metrics: {url} has no metrics page ({error})"
 
     def __enter__(self) -> Self:
         return self
@@ -66,8 +66,8 @@ class ServerWatch:
         try:
             seen.stretch = read_stretch(scrapes, self._served)
         except NoPage as error:
-            seen.note = f"what the server says of itself is not known: {error}"
+            seen.note = f"no server metrics: {error}"
             return
         if lost:
-            first = f"its figures are of the first {scrapes[-1].at_s:.1f} s"
+            first = f"they cover the first {scrapes[-1].at_s:.1f} s"
             seen.note = f"the server's metrics could not be read at the end ({lost}): {first}"

@@ -34,7 +34,7 @@ class Watched:
         runs = tuple(measured for one in told or watched for measured in one.runs)
         note = next((one.note for one in watched if one.note), "")
         if told and len(told) < len(watched):
-            note = f"the server's figures are of {len(told)} of {len(watched)} runs: {note}"
+            note = f"the server's metrics cover {len(told)} of {len(watched)} runs: {note}"
         return cls._join(runs, tuple(stretch for one in told for stretch in one.stretches), note)
 
     @classmethod

@@ -91,14 +91,14 @@ class Trials:
             raise Interrupted
         errors = measured.recorder.errors()
         if errors and measured.total.failures == measured.total.requests:
-            raise NothingAnswered(f"not one of {measured.total.requests:,} requests was answered: {errors[0].message}")
+            raise NothingAnswered(f"all {measured.total.requests:,} requests failed: {errors[0].message}")
         verdict = judge_generator(measured, self.objectives)
         if verdict.fails(strict=not self.trust_generator):
             raise GeneratorLimit(f"at {measured.load} the load generator was the limit: {'; '.join(verdict.limits)}")
 
     def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], measured: Measured) -> Probe:
         errors = measured.recorder.errors()
-        failed = [f"{measured.total.failures:,} failed, most of them with {errors[0].message}"] if errors else []
+        failed = [f"{measured.total.failures:,} failed, most frequent error: {errors[0].message}"] if errors else []
         probe = Probe(rate_per_s, outcome, "; ".join([*words, *failed]))
         # A search may need dozens of trials, each with several megabytes per line.
         self.probes.append((probe, measured.condensed()))

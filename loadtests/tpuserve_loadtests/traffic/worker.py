@@ -94,7 +94,7 @@ class Worker:
             self._coordinator.hear(_COORDINATOR)
             if not self._was_heard:
                 self._was_heard = True
-                self._tell("It is there: sending for it")
+                self._tell("Connected")
             match message.type:
                 case "target":
                     self._orders.put(message)
@@ -106,7 +106,7 @@ class Worker:
                 case "hurry":
                     self._end_load(hurried=True)
                 case "enough":
-                    self._end("it has all the workers that it waited for (--remote)")
+                    self._end("it needs no more workers (--remote)")
                 case "quit":
                     self._end()
 
@@ -116,10 +116,10 @@ class Worker:
             if self._was_heard:
                 self._send("alive")
             elif beats == _FIRST_BEATS:
-                self._tell("Nobody is there yet: waiting for `tpuserve loadtest run --remote`; Ctrl-C ends it")
+                self._tell("Waiting for `tpuserve loadtest run --remote`; press Ctrl-C to stop")
             self._coordinator.beat()
             if self._coordinator.gone():
-                self._end(f"it is gone: not heard of for {heartbeats.PATIENCE_BEATS * heartbeats.BEAT_S:g} s")
+                self._end(f"disconnected, without a message for {heartbeats.PATIENCE_BEATS * heartbeats.BEAT_S:g} s")
                 return
 
     def _begin_load(self, order: Message) -> None:

@@ -31,7 +31,7 @@ LOCAL: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 _REPORT_TIMEOUT_S: Final = 30.0
 _END_S: Final = 5.0
-_WORKER_GONE: Final = "stopped, since a worker of the load generator is gone"
+_WORKER_GONE: Final = "stopped, because a worker of the load generator disconnected"
 
 
 class WorkersFailed(RuntimeError):
@@ -103,7 +103,7 @@ class Workers:
                 self._tell_all("hurry")
             for name, message in self._messages():
                 if message.type == "failed":
-                    raise WorkersFailed(f"{self._names[name]} cannot take part: {message.data}")
+                    raise WorkersFailed(f"The worker on {self._names[name]} cannot join: {message.data}")
                 shares.take(name, message.type, message.data)
         return shares.measured(stopped or self._why_stop(), started_at, tuple(self._lost.values()))
 
@@ -120,10 +120,10 @@ class Workers:
                 del self._names[name]
             ended = [process for process in self._processes if process.poll() is not None]
             if ended:
-                raise WorkersFailed(f"a worker of the load generator ended with exit code {ended[0].returncode}")
+                raise WorkersFailed(f"A worker of the load generator ended with exit code {ended[0].returncode}")
             if time.perf_counter() > until_s:
-                came = f"{len(self._names)} of {self._expected} workers of the load generator came"
-                raise WorkersFailed(f"{came} in {START_TIMEOUT_S:g} s")
+                came = f"Only {len(self._names)} of {self._expected} workers of the load generator connected"
+                raise WorkersFailed(f"{came} within {START_TIMEOUT_S:g} s.")
             self._messages()
         target = target_to_wire(self._target)
         for index, name in enumerate(self._names):
@@ -186,7 +186,7 @@ def _listen(crew: Crew) -> "zmqrpc.Server":
     try:
         return zmqrpc.Server(crew.host, crew.port)
     except RPCError as error:
-        raise CannotListen(f"nobody can listen at {crew.host}:{crew.port}: {error}") from None
+        raise CannotListen(f"Cannot listen at {crew.host}:{crew.port}: {error}") from None
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
