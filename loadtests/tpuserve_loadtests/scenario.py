@@ -73,7 +73,7 @@ class Settings:
     gates: tuple[str, ...] | None = None
     objectives: tuple[str, ...] | None = None
 
-    def said(self) -> dict[str, object]:
+    def explicit_values(self) -> dict[str, object]:
         """Return the values that the file gives, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
@@ -160,9 +160,9 @@ def _text(raw: _Yaml) -> str:
     return raw
 
 
-def _number(least: float, *, whole: bool = False, above: bool = False) -> Callable[[_Yaml], _Yaml]:
+def _number(least: float, *, integer: bool = False, above: bool = False) -> Callable[[_Yaml], _Yaml]:
     def read(raw: _Yaml) -> _Yaml:
-        is_number = isinstance(raw, int if whole else (int, float)) and not isinstance(raw, bool)
+        is_number = isinstance(raw, int if integer else (int, float)) and not isinstance(raw, bool)
         if not is_number or not (raw > least if above else raw >= least):
             raise ValueError
         return raw
@@ -204,7 +204,7 @@ def _thresholds(raw: _Yaml) -> tuple[str, ...]:
 def _distribution(raw: _Yaml) -> Distribution:
     if not isinstance(raw, dict):
         return Distribution.parse(_scalar(raw))
-    value, weight = _number(1, whole=True), _number(0)
+    value, weight = _number(1, integer=True), _number(0)
     return Distribution.choice({value(key): weight(share) for key, share in raw.items()})
 
 
@@ -274,7 +274,7 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
         "model": _Key("the model's name", _text, is_needed=True),
         "name": _Key("a name for tables", _text),
         "weight": _Key("a number above 0", _number(0, above=True)),
-        "version": _Key("a version's number", _number(0, whole=True)),
+        "version": _Key("a version's number", _number(0, integer=True)),
         "label": _Key("a version's label", _text),
         "signature": _Key("a signature's name", _text),
         "protocol": _Key("grpc, rest or both", _protocols),
@@ -289,15 +289,15 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
 
 def _load_keys(folder: Path) -> dict[str, _Key]:
     return {
-        "users": _Key("an integer of at least 1", _number(1, whole=True)),
+        "users": _Key("an integer of at least 1", _number(1, integer=True)),
         "rate": _Key("requests per second: 500, 100,200,400 or 100..1000", _rate),
         "trace": _Key("a file of arrival times", _path(folder)),
         "speed": _Key("a number above 0", _number(0, above=True)),
         "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _one_of(*PROCESSES)),
-        "burst": _Key("an integer of at least 2", _number(2, whole=True)),
+        "burst": _Key("an integer of at least 2", _number(2, integer=True)),
         "duration": _Key("a duration such as 30s or 2m", _duration()),
         "warm_up": _Key("a duration such as 5s, or 0", _duration(zero=True)),
-        "seed": _Key("an integer of at least 0", _number(0, whole=True)),
+        "seed": _Key("an integer of at least 0", _number(0, integer=True)),
     }
 
 

@@ -123,11 +123,11 @@ def page_of_a_search() -> str:
         for rate, holds in rates.items()
     ]
     found = Found(tries[5][0], tries[4][0])
-    told = [
+    watched_tries = [
         (each, Watched.of(measured, seen_server(300, batch=1 + int(each.rate_per_s // 100))))
         for each, measured in tries
     ]
-    servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), told)
+    servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), watched_tries)
     searched = Searched(found, tries, servers)
     return page(search_report(HOSTILE, searched, gates("p99<=20ms", "error_rate<=1%"), SETTINGS))
 
@@ -152,7 +152,7 @@ def comparison(slower: float) -> ComparisonOutcome:
         Watched.together([Watched.of(measured, seen_server(800)) for measured in a]),
         Watched.together([Watched.of(measured, seen_server(800, run_s=0.003, latency_s=0.005)) for measured in b]),
     )
-    return judge_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, must_tell=True, sides=sides)
+    return judge_comparison(("stable", HOSTILE), rounds, 0.05, strict=True, fail_if_unclear=True, sides=sides)
 
 
 def page_of_a_comparison(slower: float = 1.3) -> str:
@@ -258,8 +258,10 @@ def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.
     if scenario is not Scenario.SERVER:
         outcome = MlperfOutcome(judge_mlperf(scenario, measured, 8), watched)
         return page(mlperf_report(HOSTILE, outcome, (), SETTINGS))
-    told = [(probe, Watched.of(each, seen_server(300, batch=int(probe.rate_per_s // 100)))) for probe, each in tries]
-    servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), told)
+    watched_tries = [
+        (probe, Watched.of(each, seen_server(300, batch=int(probe.rate_per_s // 100)))) for probe, each in tries
+    ]
+    servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), watched_tries)
     searched = Searched(Found(tries[2][0], tries[1][0]), tries, servers)
     outcome = MlperfOutcome(judge_mlperf(scenario, measured, 1, 15), watched, searched=searched)
     return page(mlperf_report(HOSTILE, outcome, gates("p99<=15ms"), SETTINGS))

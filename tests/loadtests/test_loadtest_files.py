@@ -100,7 +100,7 @@ def test_each_try_of_a_search_is_a_row_and_says_why() -> None:
 
 def test_each_run_of_a_comparison_is_a_row() -> None:
     pair = (recorded_run(open_load(100), seed=1), recorded_run(open_load(100), seed=2))
-    outcome = judge_comparison(("1", "2"), [pair, pair], 0.05, strict=True, must_tell=True)
+    outcome = judge_comparison(("1", "2"), [pair, pair], 0.05, strict=True, fail_if_unclear=True)
     found = rows(compare_report("m", outcome, {}))
     assert [(row["round"], row["side"]) for row in found] == [("1", "A"), ("1", "B"), ("2", "A"), ("2", "B")]
 

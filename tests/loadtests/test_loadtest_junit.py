@@ -58,7 +58,7 @@ def test_what_xml_cannot_hold_is_replaced() -> None:
 
 
 def comparison(
-    slower: float, rounds: int = 4, *, seconds: float = 8.0, must_tell: bool = True, failures: int = 0
+    slower: float, rounds: int = 4, *, seconds: float = 8.0, fail_if_unclear: bool = True, failures: int = 0
 ) -> ComparisonOutcome:
     load = open_load(100, seconds)
     pairs = [
@@ -68,7 +68,7 @@ def comparison(
         )
         for number in range(rounds)
     ]
-    return judge_comparison(("stable", "canary"), pairs, 0.05, strict=True, must_tell=must_tell)
+    return judge_comparison(("stable", "canary"), pairs, 0.05, strict=True, fail_if_unclear=fail_if_unclear)
 
 
 def test_a_figure_of_b_that_is_worse_is_a_case_that_failed() -> None:
@@ -90,17 +90,17 @@ def test_a_figure_of_b_that_is_worse_is_a_case_that_failed() -> None:
 
 
 def test_a_figure_that_is_unclear_fails_only_where_it_must_be_told() -> None:
-    told, noted = comparison(1.0, seconds=1.0), comparison(1.0, seconds=1.0, must_tell=False)
-    assert told.exit_code == EXIT_GENERATOR
-    assert "p99 of B is not worse" in failed(told.cases)
+    strict, noted = comparison(1.0, seconds=1.0), comparison(1.0, seconds=1.0, fail_if_unclear=False)
+    assert strict.exit_code == EXIT_GENERATOR
+    assert "p99 of B is not worse" in failed(strict.cases)
     assert noted.exit_code == 0
     assert failed(noted.cases) == []
-    assert [case.name for case in noted.cases if case.skipped] == failed(told.cases)
+    assert [case.name for case in noted.cases if case.skipped] == failed(strict.cases)
 
 
 def test_too_few_rounds_and_failures_are_cases() -> None:
     assert failed(comparison(1.0, rounds=2).cases) == ["there are enough rounds"]
-    assert failed(comparison(1.0, failures=3, must_tell=False).cases) == ["requests are answered"]
+    assert failed(comparison(1.0, failures=3, fail_if_unclear=False).cases) == ["requests are answered"]
 
 
 def test_a_search_fails_in_what_ended_it() -> None:

@@ -147,4 +147,4 @@ def test_blocks_are_the_windows_that_were_measured_as_a_whole() -> None:
     assert len(measured(recorder).blocks()) == len(recorder.windows) == 40
     early = Measured(LOAD, recorder, 5.1, (0.1,), "stopped early")
     assert len(early.blocks()) == 20
-    assert sum(block.answered for block in early.blocks()) == pytest.approx(500, abs=2)
+    assert sum(block.completed for block in early.blocks()) == pytest.approx(500, abs=2)

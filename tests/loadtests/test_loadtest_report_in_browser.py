@@ -86,7 +86,7 @@ POINT_AT = """
   const columns = [...document.querySelectorAll(".drawing")][number].querySelectorAll(".column");
   const column = columns[Math.floor(columns.length / 2)];
   column.dispatchEvent(new PointerEvent("pointermove", {bubbles: true}));
-  const box = column.closest(".drawing").querySelector(".told-text"), edges = box.getBoundingClientRect();
+  const box = column.closest(".drawing").querySelector(".tooltip-text"), edges = box.getBoundingClientRect();
   return [box.hidden, box.textContent, edges.left >= 0 && edges.right <= innerWidth];
 })
 """

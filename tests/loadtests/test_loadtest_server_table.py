@@ -79,10 +79,10 @@ def test_a_run_of_which_nothing_is_known_is_left_out_on_both_sides() -> None:
 def test_what_changed_is_told_by_the_part_that_it_is_in() -> None:
     before = Watched.of(run(20.0), seen_server(100))
     after = Watched.of(run(20.0), seen_server(100, batch=4, run_s=0.012, latency_s=0.014))
-    told = changes(before, after)
+    summary = changes(before, after)
     # The client's latency is equal: the network's share shrinks as the server's grows.
-    assert "network -10.00, execution +10.00" in told
-    assert "batches of 4 rows instead of 1" in told
+    assert "network -10.00, execution +10.00" in summary
+    assert "batches of 4 rows instead of 1" in summary
     assert changes(before, Watched.of(run(), Seen())) == ""
 
 
@@ -93,7 +93,7 @@ def slow_side() -> Watched:
 def test_a_comparison_says_where_b_is_slower() -> None:
     pairs = [(recorded_run(open_load(100), 4, seed=n), recorded_run(open_load(100), 8, seed=9 - n)) for n in range(3)]
     sides = (Watched.of(run(10.0), seen_server(100)), slow_side())
-    outcome = judge_comparison(("1", "2"), pairs, 0.05, strict=True, must_tell=True, sides=sides)
+    outcome = judge_comparison(("1", "2"), pairs, 0.05, strict=True, fail_if_unclear=True, sides=sides)
     console = Console(file=io.StringIO(), width=80)
     report = compare_report("m", outcome, {})
     print_report(report, console)
@@ -103,7 +103,7 @@ def test_a_comparison_says_where_b_is_slower() -> None:
     assert [line.split("│")[1].strip() for line in text.splitlines() if "│" in line][-2:] == ["A", "B"]
     assert report.document()["sides"]["b"]["server"]["execution_ms"] == pytest.approx(12)
     same = judge_comparison(
-        ("1", "1"), [(pairs[0][0], pairs[0][0])] * 3, 0.05, strict=True, must_tell=True, sides=sides
+        ("1", "1"), [(pairs[0][0], pairs[0][0])] * 3, 0.05, strict=True, fail_if_unclear=True, sides=sides
     )
     assert same.where == ""
 
@@ -112,7 +112,7 @@ def test_what_is_not_known_of_both_sides_is_told_once() -> None:
     unknown, known = Watched.of(run(), Seen(note=WHY)), slow_side()
 
     def notes(*sides: Watched) -> tuple[str, ...]:
-        return judge_comparison(("1", "2"), [], 0.05, strict=True, must_tell=True, sides=sides).server_notes
+        return judge_comparison(("1", "2"), [], 0.05, strict=True, fail_if_unclear=True, sides=sides).server_notes
 
     assert notes(unknown, unknown) == (WHY,)
     assert notes(known, unknown) == (f"B: {WHY}",)
@@ -124,7 +124,7 @@ def test_a_search_that_is_part_of_something_tells_no_note_again() -> None:
     servers = SearchServers(unknown, [(probe(100, Outcome.HOLDS), unknown)])
     found = Found(probe(100, Outcome.HOLDS), None)
     assert servers.notes(found) == [WHY]
-    assert servers.notes(found, told=WHY) == []
+    assert servers.notes(found, known_note=WHY) == []
 
 
 def probe(rate_per_s: float, outcome: Outcome) -> Probe:
@@ -142,9 +142,9 @@ def test_a_search_says_what_gave_in() -> None:
             "100.0/s holds",
             "120.0/s fails",
         ]
-        assert servers.gave_in(found).startswith("120.0/s compared with 100 requests/s, constant: mean latency +")
-        assert "execution +10.00" in servers.gave_in(found)
-    assert servers.gave_in(Found(held, None)) == ""
+        assert servers.bottleneck(found).startswith("120.0/s compared with 100 requests/s, constant: mean latency +")
+        assert "execution +10.00" in servers.bottleneck(found)
+    assert servers.bottleneck(Found(held, None)) == ""
     assert SearchServers().rows(None) == []
 
 

@@ -122,8 +122,8 @@ def test_worker_without_the_files_says_so_to_its_coordinator(
         text=True,
     ) as coordinator:
         assert coordinator.stderr is not None
-        said = coordinator.stderr.readline()
-        assert "Waiting for remote workers (1)" in said
+        line = coordinator.stderr.readline()
+        assert "Waiting for remote workers (1)" in line
         assert "in plaintext" in coordinator.stderr.readline()
         ca.unlink()
         assert run(COMMAND, "worker", place).returncode == 1
@@ -171,9 +171,9 @@ def test_handshake_that_fails_has_its_reason_and_what_to_do(
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ending = threading.Thread(target=lambda: listener.accept()[0].close(), name="ending")
             ending.start()
-            told = handshake_problem(f"grpcs://127.0.0.1:{listener.getsockname()[1]}", trusting)
+            problem = handshake_problem(f"grpcs://127.0.0.1:{listener.getsockname()[1]}", trusting)
             ending.join()
-        assert "closed the connection during the TLS handshake; if it does not use TLS, use grpc://" in told
+        assert "closed the connection during the TLS handshake; if it does not use TLS, use grpc://" in problem
         for address in (clear.grpc_address, clear.rest_url, f"grpcs://127.0.0.1:{free_ports(1)[0]}"):
             assert handshake_problem(address, trusting) == ""
 
@@ -205,7 +205,7 @@ def test_headers_that_are_none_are_usage_errors_that_tell_no_value(headers: list
 
 
 @pytest.mark.parametrize(
-    ("asked", "page", "is_told"),
+    ("addresses", "page", "has_access"),
     [
         (("grpcs://h:443", None), "https://h:8501/metrics", True),
         (("h:8500", None), "http://h:8501/metrics", True),
@@ -215,10 +215,12 @@ def test_headers_that_are_none_are_usage_errors_that_tell_no_value(headers: list
     ],
 )
 def test_page_of_metrics_elsewhere_is_told_no_secret(
-    asked: tuple[str | None, str | None], page: str, is_told: bool
+    addresses: tuple[str | None, str | None], page: str, has_access: bool
 ) -> None:
     access = Access(Tls("ca", "cert", "key", "name"), {"authorization": TOKEN})
-    assert page_access(access, page, ServerOptions(*asked, NOTHING)) == (access if is_told else Access(Tls("ca")))
+    assert page_access(access, page, ServerOptions(*addresses, NOTHING)) == (
+        access if has_access else Access(Tls("ca"))
+    )
 
 
 def test_rollout_asks_for_versions_the_same_way(authority: Authority) -> None:

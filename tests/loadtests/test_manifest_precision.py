@@ -11,7 +11,7 @@ from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
-from tpuserve_loadtests.golden.manifest_precision import ask_precision, read_precision
+from tpuserve_loadtests.golden.manifest_precision import fetch_precision, read_precision
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.workload import Protocol
 
@@ -42,7 +42,7 @@ def ignore(exchange: Exchange) -> Reply:
     ],
 )
 def test_a_server_that_reports_no_precision_has_none(protocol: Protocol, send: object) -> None:
-    assert ask_precision(send, protocol, SPEC) is None  # type: ignore[arg-type] # one of several kinds
+    assert fetch_precision(send, protocol, SPEC) is None  # type: ignore[arg-type] # one of several kinds
 
 
 @pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"compute_dtype": "float32", "parity": {"atol": "x"}}'])

@@ -25,7 +25,7 @@ from tests.support.saved_models import save_function, write_manifest
 from tpuserve_client import Client
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
-from tpuserve_loadtests.golden.manifest_precision import ask_precision
+from tpuserve_loadtests.golden.manifest_precision import fetch_precision
 from tpuserve_loadtests.golden.tolerance import Precision
 from tpuserve_loadtests.recording.golden_version import WARMUP_FILE
 from tpuserve_loadtests.rollout.labels import Labels, NotMoved
@@ -208,7 +208,7 @@ def test_the_server_reports_the_precision_of_a_manifest(site: Site, protocol: Li
     address = site.server.grpc if protocol == "grpc" else site.server.rest
     with closing(Access().transport(address)) as transport:
         found = {
-            version: ask_precision(lambda exchange: transport.send(exchange, 30), protocol, ModelSpec("m", version))
+            version: fetch_precision(lambda exchange: transport.send(exchange, 30), protocol, ModelSpec("m", version))
             for version in (LIVE, GOOD, COARSE, 99)
         }
     assert found[COARSE] == Precision("mixed_bfloat16", 0.02, 0.02, "m version 8's manifest")

@@ -38,13 +38,13 @@ def with_address(server: _Server, needs: str | None) -> _Server:
 
 def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str | None) -> "dict[Protocol, str]":
     """Return the address of each measured protocol. Raise a usage error for an invalid address."""
-    given: dict[Protocol, str] = {"grpc": grpc_address or DEFAULT_GRPC, "rest": rest_url or DEFAULT_REST}
+    found: dict[Protocol, str] = {"grpc": grpc_address or DEFAULT_GRPC, "rest": rest_url or DEFAULT_REST}
     chosen = _protocols(protocol, grpc_address, rest_url)
     for name in chosen:
-        place = _parse(given[name], f"--{name}")
+        place = _parse(found[name], f"--{name}")
         if place.is_rest != (name == "rest"):
-            raise click.BadParameter(f"{given[name]!r} is not a {name} address.", param_hint=f"--{name}")
-    return {name: given[name] for name in chosen}
+            raise click.BadParameter(f"{found[name]!r} is not a {name} address.", param_hint=f"--{name}")
+    return {name: found[name] for name in chosen}
 
 
 def _parse(text: str, origin: str) -> "Address":

@@ -10,6 +10,7 @@ import click
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import argument, command, group, option
+from tpuserve_loadtests.cli.explicit_options import explicit_names, refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import FileOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
 from tpuserve_loadtests.cli.options import (
@@ -23,7 +24,6 @@ from tpuserve_loadtests.cli.options import (
     least_effect_option,
     unclear_option,
 )
-from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals, said_names
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
@@ -96,8 +96,8 @@ def compare(options: CompareOptions) -> None:
 
     options = replace(options, server=with_address(options.server, options.server.protocol))
     server, names = options.server, (options.a, options.b)
-    refuse_idle_arrivals(options.arrivals, is_open=bool(options.load.rate))
-    refuse_idle(options, *names)
+    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    refuse_ineffective(options, *names)
     options.files.check()
     options.files.refuse_distribution()
     options.generator.check()
@@ -120,7 +120,7 @@ def compare(options: CompareOptions) -> None:
         rounds,
         options.least_effect,
         strict=options.generator.strict,
-        must_tell=options.unclear == "fail",
+        fail_if_unclear=options.unclear == "fail",
         sides=watched,
     )
     report = compare_report(options.model, outcome, describe_settings(*targets))
@@ -154,14 +154,14 @@ def interleaved(
                 if measured.lost:
                     raise WorkersFailed(f"The load generator lost its worker on {measured.lost[0]}.")
                 if measured.stopped:
-                    return _told(rounds)
+                    return _paired(rounds)
             rounds.append((found[0], found[1]))
             if until_failure and any(watched.runs[0].total.failures for watched in found.values()):
                 break
-    return _told(rounds)
+    return _paired(rounds)
 
 
-def _told(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
+def _paired(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
     from tpuserve_loadtests.server_side.watched import Watched
 
     pairs = [(a.runs[0], b.runs[0]) for a, b in rounds]
@@ -183,7 +183,7 @@ def _side(model: str, side: str, server: MeasuredServerOptions) -> _Side:
     spec = find_spec(model, version, which if which and version is None else None)
     if not address:
         return _Side(spec, find_addresses(server.protocol, server.grpc_address, server.rest_url), server)
-    if not said_names().isdisjoint({"grpc_address", "rest_url"}):
+    if not explicit_names().isdisjoint({"grpc_address", "rest_url"}):
         raise click.UsageError(f"{side!r} contains an address. Omit --grpc and --rest.")
     is_rest = address.startswith(("http://", "https://"))
     own = replace(server, grpc_address=None if is_rest else address, rest_url=address if is_rest else None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tpuserve_loadtests.cli.command import group, option
-from tpuserve_loadtests.cli.said import flag, said_names
+from tpuserve_loadtests.cli.explicit_options import explicit_names, flag
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
 from tpuserve_loadtests.cli.tolerances import find_tolerances
 from tpuserve_loadtests.exit_codes import EXIT_FAILED
@@ -88,8 +88,8 @@ def with_golden(target: "Target", options: GoldenOptions, gates: "tuple[Threshol
     elif not any(line.golden for line in target.workload.lines):
         _refuse_checks(gates)
     atol, rtol = options.tolerance.atol, options.tolerance.rtol
-    asked = {name: replace(each, atol=atol, rtol=rtol) for name, each in tolerances.items()}
-    return replace(target, checks=CheckPlan(options.check_share, asked))
+    adjusted = {name: replace(each, atol=atol, rtol=rtol) for name, each in tolerances.items()}
+    return replace(target, checks=CheckPlan(options.check_share, adjusted))
 
 
 def golden_settings(target: "Target") -> dict[str, str]:
@@ -122,10 +122,12 @@ def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
 
 
 def _refuse_checks(gates: "tuple[Threshold, ...]") -> None:
-    said = said_names()
-    asking = [flag(name) for name in _OF_CHECKS if name in said] + [str(gate) for gate in gates if gate.is_of_checks]
-    if asking:
-        raise click.UsageError(f"{asking[0]} needs golden responses. Set --golden.")
+    explicit = explicit_names()
+    requiring = [flag(name) for name in _OF_CHECKS if name in explicit] + [
+        str(gate) for gate in gates if gate.is_of_checks
+    ]
+    if requiring:
+        raise click.UsageError(f"{requiring[0]} needs golden responses. Set --golden.")
 
 
 def _recorded(target: "Target") -> "Target":

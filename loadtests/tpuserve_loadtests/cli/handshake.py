@@ -92,7 +92,7 @@ def _certificate_problem(error: ssl.SSLCertVerificationError, place: Address, tl
         return f"{valid}; set a name of the certificate, as with --tls-server-name {names[0]}"
     if error.verify_code in _UNTRUSTED:
         trust = f"{tls.ca} does not contain" if tls.ca else "this system does not trust"
-        authority = f"{_told(shown['issuer'])}, the authority of the server's certificate"
+        authority = f"{_name_text(shown['issuer'])}, the authority of the server's certificate"
         return f"{trust} {authority}; set the authority's certificate with --ca"
     return f"the server's certificate was rejected: {error.verify_message}"
 
@@ -182,8 +182,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES]) + more
 
 
-def _told(name: Sequence[Sequence[tuple[str, str]]]) -> str:
+def _name_text(name: Sequence[Sequence[tuple[str, str]]]) -> str:
     """Return the common name and organization of an X.509 name."""
     parts = {key: value for group in name for key, value in group}
-    told = [parts[key] for key in ("commonName", "organizationName") if key in parts]
-    return ", ".join(told) or str(parts)
+    known = [parts[key] for key in ("commonName", "organizationName") if key in parts]
+    return ", ".join(known) or str(parts)

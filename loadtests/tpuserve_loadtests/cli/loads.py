@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Self
 import click
 
 from tpuserve_loadtests.cli.options import (
-    USERS_HELD_BESIDE,
+    DEFAULT_COMPARED_USERS,
     ArrivalOptions,
     GeneratorOptions,
     TimeOptions,
@@ -72,7 +72,7 @@ class LoadTerms:
         refuse_both(options.users, options.rate)
         if options.rate:
             return self.open(options.rate)
-        return self.closed(options.users or USERS_HELD_BESIDE, protocols)
+        return self.closed(options.users or DEFAULT_COMPARED_USERS, protocols)
 
 
 def refuse_both(users: int | str | None, rate: str | None) -> None:
@@ -105,7 +105,7 @@ def run_load(
 
     from tpuserve_loadtests.rendering.progress import Progress
 
-    with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_told(runs):
+    with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_reported(runs):
 
         def watch(elapsed_s: float, counts: "Counts") -> str:
             progress.tick(elapsed_s, counts)
@@ -115,17 +115,17 @@ def run_load(
 
 
 @contextmanager
-def _waiting_told(runs: "Runs") -> Iterator[None]:
+def _waiting_reported(runs: "Runs") -> Iterator[None]:
     """After Ctrl-C, report pending responses, unless they arrive within `_MOMENT_S`."""
     import gevent
 
-    def tell() -> None:
+    def report_waiting() -> None:
         runs.interrupted.wait()
         gevent.sleep(_MOMENT_S)
         click.echo(_WAITING, err=True)
 
-    telling = gevent.spawn(tell)
+    reporter = gevent.spawn(report_waiting)
     try:
         yield
     finally:
-        telling.kill()
+        reporter.kill()

@@ -8,6 +8,7 @@ import click
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import argument, command, group, option
+from tpuserve_loadtests.cli.explicit_options import refuse_ineffective
 from tpuserve_loadtests.cli.files import PageOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
 from tpuserve_loadtests.cli.options import (
@@ -18,7 +19,6 @@ from tpuserve_loadtests.cli.options import (
     json_option,
 )
 from tpuserve_loadtests.cli.rate_search import HIGHEST, PRECISION, RangeOptions, search_rate
-from tpuserve_loadtests.cli.said import refuse_idle
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
@@ -134,7 +134,7 @@ def mlperf(options: MlperfOptions) -> None:
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
     options = replace(options, server=with_address(options.server, options.server.protocol))
     server = options.server
-    refuse_idle(options, options.metrics)
+    refuse_ineffective(options, options.metrics)
     options = _checked(options)
     options.files.check()
     addresses = find_addresses(options.protocol, server.grpc_address, server.rest_url)

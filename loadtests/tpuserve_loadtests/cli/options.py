@@ -17,7 +17,7 @@ ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
 DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
 # Default number of requests in flight for runs that a command compares.
-USERS_HELD_BESIDE = 8
+DEFAULT_COMPARED_USERS = 8
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -179,7 +179,7 @@ class UsersOrRateOptions:
     """A closed load, or an open one."""
 
     users: int | None = option(
-        "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {USERS_HELD_BESIDE}]"
+        "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_COMPARED_USERS}]"
     )
     rate: str | None = option("--rate", metavar="RATE", help="Open load: rate in requests/s.")
 

@@ -63,7 +63,7 @@ def search_rate(
         terms.open("1"),
         objectives,
         trust_generator=trust_generator,
-        on_probe=tries.tell,
+        on_probe=tries.record,
     )
     try:
         alone = tries.run_alone(terms.warm_up_s)
@@ -109,7 +109,7 @@ class _Tries:
         self._last = run_watched(self._runs, self._server, load, Hopeless(gates, load).why, "Trying for")
         return self._last.runs[0]
 
-    def tell(self, probe: "Probe", measured: "Measured") -> None:
+    def record(self, probe: "Probe", measured: "Measured") -> None:
         """Print the verdict on a rate to standard error, and keep the server's metrics of its last run."""
         mark = "holds" if probe.holds else "does not hold"
         click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", err=True)

@@ -12,11 +12,11 @@ import click
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import command
+from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import show, try_to_write
 from tpuserve_loadtests.cli.loads import refuse_both
 from tpuserve_loadtests.cli.options import DEFAULT_REST
 from tpuserve_loadtests.cli.rollout_options import RolloutOptions
-from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
 from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, end_unreachable, find_spec, refusal
@@ -68,8 +68,8 @@ def rollout(options: RolloutOptions) -> None:
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
     options, address = _with_addresses(options)
-    refuse_idle_arrivals(options.arrivals, is_open=bool(options.load.rate))
-    refuse_idle(options, options.metrics)
+    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    refuse_ineffective(options, options.metrics)
     _check(options)
     model, new = options.model, options.new
     console = Console(stderr=options.as_json)
@@ -86,12 +86,12 @@ def rollout(options: RolloutOptions) -> None:
         before = {label: now.get(label) for label in (options.canary, options.stable)}
         moves = [(label, version, new) for label, version in before.items()]
 
-        def tell(step: "Step") -> None:
+        def show_step(step: "Step") -> None:
             print_step(step, console)
 
         console.print(f"{model}: version {live} to {new}, at {address}", highlight=False)
         started_at = time.time()
-        job = Rollout(gates, moves, soak, labels, pressed.is_set, tell, time.monotonic)
+        job = Rollout(gates, moves, soak, labels, pressed.is_set, show_step, time.monotonic)
         outcome = job.execute() if options.execute else job.plan()
         ended = RolloutOutcome(
             model,
@@ -106,11 +106,11 @@ def rollout(options: RolloutOptions) -> None:
             findings,
             started_at,
         )
-        _tell(ended, job.planned, options)
+        _publish(ended, job.planned, options)
     sys.exit(job.exit_code)
 
 
-def _tell(outcome: "RolloutOutcome", planned: "list[str]", options: RolloutOptions) -> None:
+def _publish(outcome: "RolloutOutcome", planned: "list[str]", options: RolloutOptions) -> None:
     """Print the outcome and write the files.
 
     A failed write does not change the exit code, which describes the labels.
@@ -216,7 +216,7 @@ def _gates(
     from tpuserve_loadtests.cli.rollout_gates import Gates
     from tpuserve_loadtests.rollout.procedure import Gate
 
-    ask = Gates(
+    checks = Gates(
         live=find_spec(options.model, live, None),
         new=find_spec(options.model, options.new, None),
         stable=find_spec(options.model, None, options.stable),
@@ -229,9 +229,9 @@ def _gates(
     load = options.load_words
     gates = []
     if options.parity:
-        gates.append(Gate("parity", "send the same requests to both versions", ask.parity, cheap=True))
+        gates.append(Gate("parity", "send the same requests to both versions", checks.parity, cheap=True))
     rounds = f"{options.rounds} rounds of {options.time.duration:g} s each, {load}"
-    gates.append(Gate("compare", f"load both versions in turn, {rounds}", ask.compare))
+    gates.append(Gate("compare", f"load both versions in turn, {rounds}", checks.compare))
     plan = f"load label {options.stable} for {options.soak:g} s, {load}; on failure, move the labels back"
-    soak = Gate("soak", plan, ask.soak)
+    soak = Gate("soak", plan, checks.soak)
     return gates, soak if options.soak else None

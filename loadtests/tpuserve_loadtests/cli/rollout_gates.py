@@ -97,7 +97,7 @@ class Gates:
             rounds,
             self.options.least_effect,
             strict=self.options.generator.strict,
-            must_tell=self.options.unclear == "fail",
+            fail_if_unclear=self.options.unclear == "fail",
             sides=sides,
         )
         self.findings.comparison = outcome

@@ -11,7 +11,7 @@ from tpuserve_loadtests.cli.files import PageOptions
 from tpuserve_loadtests.cli.golden import ToleranceOptions
 from tpuserve_loadtests.cli.loads import LoadTerms
 from tpuserve_loadtests.cli.options import (
-    USERS_HELD_BESIDE,
+    DEFAULT_COMPARED_USERS,
     ArrivalOptions,
     GeneratorOptions,
     RequestOptions,
@@ -111,4 +111,6 @@ class RolloutOptions:
     @property
     def load_words(self) -> str:
         """Text for the load of the comparison and the soak."""
-        return f"{self.load.rate} requests/s" if self.load.rate else f"{self.load.users or USERS_HELD_BESIDE} users"
+        return (
+            f"{self.load.rate} requests/s" if self.load.rate else f"{self.load.users or DEFAULT_COMPARED_USERS} users"
+        )

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import run_load
 from tpuserve_loadtests.cli.options import TimeOptions
-from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
@@ -102,30 +102,30 @@ def run(options: RunOptions) -> None:
     from tpuserve_loadtests.outcomes.run import judge_run
     from tpuserve_loadtests.reports.run import run_report
 
-    asked, options = find_asked(options, options.golden.path)
-    refuse_idle_arrivals(options.arrivals, is_open=bool(options.rate), is_timed=options.is_timed)
-    refuse_idle(options, options.metrics)
+    traffic, options = find_traffic(options, options.golden.path)
+    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate), is_timed=options.is_timed)
+    refuse_ineffective(options, options.metrics)
     gates = thresholds(options.gates, "--fail-if")
     options.files.check()
     # Without a load option, recorded requests keep their times, and other requests use DEFAULT_USERS.
-    timeline = None if options.ways else asked.timeline(options.speed)
-    load = _load(options, asked.least_users) if timeline is None else _instants_load(timeline.instants, options.time)
+    timeline = None if options.ways else traffic.timeline(options.speed)
+    load = _load(options, traffic.least_users) if timeline is None else _instants_load(timeline.instants, options.time)
     load = replace(load, limits_us=limits_us(gates))
-    target = with_golden(asked.find_target(timeline), options.golden, gates)
+    target = with_golden(traffic.find_target(timeline), options.golden, gates)
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, asked.specs) as server,
+        watch_server(options.server, options.metrics, traffic.specs) as server,
         server.during(load) as seen,
     ):
         measured = run_load(runs, load, Hopeless(gates, load).why)
     outcome = judge_run(
         measured,
-        model=asked.title,
+        model=traffic.title,
         rows=target.workload.rows,
         gates=gates,
         strict=options.generator.strict,
         seen=seen,
-        told=(*golden_notes(target, measured), *(timeline.notes if timeline else ())),
+        extra_notes=(*golden_notes(target, measured), *(timeline.notes if timeline else ())),
     )
     report = run_report(outcome, {**describe_settings(target), **golden_settings(target)})
     publish(report, options.files, as_json=options.as_json)

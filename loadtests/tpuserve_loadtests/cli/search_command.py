@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.rate_search import RangeOptions, search_rate
-from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
@@ -52,23 +52,23 @@ def search(options: SearchOptions) -> None:
     give_process_to_gevent()
     from tpuserve_loadtests.reports.search import search_report
 
-    asked, options = find_asked(options)
-    refuse_idle_arrivals(options.arrivals)
-    refuse_idle(options, options.metrics)
+    traffic, options = find_traffic(options)
+    refuse_ineffective_arrivals(options.arrivals)
+    refuse_ineffective(options, options.metrics)
     objectives = _objectives(options.objectives)
     within = options.within
     if within.start and within.start > within.highest:
         raise click.BadParameter(f"{within.start:g} exceeds --to {within.highest:g}.", param_hint="--from")
     options.files.check()
     options.files.refuse_distribution()
-    target = asked.find_target()
+    target = traffic.find_target()
     terms = options.terms
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, asked.specs) as server,
+        watch_server(options.server, options.metrics, traffic.specs) as server,
     ):
         searched = search_rate(runs, server, terms, within, objectives, trust_generator=not options.generator.strict)
-    report = search_report(asked.title, searched, objectives, describe_settings(target))
+    report = search_report(traffic.title, searched, objectives, describe_settings(target))
     publish(report, options.files, as_json=options.as_json)
 
 

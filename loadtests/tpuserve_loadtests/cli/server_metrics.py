@@ -61,13 +61,13 @@ def page_access(access: "Access", url: str, options: ServerOptions) -> "Access":
     from tpuserve_loadtests.access import Access
 
     page = urlsplit(url)
-    asked = [urlsplit(text if "://" in text else f"//{text}") for text in _asked(options)]
-    is_same = any(page.hostname == each.hostname for each in asked)
-    is_open = page.scheme == "http" and any(f"{each.scheme}://" in SECURE for each in asked)
+    addresses = [urlsplit(text if "://" in text else f"//{text}") for text in _server_addresses(options)]
+    is_same = any(page.hostname == each.hostname for each in addresses)
+    is_open = page.scheme == "http" and any(f"{each.scheme}://" in SECURE for each in addresses)
     return access if is_same and not is_open else Access(Tls(access.tls.ca))
 
 
-def _asked(options: ServerOptions) -> list[str]:
+def _server_addresses(options: ServerOptions) -> list[str]:
     texts = [text for text in (options.grpc_address, options.rest_url) if text]
     return texts or [DEFAULT_GRPC, DEFAULT_REST]
 

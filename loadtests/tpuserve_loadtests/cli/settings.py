@@ -16,13 +16,13 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
     """Return the settings of one or more targets by name, with the command line of this process."""
     lines = [line for target in targets for line in target.workload.lines]
     rows = sorted({count for line in lines for count in line.rows})
-    rows_told = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else f"{rows[0]} row{'' if rows[0] == 1 else 's'}"
+    rows_text = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else f"{rows[0]} row{'' if rows[0] == 1 else 's'}"
     headers = dict.fromkeys(name for target in targets for name in target.access.headers)
     return {
         "Model": _joined(str(line.spec) for line in lines),
         "Signature": _joined(line.signature_name for line in lines),
         "Addresses": _joined(address for target in targets for address in target.addresses.values()),
-        "Requests": f"{max(len(line.exchanges) for line in lines):,} distinct, of {rows_told}",
+        "Requests": f"{max(len(line.exchanges) for line in lines):,} distinct, of {rows_text}",
         "Timeout": f"{targets[0].timeout_s:g} s",
         **({"Headers": ", ".join(headers)} if headers else {}),
         **describe_command("tpuserve", "loadtest"),
@@ -32,12 +32,12 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
 def describe_command(*program: str) -> dict[str, str]:
     """Return the command line of this process, as `program` and without secrets, and its machine."""
     return {
-        "Command": shlex.join([*program, *_told(sys.argv[1:])]),
+        "Command": shlex.join([*program, *_redacted(sys.argv[1:])]),
         "Generator machine": f"{os.cpu_count()} cores",
     }
 
 
-def _told(arguments: Sequence[str]) -> Iterator[str]:
+def _redacted(arguments: Sequence[str]) -> Iterator[str]:
     """Yield the arguments with the header values removed."""
     is_header = False
     for argument in arguments:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import LoadTerms, run_load
 from tpuserve_loadtests.cli.options import TimeOptions, UsersOrRateOptions, least_effect_option
-from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
@@ -85,30 +85,30 @@ def soak(options: SoakOptions) -> None:
     from tpuserve_loadtests.outcomes.soak import judge_soak
     from tpuserve_loadtests.reports.soak import soak_report
 
-    asked, options = find_asked(options, options.golden.path)
-    refuse_idle_arrivals(options.arrivals, is_open=bool(options.load.rate))
-    refuse_idle(options, options.metrics)
+    traffic, options = find_traffic(options, options.golden.path)
+    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    refuse_ineffective(options, options.metrics)
     options.files.check()
     gates = thresholds(options.gates, "--fail-if")
     terms, planned = options.terms, options.segments
-    load = segment_load(terms, options.load, planned, asked.least_users)
-    target = with_golden(asked.find_target(), options.golden, gates)
+    load = segment_load(terms, options.load, planned, traffic.least_users)
+    target = with_golden(traffic.find_target(), options.golden, gates)
     segments = Segments()
     with ExitStack() as stack:
         log = _open_log(options.log, stack)
         runs = stack.enter_context(generating(target, options.generator))
         # The soak watches the server's process, which is the same for all models.
-        server = stack.enter_context(watch_server(options.server, options.metrics, list(asked.specs)[:1]))
-        tell = partial(_tell, segments=segments, planned=planned, log=log)
-        run_segments(runs, load, planned, gates, segments, server, tell)
+        server = stack.enter_context(watch_server(options.server, options.metrics, list(traffic.specs)[:1]))
+        on_segment = partial(_report_segment, segments=segments, planned=planned, log=log)
+        run_segments(runs, load, planned, gates, segments, server, on_segment)
     assert segments.total is not None  # at least the first one began
     run = judge_run(
         segments.total,
-        model=asked.title,
+        model=traffic.title,
         rows=target.workload.rows,
         gates=gates,
         strict=options.generator.strict,
-        told=golden_notes(target, segments.total),
+        extra_notes=golden_notes(target, segments.total),
     )
     outcome = judge_soak(run, segments, planned, options.least_effect, server.why_not)
     report = soak_report(outcome, {**describe_settings(target), **golden_settings(target)})
@@ -122,7 +122,7 @@ def run_segments(
     gates: "tuple[Threshold, ...]",
     segments: "Segments",
     server: "ServerWatch",
-    tell: "Callable[[Segment], None]",
+    on_segment: "Callable[[Segment], None]",
 ) -> None:
     """Run the segments in sequence, each with different arrivals.
 
@@ -139,7 +139,7 @@ def run_segments(
         hopeless = soak.further(load.warm_up_s + so_far.span_s, so_far.recorder.counts()) if so_far else soak.why
         measured = run_load(runs, part, hopeless, title, quiet=not sys.stderr.isatty())
         segment = segments.add(measured, server.memory_bytes())
-        tell(segment)
+        on_segment(segment)
         if measured.stopped or segment.p50_ms is None:
             return
 
@@ -163,7 +163,7 @@ def _open_log(path: Path | None, stack: ExitStack) -> TextIO | None:
         raise click.BadParameter(f"Cannot write {path}: {error.strerror}", param_hint="--log") from None
 
 
-def _tell(segment: "Segment", segments: "Segments", planned: int, log: TextIO | None) -> None:
+def _report_segment(segment: "Segment", segments: "Segments", planned: int, log: TextIO | None) -> None:
     from tpuserve_loadtests.reports.soak import segment_document, segment_line
 
     click.echo(segment_line(segment, len(segments.done), planned), err=True)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuserve_loadtests.cli.asked import find_asked
 from tpuserve_loadtests.cli.command import command, option
+from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import refuse_both, run_load
-from tpuserve_loadtests.cli.said import refuse_idle, refuse_idle_arrivals
+from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
@@ -67,25 +67,25 @@ def sweep(options: SweepOptions) -> None:
     from tpuserve_loadtests.outcomes.run import judge_run
     from tpuserve_loadtests.reports.sweep import sweep_report
 
-    asked, options = find_asked(options, own_load=True)
-    refuse_idle_arrivals(options.arrivals, is_open=bool(options.rate))
-    refuse_idle(options, options.metrics)
+    traffic, options = find_traffic(options, own_load=True)
+    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate))
+    refuse_ineffective(options, options.metrics)
     options.files.check()
     options.files.refuse_distribution()
     until = _until(options.until)
-    loads = [replace(load, limits_us=limits_us(until)) for load in _loads(options, asked.least_users)]
-    target = asked.find_target()
+    loads = [replace(load, limits_us=limits_us(until)) for load in _loads(options, traffic.least_users)]
+    target = traffic.find_target()
     strict = options.generator.strict
     steps: list[RunOutcome] = []
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, asked.specs) as server,
+        watch_server(options.server, options.metrics, traffic.specs) as server,
     ):
         for load in loads:
             with server.during(load) as seen:
                 title = f"Step {len(steps) + 1} of {len(loads)}, for"
                 measured = run_load(runs, load, Hopeless(until, load).why, title)
-            steps.append(judge_run(measured, model=asked.title, rows=target.workload.rows, strict=strict, seen=seen))
+            steps.append(judge_run(measured, model=traffic.title, rows=target.workload.rows, strict=strict, seen=seen))
             if measured.stopped == STOPPED_EARLY or measured.lost:
                 break
             if too_much := [result for result in gate_results(until, measured) if result.failed]:

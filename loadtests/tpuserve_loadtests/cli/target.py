@@ -119,7 +119,7 @@ def find_lines(
     from tpuserve_loadtests.encoding import encode_lines
     from tpuserve_loadtests.inputs import BadInput
 
-    signature = _ask_for_signature(spec, requests.signature_name, addresses, requests.access)
+    signature = _fetch_signature(spec, requests.signature_name, addresses, requests.access)
     protocols = tuple(addresses)
     try:
         if not replayed:
@@ -253,7 +253,7 @@ def _length(text: str) -> "tuple[str, Distribution]":
     return name, _distribution(distribution, "--length")
 
 
-def _ask_for_signature(
+def _fetch_signature(
     spec: "ModelSpec", name: str | None, addresses: "dict[Protocol, str]", access: "Access"
 ) -> "Signature":
     """Fetch the model's metadata from every address, which also shows that each is reachable."""

@@ -25,7 +25,7 @@ def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "d
     from tpuserve_loadtests.golden.tolerance import Tolerance
 
     lines = [line for line in target.workload.lines if line.name in golden]
-    served = {place: _ask(target, *place) for place in {(line.protocol, line.spec) for line in lines}}
+    served = {place: _fetch_precision(target, *place) for place in {(line.protocol, line.spec) for line in lines}}
     found = {}
     for line in lines:
         path = golden[line.name]
@@ -34,8 +34,8 @@ def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "d
     return found
 
 
-def _ask(target: "Target", protocol: "Protocol", spec: "ModelSpec") -> "Precision | None":
-    from tpuserve_loadtests.golden.manifest_precision import ask_precision
+def _fetch_precision(target: "Target", protocol: "Protocol", spec: "ModelSpec") -> "Precision | None":
+    from tpuserve_loadtests.golden.manifest_precision import fetch_precision
 
     with closing(target.access.transport(target.addresses[protocol])) as transport:
-        return ask_precision(lambda exchange: transport.send(exchange, PROBE_TIMEOUT_S), protocol, spec)
+        return fetch_precision(lambda exchange: transport.send(exchange, PROBE_TIMEOUT_S), protocol, spec)

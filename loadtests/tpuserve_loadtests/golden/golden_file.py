@@ -38,12 +38,12 @@ class GoldenRows:
         of_outputs = replace(signature, inputs=signature.outputs)
         try:
             if path.suffix == ".json":
-                asked, answered = _from_json(json.loads(path.read_text(encoding="utf-8")), signature, of_outputs)
+                inputs, outputs = _from_json(json.loads(path.read_text(encoding="utf-8")), signature, of_outputs)
             else:
-                asked, answered = _from_npz(path, signature, of_outputs)
+                inputs, outputs = _from_npz(path, signature, of_outputs)
         except UNREADABLE as error:
             raise BadInput(f"{path}: {error}") from None
-        rows = cls(asked, answered)
+        rows = cls(inputs, outputs)
         rows._check_rows(path, signature)
         return rows
 
@@ -59,9 +59,9 @@ def _from_npz(path: Path, signature: Signature, of_outputs: Signature) -> tuple[
     found = load_numpy(path)
     if not isinstance(found, dict):
         raise BadInput("expected inputs and outputs by name, received one array")
-    asked = {name.removeprefix(_INPUTS): array for name, array in found.items() if _is_input(name, signature)}
-    answered = {name.removeprefix(_OUTPUTS): array for name, array in found.items() if not _is_input(name, signature)}
-    return _fitted(asked, signature, "inputs"), _fitted(answered, of_outputs, "outputs")
+    inputs = {name.removeprefix(_INPUTS): array for name, array in found.items() if _is_input(name, signature)}
+    outputs = {name.removeprefix(_OUTPUTS): array for name, array in found.items() if not _is_input(name, signature)}
+    return _fitted(inputs, signature, "inputs"), _fitted(outputs, of_outputs, "outputs")
 
 
 def _is_input(name: str, signature: Signature) -> bool:
@@ -71,11 +71,11 @@ def _is_input(name: str, signature: Signature) -> bool:
 def _from_json(
     document: _Json, signature: Signature, of_outputs: Signature
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    for asked, answered in (("inputs", "outputs"), ("instances", "predictions")):
-        if isinstance(document, dict) and asked in document and answered in document:
+    for request_key, response_key in (("inputs", "outputs"), ("instances", "predictions")):
+        if isinstance(document, dict) and request_key in document and response_key in document:
             # A response has the format of a request with different keys.
-            inputs = _read({asked: document[asked]}, signature, asked)
-            return inputs, _read({asked: document[answered]}, of_outputs, answered)
+            inputs = _read({request_key: document[request_key]}, signature, request_key)
+            return inputs, _read({request_key: document[response_key]}, of_outputs, response_key)
     raise BadInput('expected an object with "inputs" and "outputs", or "instances" and "predictions"')
 
 

@@ -32,15 +32,15 @@ def read_precision(version: Path) -> Precision | None:
         return None
 
 
-def ask_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: ModelSpec) -> Precision | None:
+def fetch_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: ModelSpec) -> Precision | None:
     """Fetch a version's precision from a server. Return None for TensorFlow Serving, and without a manifest. Blocks."""
     try:
-        return _ask_grpc(send, spec) if protocol == "grpc" else _ask_rest(send, spec)
+        return _fetch_grpc(send, spec) if protocol == "grpc" else _fetch_rest(send, spec)
     except (TpuserveError, DecodeError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _ask_grpc(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
+def _fetch_grpc(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
     exchange = GrpcWire().metadata(spec)
     request = official.GetModelMetadataRequest.FromString(exchange.body)
     request.metadata_field[:] = [_FIELD]
@@ -50,7 +50,7 @@ def _ask_grpc(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
     return _precision(fields, _origin(spec.name, response.model_spec.version.value))
 
 
-def _ask_rest(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
+def _fetch_rest(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
     exchange = RestWire().metadata(spec)
     document = json.loads(send(replace(exchange, path=f"{exchange.path}?metadata_field={_FIELD}")).body)
     return _precision(document["metadata"][_FIELD], _origin(spec.name, document["model_spec"]["version"]))

@@ -120,13 +120,13 @@ class Connection:
         gevent.killall(self._greenlets)
 
     def _greet(self) -> None:
-        told = {
+        values = {
             frames.HEADER_TABLE_SIZE: 0,
             frames.ENABLE_PUSH: 0,
             frames.INITIAL_WINDOW_SIZE: _WINDOW_BYTES,
         }
         more = frames.window_update(0, _WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
-        self._send(frames.PREFACE + frames.settings(told) + more)
+        self._send(frames.PREFACE + frames.settings(values) + more)
 
     def _send(self, data: bytes) -> None:
         self._out.append(data)

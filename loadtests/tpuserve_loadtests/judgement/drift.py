@@ -94,8 +94,8 @@ def _judge(figure: Figure, segments: Sequence[Segment], least_effect: float) -> 
     later = _second_half(times, figures)
     course = _course(figure.direction, trend, later, least)
     # Series that started late report their current trend.
-    told = later if course is Course.DRIFTING and abs(later.slope) > abs(trend.slope) else trend
-    per_hour, low, high = (slope * _HOUR_S for slope in (told.slope, told.low, told.high))
+    reported = later if course is Course.DRIFTING and abs(later.slope) > abs(trend.slope) else trend
+    per_hour, low, high = (slope * _HOUR_S for slope in (reported.slope, reported.low, reported.high))
     return Drift(figure, course, middle, per_hour, low, high)
 
 

@@ -117,7 +117,7 @@ def judge_mlperf(
         ),
         _min_queries(rules, total.requests, samples),
         *_latency_constraints(rules, measured, percentile_ns, target_latency_ms),
-        _all_answered(total.failures, total.requests),
+        _no_failures(total.failures, total.requests),
         _kept_up(limits),
     ]
     return Result(rules, _metric(rules, measured, rows), percentile_ns, samples, tuple(constraints))
@@ -147,7 +147,7 @@ def _metric(rules: Rules, measured: Measured, rows: float) -> float | None:
     return estimate_ns(measured, rules.percentile)
 
 
-def _all_answered(failures: int, queries: int) -> Constraint:
+def _no_failures(failures: int, queries: int) -> Constraint:
     """Return the constraint that no query fails. LoadGen has no failed queries: it waits for every response."""
     found = f"{failures:,} of {queries:,} failed"
     return Constraint("All queries answered", not failures, found, "no failures", found)

@@ -63,7 +63,7 @@ class Measured:
         if self.stopped or len(self.recorder.windows) < _PARTS:
             return None
         parts = [self.recorder.windows[start : start + size] for start in range(0, size * _PARTS, size)]
-        rates = [float(sum(window.answered.total() for window in part)) for part in parts]
+        rates = [float(sum(window.completed.total() for window in part)) for part in parts]
         medians: list[float | None] = []
         for part in parts:
             merged = Tally()
@@ -86,15 +86,15 @@ class Measured:
     def blocks(self) -> tuple[Block, ...]:
         """Return the windows with complete measurements, for resampling."""
         window_s = self.recorder.window_s
-        whole = self.recorder.windows[: max(int(self.span_s / window_s + 1e-6), 1)]
+        complete = self.recorder.windows[: max(int(self.span_s / window_s + 1e-6), 1)]
         found = []
-        for window in whole:
+        for window in complete:
             merged = Tally()
             for tally in window.tallies.values():
                 merged.add(tally)
-            found.append(Block(*merged.histogram.recorded(), answered=window.answered.total(), seconds=window_s))
+            found.append(Block(*merged.histogram.recorded(), completed=window.completed.total(), seconds=window_s))
         return tuple(found)
 
     def _rate(self, *lines: str) -> float:
-        answered = sum(window.answered[name] for window in self.recorder.windows for name in lines)
-        return answered / self.span_s if self.span_s > 0 else 0.0
+        completed = sum(window.completed[name] for window in self.recorder.windows for name in lines)
+        return completed / self.span_s if self.span_s > 0 else 0.0

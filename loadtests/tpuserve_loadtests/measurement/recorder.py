@@ -52,7 +52,7 @@ class Window:
     """Tallies by line of requests that were due in the window, and counts of responses that arrived in it."""
 
     tallies: dict[str, Tally]
-    answered: Counter[str]
+    completed: Counter[str]
 
 
 class Recorder:
@@ -87,7 +87,7 @@ class Recorder:
         """
         at = int((finished_s - self.warm_up_s) / self.window_s)
         if error is None and finished_s >= self.warm_up_s and at < len(self.windows):
-            self.windows[at].answered[line] += 1
+            self.windows[at].completed[line] += 1
         if due_s < self.warm_up_s:
             self.warm_up_requests += 1
             return
@@ -132,7 +132,7 @@ class Recorder:
         one = copy(self)
         one.window_s = self._load.seconds
         tallies = {name: tally for name in self.lines if (tally := self.tally(name)).requests}
-        one.windows = [Window(tallies, sum((window.answered for window in self.windows), Counter()))]
+        one.windows = [Window(tallies, sum((window.completed for window in self.windows), Counter()))]
         return one
 
     def errors(self) -> list[ErrorCount]:
@@ -150,7 +150,7 @@ class Recorder:
         self._wrong += other._wrong
         self._late = [mine + theirs for mine, theirs in zip(self._late, other._late, strict=True)]
         for mine, others in zip(self.windows, other.windows, strict=True):
-            mine.answered.update(others.answered)
+            mine.completed.update(others.completed)
             for line, tally in others.tallies.items():
                 mine.tallies.setdefault(line, Tally()).add(tally)
         for key, count in other._errors.items():
@@ -177,7 +177,7 @@ class Recorder:
             "lag": [self.lag.encode(), self.lag.max_us],
             "counts": [self._requests, self._failures, self._late, self._wrong],
             "windows": [
-                {"tallies": {name: tally.to_wire() for name, tally in window.tallies.items()}, **_answered(window)}
+                {"tallies": {name: tally.to_wire() for name, tally in window.tallies.items()}, **_completed(window)}
                 for window in self.windows
             ],
             "errors": [[*key, count] for key, count in self._errors.items()],
@@ -191,11 +191,11 @@ class Recorder:
         other.lag = LatencyHistogram.decode(*document["lag"])
         other._requests, other._failures, other._late, other._wrong = document["counts"]
         for window, sent in zip(other.windows, document["windows"], strict=True):
-            window.answered.update(sent["answered"])
+            window.completed.update(sent["answered"])
             window.tallies.update({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()})
         other._errors.update({(line, message): count for line, message, count in document["errors"]})
         self.add(other)
 
 
-def _answered(window: Window) -> dict[str, dict[str, int]]:
-    return {"answered": dict(window.answered)}
+def _completed(window: Window) -> dict[str, dict[str, int]]:
+    return {"answered": dict(window.completed)}

@@ -34,17 +34,17 @@ def timeline(measured: Measured, line: str | None = None) -> list[Stretch]:
         seconds = min(recorder.window_s, measured.span_s - start_s)
         if seconds <= 1e-6 * recorder.window_s:
             break
-        answered = window.answered.total() if line is None else window.answered[line]
+        completed = window.completed.total() if line is None else window.completed[line]
         tallies = [tally for name, tally in window.tallies.items() if line in (None, name)]
-        found.append(_stretch(start_s, seconds, answered, tallies))
+        found.append(_stretch(start_s, seconds, completed, tallies))
     return found
 
 
-def _stretch(start_s: float, seconds: float, answered: int, tallies: list[Tally]) -> Stretch:
+def _stretch(start_s: float, seconds: float, completed: int, tallies: list[Tally]) -> Stretch:
     merged = Tally()
     for tally in tallies:
         merged.add(tally)
-    figures = merged.summary("", answered / seconds)
+    figures = merged.summary("", completed / seconds)
     return Stretch(
         start_s,
         seconds,

@@ -26,8 +26,8 @@ VERDICTS = {
 class ComparisonOutcome:
     """The outcome of a comparison. `comparison` is None after too few rounds.
 
-    With `strict`, a generator at its limit fails the comparison. With `must_tell`, an unclear figure does. `sides` are
-    the merged runs of A and of B with the server's metrics. They are empty without a complete round.
+    With `strict`, a generator at its limit fails the comparison. With `fail_if_unclear`, an unclear figure does.
+    `sides` are the merged runs of A and of B with the server's metrics. They are empty without a complete round.
     """
 
     names: tuple[str, str]
@@ -35,7 +35,7 @@ class ComparisonOutcome:
     comparison: Comparison | None
     limits: tuple[str, ...]
     strict: bool
-    must_tell: bool
+    fail_if_unclear: bool
     sides: tuple[Watched, ...] = ()
 
     @property
@@ -86,7 +86,7 @@ class ComparisonOutcome:
             return EXIT_GATE
         if self.failures:
             return EXIT_FAILED
-        return EXIT_GENERATOR if self.must_tell and self.unclear else 0
+        return EXIT_GENERATOR if self.fail_if_unclear and self.unclear else 0
 
     @property
     def statement(self) -> str:
@@ -115,11 +115,11 @@ class ComparisonOutcome:
         if figure is None:
             return Case(title, skipped="too few rounds")
         if figure.verdict is Verdict.UNCLEAR:
-            return Case(title, _explain(figure) if self.must_tell else "", _explain(figure))
+            return Case(title, _explain(figure) if self.fail_if_unclear else "", _explain(figure))
         _, a, b, ratio, interval, verdict = comparison_cells(figure)
-        told = f"{name} of B is {verdict}: A {a}, B {b}, ratio {ratio} ({interval})"
+        problem = f"{name} of B is {verdict}: A {a}, B {b}, ratio {ratio} ({interval})"
         where = f"; {self.where}" if self.where else ""
-        return Case(title, f"{told}{where}" if figure.verdict is Verdict.WORSE else "")
+        return Case(title, f"{problem}{where}" if figure.verdict is Verdict.WORSE else "")
 
 
 def judge_comparison(
@@ -128,14 +128,14 @@ def judge_comparison(
     least_effect: float,
     *,
     strict: bool,
-    must_tell: bool,
+    fail_if_unclear: bool,
     sides: tuple[Watched, ...] = (),
 ) -> ComparisonOutcome:
     """Judge the rounds."""
     pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
     comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
     limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured).limits}
-    return ComparisonOutcome(names, rounds, comparison, tuple(limits), strict, must_tell, sides)
+    return ComparisonOutcome(names, rounds, comparison, tuple(limits), strict, fail_if_unclear, sides)
 
 
 def _explain(figure: Figure) -> str:

@@ -22,8 +22,8 @@ FROM_DUE = "latencies count from the scheduled time of a request, not from the t
 class RunOutcome:
     """A finished run with its verdicts. With `strict`, a generator at its limit fails the run.
 
-    `rows` is the mean number of rows per request. `watched` is the run with the server's metrics. `told` holds notes
-    from before the run.
+    `rows` is the mean number of rows per request. `watched` is the run with the server's metrics. `extra_notes` holds
+    notes from before the run.
     """
 
     model: str
@@ -33,7 +33,7 @@ class RunOutcome:
     gates: tuple[GateResult, ...]
     watched: Watched
     strict: bool = True
-    told: tuple[str, ...] = ()
+    extra_notes: tuple[str, ...] = ()
 
     @property
     def total(self) -> Summary:
@@ -46,7 +46,7 @@ class RunOutcome:
         return "protocol" if set(self.measured.recorder.lines) <= PROTOCOL_TITLES.keys() else "line"
 
     @property
-    def answered(self) -> bool:
+    def all_completed(self) -> bool:
         """Whether the server answered all requests, or a gate on `error_rate` decides.
 
         A wrong response counts as answered. The value is False without requests.
@@ -55,7 +55,7 @@ class RunOutcome:
         return self.total.requests > 0 and (judged or self.total.failures == self.total.wrong)
 
     @property
-    def right(self) -> bool:
+    def all_correct(self) -> bool:
         """Whether no response was wrong, or a gate on wrong responses decides."""
         return self.total.wrong == 0 or any(result.gate.is_of_checks for result in self.gates)
 
@@ -66,7 +66,7 @@ class RunOutcome:
             return EXIT_GENERATOR
         if any(result.failed for result in self.gates):
             return EXIT_GATE
-        return 0 if self.answered and self.right else EXIT_FAILED
+        return 0 if self.all_completed and self.all_correct else EXIT_FAILED
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class RunOutcome:
             notes.append(UNSETTLED)
         if measured.load.is_open:
             notes.append(FROM_DUE)
-        notes += [note for note in (*self.told, self.watched.note) if note]
+        notes += [note for note in (*self.extra_notes, self.watched.note) if note]
         return tuple(notes)
 
     @property
@@ -89,8 +89,8 @@ class RunOutcome:
         errors = "\n".join(f"{error.count} x {error.message}" for error in self.measured.recorder.errors())
         limits = "\n".join(self.generator.limits) if self.generator.fails(strict=self.strict) else ""
         return [
-            Case(ANSWERED, "" if self.answered else errors or "no request was sent"),
-            *([Case("answers are right", "" if self.right else errors)] if self.total.checked else []),
+            Case(ANSWERED, "" if self.all_completed else errors or "no request was sent"),
+            *([Case("answers are right", "" if self.all_correct else errors)] if self.total.checked else []),
             Case(GENERATOR, limits),
             *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
         ]
@@ -104,9 +104,9 @@ def judge_run(
     gates: tuple[Threshold, ...] = (),
     strict: bool = True,
     seen: Seen | None = None,
-    told: tuple[str, ...] = (),
+    extra_notes: tuple[str, ...] = (),
 ) -> RunOutcome:
     """Judge a run. `seen` holds the server's metrics, if a page was watched."""
     generator, results = judge_generator(measured, gates), gate_results(gates, measured)
     watched = Watched.of(measured, seen or Seen())
-    return RunOutcome(model, rows, measured, generator, results, watched, strict, told)
+    return RunOutcome(model, rows, measured, generator, results, watched, strict, extra_notes)

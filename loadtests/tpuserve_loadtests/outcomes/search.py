@@ -28,19 +28,19 @@ class SearchServers:
             *([(f"{failed[0].rate_per_s:,.1f}/s fails", failed[1])] if failed else []),
         ]
 
-    def gave_in(self, found: Found | None) -> str:
+    def bottleneck(self, found: Found | None) -> str:
         """Return the changes from one user alone to the lowest failing rate, or an empty string if they are unknown."""
         _, failed = self._around(found)
         if self.alone is None or failed is None:
             return ""
         probe, watched = failed
-        told = changes(self.alone, watched)
-        return f"{probe.rate_per_s:,.1f}/s compared with {self.alone.runs[0].load}: {told}" if told else ""
+        changed = changes(self.alone, watched)
+        return f"{probe.rate_per_s:,.1f}/s compared with {self.alone.runs[0].load}: {changed}" if changed else ""
 
-    def notes(self, found: Found | None, told: str = "") -> list[str]:
+    def notes(self, found: Found | None, known_note: str = "") -> list[str]:
         """Return the distinct notes on the rows, except the argument."""
         found_notes = dict.fromkeys(watched.note for _, watched in self.rows(found))
-        return [note for note in found_notes if note not in ("", told)]
+        return [note for note in found_notes if note not in ("", known_note)]
 
     def _around(self, found: Found | None) -> tuple[_Try | None, _Try | None]:
         """Return the trials of the highest rate that holds and the lowest higher rate that fails.

@@ -39,7 +39,7 @@ def _part(heading: str, *names: str) -> ServerColumn:
     return ServerColumn(heading, lambda watched: part_ms(watched, *names))
 
 
-def _told(
+def _server_column(
     heading: str, figure: Callable[[ServerSide], float | None], written: Callable[[float], str], *, spare: bool = False
 ) -> ServerColumn:
     return ServerColumn(
@@ -53,16 +53,16 @@ PARTS: Final = (
     _part("execution", EXECUTION),
     _part("other", ELSEWHERE),
 )
-BATCH_ROWS: Final = _told("rows", lambda server: server.batch_rows, "{:.3g}".format)
-PADDING: Final = _told("padding", lambda server: server.padding_share, lambda share: f"{100 * share:.3g} %")
-CORES: Final = _told("cores", lambda server: server.cpu_cores, "{:.2f}".format)
-REFUSED: Final = _told("refused", lambda server: float(sum(server.refused.values())) or None, "{:,.0f}".format)
+BATCH_ROWS: Final = _server_column("rows", lambda server: server.batch_rows, "{:.3g}".format)
+PADDING: Final = _server_column("padding", lambda server: server.padding_share, lambda share: f"{100 * share:.3g} %")
+CORES: Final = _server_column("cores", lambda server: server.cpu_cores, "{:.2f}".format)
+REFUSED: Final = _server_column("refused", lambda server: float(sum(server.refused.values())) or None, "{:,.0f}".format)
 _COLUMNS: Final = (
     *PARTS,
     ServerColumn("total", lambda watched: watched.latency_ms, spare=True),
     BATCH_ROWS,
     PADDING,
-    _told("executing", lambda server: server.executing, "{:.2f}".format, spare=True),
+    _server_column("executing", lambda server: server.executing, "{:.2f}".format, spare=True),
     CORES,
     REFUSED,
 )
@@ -80,8 +80,8 @@ def changes(before: Watched, after: Watched) -> str:
     change = after.latency_ms - before.latency_ms
     parts = [(column.heading, column.figure(after) or 0.0, column.figure(before) or 0.0) for column in PARTS]
     ranked = sorted(((name, b - a) for name, b, a in parts), key=lambda part: -abs(part[1]))
-    told = [f"{name} {ms:+.2f}" for name, ms in ranked if abs(ms) >= _LEAST_SHARE * abs(change)]
-    return f"mean latency {change:+.2f} ms: {', '.join(told)}{_batches(before, after)}" if told else ""
+    listed = [f"{name} {ms:+.2f}" for name, ms in ranked if abs(ms) >= _LEAST_SHARE * abs(change)]
+    return f"mean latency {change:+.2f} ms: {', '.join(listed)}{_batches(before, after)}" if listed else ""
 
 
 def _batches(before: Watched, after: Watched) -> str:

@@ -64,11 +64,11 @@ class SoakOutcome:
     @property
     def cases(self) -> list[Case]:
         """The report's test cases: the run's, the length of the soak, and one for each figure."""
-        told = verdict_line(self) if self.verdict == "unknown" else ""
+        problem = verdict_line(self) if self.verdict == "unknown" else ""
         hours = shown_hours(self)
         return [
             *self.run.cases,
-            Case("it is long enough to tell", told),
+            Case("it is long enough to tell", problem),
             *(_case(drift, hours) for drift in self.drifts),
         ]
 

@@ -53,7 +53,7 @@ class LineTallies:
         load = Load(span_s, users=max(users, 1))
         recorder = Recorder(lines, load)
         recorder.windows[0].tallies.update(self.tallies)
-        recorder.windows[0].answered.update(
+        recorder.windows[0].completed.update(
             {name: tally.requests - tally.failures for name, tally in self.tallies.items()}
         )
         cpu_s = tuple(self._cpu_s_of_workers.values()) or (self._cpu_end_s - self._cpu_start_s,)

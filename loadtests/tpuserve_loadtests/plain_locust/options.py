@@ -49,8 +49,8 @@ def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: AN
     for protocol in protocols:
         flag, name, default = _ADDRESSES[protocol]
         parser.add_argument(flag, dest=name, default=None, help=f"Address (default: {ADDRESS_VARIABLE}, or {default}).")
-    for flag, name, told in _TEXTS:
-        parser.add_argument(flag, dest=name, default=None, help=told)
+    for flag, name, help_text in _TEXTS:
+        parser.add_argument(flag, dest=name, default=None, help=help_text)
     parser.add_argument(
         HEADER,
         dest="headers",
@@ -124,10 +124,14 @@ def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOpti
     )
 
 
-def said_names(values: Namespace, options: SuiteOptions) -> set[str]:
+def explicit_names(values: Namespace, options: SuiteOptions) -> set[str]:
     """Return the names of given values that a scenario can also set."""
-    said = {"grpc_address": options.server.grpc_address, "rest_url": options.server.rest_url, "gates": options.gates}
-    return {name for name, value in {**said, "timeout": values.request_timeout}.items() if value}
+    values_set = {
+        "grpc_address": options.server.grpc_address,
+        "rest_url": options.server.rest_url,
+        "gates": options.gates,
+    }
+    return {name for name, value in {**values_set, "timeout": values.request_timeout}.items() if value}
 
 
 def _address(values: Namespace, name: str) -> str | None:

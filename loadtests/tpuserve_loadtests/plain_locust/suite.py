@@ -17,13 +17,13 @@ from locust.exception import StopUser
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from rich.console import Console
 
-from tpuserve_loadtests.cli.asked import find_asked
+from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.exit_codes import EXIT_USAGE
 from tpuserve_loadtests.golden.answer_check import AnswerChecks
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.outcomes.run import judge_run
 from tpuserve_loadtests.plain_locust.line_tallies import LineTallies
-from tpuserve_loadtests.plain_locust.options import add_options, said_names, suite_options
+from tpuserve_loadtests.plain_locust.options import add_options, explicit_names, suite_options
 from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.traffic.engine import Target
@@ -55,8 +55,8 @@ class Suite:
         events.test_start.add_listener(lambda environment, **_: self._start(environment))
         events.reset_stats.add_listener(lambda **_: self._reset())
         events.test_stop.add_listener(lambda **_: self._stop())
-        events.report_to_master.add_listener(lambda data, **_: self._tell(data))
-        events.worker_report.add_listener(lambda client_id, data, **_: self._hear(client_id, data))
+        events.report_to_master.add_listener(lambda data, **_: self._add_report(data))
+        events.worker_report.add_listener(lambda client_id, data, **_: self._merge_report(client_id, data))
         events.quitting.add_listener(lambda environment, **_: self._report(environment))
 
     def user_class(self) -> type[Any]:
@@ -70,12 +70,12 @@ class Suite:
                 """Select this user's requests. Stop the user if the suite cannot send any."""
                 if suite._sending is None:
                     raise StopUser
-                self._ask = suite._sending.new_user(self.environment)
+                self._send_next_request = suite._sending.new_user(self.environment)
 
             @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
             def predict(self) -> None:
                 """Send one request."""
-                self._ask()
+                self._send_next_request()
 
         return PredictUser
 
@@ -94,10 +94,10 @@ class Suite:
 
     def _find(self, environment: Any) -> Target:  # noqa: ANN401
         options = environment.parsed_options
-        given = suite_options(options, self._protocols)
-        asked, given = find_asked(given, own_load=True, said=said_names(options, given))
-        self._title, self._gates = asked.title, tuple(Threshold.parse(text) for text in given.gates)
-        return asked.find_target()
+        chosen = suite_options(options, self._protocols)
+        traffic, chosen = find_traffic(chosen, own_load=True, explicit=explicit_names(options, chosen))
+        self._title, self._gates = traffic.title, tuple(Threshold.parse(text) for text in chosen.gates)
+        return traffic.find_target()
 
     def _start(self, environment: Any) -> None:  # noqa: ANN401
         self._reset()
@@ -138,11 +138,11 @@ class Suite:
             self._sending.close()
             self._sending = None
 
-    def _tell(self, data: dict[str, Any]) -> None:
+    def _add_report(self, data: dict[str, Any]) -> None:
         if self._tallies is not None:
             data[_REPORT] = self._tallies.take_wire()
 
-    def _hear(self, worker: str, data: dict[str, Any]) -> None:
+    def _merge_report(self, worker: str, data: dict[str, Any]) -> None:
         if self._tallies is not None and _REPORT in data:
             self._tallies.add_wire(worker, data[_REPORT])
 

@@ -22,15 +22,15 @@ def read_golden_version(version: Path) -> Recording:
     if not path.is_file():
         raise BadRecording(f"{version} contains no recorded requests ({WARMUP_FILE}). {_instead(version)}")
     recording = Recording.read([path], with_answers=True)
-    answered = tuple(replace(logged, model="") for logged in recording.logged if logged.answer)
-    if not answered:
+    with_response = tuple(replace(logged, model="") for logged in recording.logged if logged.answer)
+    if not with_response:
         raise BadRecording(
             f"{version}: The {len(recording.logged)} recorded requests have no responses. Record responses of the "
             f"server before the load, with --golden record --recorded {path} --users 32"
         )
-    left_out = len(recording.logged) - len(answered)
-    without = (f"{version}: skipped {left_out:,} recorded requests without a response",) if left_out else ()
-    return Recording(str(version), answered, (*recording.notes, *without))
+    skipped = len(recording.logged) - len(with_response)
+    without = (f"{version}: skipped {skipped:,} recorded requests without a response",) if skipped else ()
+    return Recording(str(version), with_response, (*recording.notes, *without))
 
 
 def _instead(folder: Path) -> str:

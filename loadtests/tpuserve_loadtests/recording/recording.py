@@ -88,8 +88,8 @@ class Recording:
         return len(self.logged) / sum(1 / (logged.sampled or 1.0) for logged in self.logged)
 
     def _kept(self, kept: list[Logged], reason: str) -> Self:
-        left_out = len(self.logged) - len(kept)
-        notes = (*self.notes, f"{self.title}: skipped {left_out:,} {reason}") if left_out else self.notes
+        skipped = len(self.logged) - len(kept)
+        notes = (*self.notes, f"{self.title}: skipped {skipped:,} {reason}") if skipped else self.notes
         return replace(self, logged=tuple(kept), notes=notes)
 
 

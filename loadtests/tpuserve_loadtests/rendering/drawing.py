@@ -68,8 +68,10 @@ def _show_numbers(chart: Chart) -> Markup:
     ]
     table = element("table", element("thead", head), element("tbody", *rows), class_="plain")
     # A scrollable region needs keyboard access and a label.
-    told = element("div", table, class_="scrolls", tabindex="0", role="region", aria_label=f"Numbers of {chart.title}")
-    return element("details", element("summary", "Numbers"), told)
+    region = element(
+        "div", table, class_="scrolls", tabindex="0", role="region", aria_label=f"Numbers of {chart.title}"
+    )
+    return element("details", element("summary", "Numbers"), region)
 
 
 class _Frame:

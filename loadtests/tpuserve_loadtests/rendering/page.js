@@ -1,4 +1,4 @@
-// Says what a chart shows where it is pointed at or touched, at once and legibly; the page reads without it.
+// Shows the tooltip of the column under the pointer. Without scripts, the titles of the columns serve as tooltips.
 for (const drawing of document.querySelectorAll(".drawing")) {
   const columns = [...drawing.querySelectorAll(".column")];
   if (!columns.length) continue;
@@ -9,29 +9,29 @@ for (const drawing of document.querySelectorAll(".drawing")) {
     title.remove();
   }
   const box = document.createElement("div");
-  box.className = "told-text";
+  box.className = "tooltip-text";
   box.hidden = true;
   drawing.append(box);
 
   const hide = () => {
     box.hidden = true;
-    columns.forEach((column) => column.classList.remove("told"));
+    columns.forEach((column) => column.classList.remove("active"));
   };
-  const tell = (event) => {
+  const show = (event) => {
     const column = event.target.closest(".column");
     if (!column) return hide();
     hide();
-    column.classList.add("told");
+    column.classList.add("active");
     box.textContent = texts.get(column);
     box.hidden = false;
-    const whole = drawing.getBoundingClientRect();
+    const frame = drawing.getBoundingClientRect();
     const line = column.querySelector("line").getBoundingClientRect();
-    const middle = line.left - whole.left;
-    const left = middle + 10 + box.offsetWidth > whole.width ? middle - 10 - box.offsetWidth : middle + 10;
+    const middle = line.left - frame.left;
+    const left = middle + 10 + box.offsetWidth > frame.width ? middle - 10 - box.offsetWidth : middle + 10;
     box.style.left = `${Math.max(left, 0)}px`;
-    box.style.top = `${line.top - whole.top}px`;
+    box.style.top = `${line.top - frame.top}px`;
   };
-  drawing.addEventListener("pointermove", tell);
-  drawing.addEventListener("pointerdown", tell);
+  drawing.addEventListener("pointermove", show);
+  drawing.addEventListener("pointerdown", show);
   drawing.addEventListener("pointerleave", hide);
 }

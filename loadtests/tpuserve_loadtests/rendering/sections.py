@@ -24,8 +24,8 @@ from tpuserve_loadtests.report_model.units import percent
 
 def show_notice(notice: Notice) -> Markup:
     """Render a notice above the page's content, so that readers do not misinterpret a figure."""
-    told = element("p", notice.meaning, class_="quiet")
-    return element("section", element("strong", notice.words), told, class_="disclaimer")
+    content = element("p", notice.meaning, class_="quiet")
+    return element("section", element("strong", notice.words), content, class_="disclaimer")
 
 
 def show_headline(headline: Headline) -> Markup:
@@ -81,9 +81,9 @@ def _intro(text: str) -> Markup:
 
 def _show_group(group: Group) -> Markup:
     headline = group.headline
-    told = element("p", headline.words, class_=f"{headline.kind}-text")
+    content = element("p", headline.words, class_=f"{headline.kind}-text")
     title = element("h2", group.title, id=group.anchor)
-    head = element("section", title, told, *_reasons(headline), class_=f"part {headline.kind}")
+    head = element("section", title, content, *_reasons(headline), class_=f"part {headline.kind}")
     shown = [section for section in map(show_section, group.sections) if section]
     return element("div", head, *shown, role="group", aria_labelledby=group.anchor)
 
@@ -99,17 +99,17 @@ def _show_charts(charts: Charts) -> Markup:
 def _show_shares(shares: Shares) -> Markup:
     bars = [_bar(share) for share in shares.shares]
     facts = [element("li", fact) for fact in shares.facts]
-    told = [
+    content = [
         element("table", element("tbody", *bars), class_="shares") if bars else Markup(),
         element("ul", *facts, class_="facts") if facts else Markup(),
     ]
-    return element("section", element("h2", shares.title), *told)
+    return element("section", element("h2", shares.title), *content)
 
 
 def _bar(share: Share) -> Markup:
     bar = element("span", class_="share", style=f"width:{100 * share.share:.1f}%")
     name = element("th", share.name, bar, scope="row")
-    return element("tr", name, element("td", share.told), element("td", percent(round(share.share, 2))))
+    return element("tr", name, element("td", share.size), element("td", percent(round(share.share, 2))))
 
 
 def _show_remark(remark: Remark) -> Markup:
@@ -143,4 +143,4 @@ def _row(row: Row, headings: Sequence[str]) -> Markup:
     ]
     note = [element("span", row.note, class_="note")] if row.note else []
     name = element("a", row.name, href=f"#{row.anchor}") if row.anchor else row.name
-    return element("tr", element("th", name, *note, scope="row"), *cells, class_="whole" if row.whole else None)
+    return element("tr", element("th", name, *note, scope="row"), *cells, class_="whole" if row.is_total else None)

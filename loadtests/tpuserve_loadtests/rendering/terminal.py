@@ -47,10 +47,10 @@ def _print_table(table: Table, console: Console) -> None:
         if is_shown:
             rich.add_column(heading, justify="right", no_wrap=True)
     for row in table.rows:
-        if row.whole:
+        if row.is_total:
             rich.add_section()
         cells = [cell for cell, is_shown in zip(row.cells, shown, strict=False) if is_shown]
-        rich.add_row(*map(escape, (row.name, *cells)), style="bold" if row.whole else None)
+        rich.add_row(*map(escape, (row.name, *cells)), style="bold" if row.is_total else None)
     if not (is_roomy if table.margins == "roomy" else table.margins == "always" or _fits(rich, console)):
         rich.padding = (0, 0)
     console.print(rich)

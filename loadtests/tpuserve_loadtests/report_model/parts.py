@@ -38,14 +38,14 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table. `whole` marks the total of the other rows.
+    """A row of a table. `is_total` marks the total of the other rows.
 
     `good` colours the last cell. `note` is text below the name. `anchor` is the section that the name links to.
     """
 
     name: str
     cells: Sequence[str]
-    whole: bool = False
+    is_total: bool = False
     good: bool | None = None
     note: str = ""
     anchor: str = ""
@@ -80,11 +80,11 @@ class Charts:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of a whole; `told` is its absolute size as text."""
+    """A part of a whole; `size` is its absolute size as text."""
 
     name: str
     share: float
-    told: str
+    size: str
 
 
 @dataclass(frozen=True, slots=True)

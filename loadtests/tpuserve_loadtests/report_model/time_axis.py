@@ -25,6 +25,6 @@ class TimeAxis:
         """Return the middle of a period in the axis unit."""
         return self.of(start_s + seconds / 2)
 
-    def says(self, start_s: float, seconds: float) -> str:
+    def period(self, start_s: float, seconds: float) -> str:
         """Describe a period in words."""
         return f"{three_digits(self.of(start_s))} to {three_digits(self.of(start_s + seconds))} {self._unit}"

@@ -199,7 +199,7 @@ def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
     if not found:
         return None
     rounds = range(1, len(outcome.rounds) + 1)
-    told = [
+    tooltips = [
         f"round {number}\nA {milliseconds(a)}\nB {milliseconds(b)}" for number, a, b in zip(rounds, *p99s, strict=True)
     ]
     return Chart(
@@ -211,7 +211,7 @@ def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
             Curve(side, list(zip(rounds, values, strict=True)), style, dots=True)
             for style, (side, values) in enumerate(zip(_names(outcome), p99s, strict=True))
         ],
-        columns=[Column(number, text) for number, text in zip(rounds, told, strict=True)],
+        columns=[Column(number, text) for number, text in zip(rounds, tooltips, strict=True)],
         numbers=Numbers(
             ["round", *_SIDES],
             [[str(number), milliseconds(a), milliseconds(b)] for number, a, b in zip(rounds, *p99s, strict=True)],

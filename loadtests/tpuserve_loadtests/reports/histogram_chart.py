@@ -40,7 +40,7 @@ def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
         else [_outline(name, bins, mine, style) for style, (name, mine) in enumerate(shares.items())],
         rules=_percentiles(next(iter(found.values()))) if single else [],
         columns=[
-            Column(math.sqrt(low * high), _told(low, high, {name: mine[number] for name, mine in shares.items()}))
+            Column(math.sqrt(low * high), _tooltip(low, high, {name: mine[number] for name, mine in shares.items()}))
             for number, (low, high) in enumerate(bins)
         ],
         numbers=Numbers(
@@ -93,6 +93,6 @@ def _range(low: float, high: float) -> str:
     return f"{three_digits(low)} to {three_digits(high)}"
 
 
-def _told(low: float, high: float, shares: Mapping[str, float]) -> str:
+def _tooltip(low: float, high: float, shares: Mapping[str, float]) -> str:
     lines = [f"{name} {percent(share)}" if len(shares) > 1 else percent(share) for name, share in shares.items()]
     return "\n".join([f"{three_digits(low)} to {milliseconds(high)}", *lines])

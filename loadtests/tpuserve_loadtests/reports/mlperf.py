@@ -111,7 +111,7 @@ def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
         *([Text("")] if watched.server is not None else []),
         *printed_server(watched),
         *([Text(f"  note: {watched.note}")] if watched.note else []),
-        *(printed_search(outcome.searched, told=watched.note) if outcome.searched else []),
+        *(printed_search(outcome.searched, known_note=watched.note) if outcome.searched else []),
     ]
 
 
@@ -216,7 +216,7 @@ def _page(model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], s
             timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
             server_section(watched),
             server_timeline(watched.server, load.seconds),
-            *(_search_sections(searched, objectives, told=watched.note) if searched else []),
+            *(_search_sections(searched, objectives, known_note=watched.note) if searched else []),
             errors_table([measured]),
         ],
         settings={"Scenario": str(result.rules.scenario), **describe_load(measured), **settings},
@@ -236,10 +236,10 @@ def _search_page(model: str, searched: Searched, objectives: Sequence[Threshold]
     )
 
 
-def _search_sections(searched: Searched, objectives: Sequence[Threshold], told: str = "") -> list[Section]:
-    """List the tries and the limiting parts, without the note `told`, which the report already has."""
+def _search_sections(searched: Searched, objectives: Sequence[Threshold], known_note: str = "") -> list[Section]:
+    """List the tries and the limiting parts, without the note `known_note`, which the report already has."""
     found, servers = searched.found, searched.servers
-    lines = [line for line in (servers.gave_in(found), *servers.notes(found, told)) if line]
+    lines = [line for line in (servers.bottleneck(found), *servers.notes(found, known_note)) if line]
     return [*tries_sections(searched, objectives), servers_table("rate", servers.rows(found)), Remark(lines)]
 
 

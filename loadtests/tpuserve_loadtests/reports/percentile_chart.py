@@ -10,7 +10,7 @@ from tpuserve_loadtests.statistics.early_stopping import queries_needed
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 from tpuserve_loadtests.statistics.percentile_curve import percentile_curve
 
-_TOLD: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999)
+_LISTED: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999)
 
 
 def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence[Rule] = ()) -> Chart | None:
@@ -24,7 +24,7 @@ def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence
     ]
     latencies = [y for curve in curves for _, y in curve.points if y is not None] + [rule.y or 0.0 for rule in rules]
     fullest = max(found.values(), key=lambda histogram: histogram.count)
-    percents = [percent for percent in _TOLD if fullest.count >= 100 / (100 - percent)]
+    percents = [percent for percent in _LISTED if fullest.count >= 100 / (100 - percent)]
     return Chart(
         title="Latency by percentile",
         label="; ".join(
@@ -35,7 +35,7 @@ def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence
         y=Axis("ms", latency_scale(latencies)),
         curves=curves,
         rules=rules,
-        columns=[Column(level.part, _told(100 * level.part, found)) for level in percentile_curve(fullest)],
+        columns=[Column(level.part, _tooltip(100 * level.part, found)) for level in percentile_curve(fullest)],
         numbers=Numbers(
             ["percentile", *found],
             [
@@ -51,7 +51,7 @@ def _at(histogram: LatencyHistogram, percent: float) -> str:
     return "-" if latency_us is None else milliseconds(latency_us / 1000)
 
 
-def _told(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
+def _tooltip(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
     where = "max" if percent == 100 else f"p{percent:.6g}"
     lines = [f"{name} {_at(one, percent)}" if len(found) > 1 else _at(one, percent) for name, one in found.items()]
     needed = "" if percent in (0, 100) else _confidence(percent, max(one.count for one in found.values()))

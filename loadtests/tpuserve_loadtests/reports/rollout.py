@@ -201,14 +201,14 @@ def _groups(outcome: RolloutOutcome) -> list[Group]:
 
 
 def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
-    asked = len(parity.answers)
+    compared = len(parity.answers)
     if parity.signature:
         headline = Headline("bad", "Incompatible with clients of the live version", [parity.signature])
     elif parity.different:
-        headline = Headline("bad", f"{len(parity.different):,} of {asked:,} responses differ")
+        headline = Headline("bad", f"{len(parity.different):,} of {compared:,} responses differ")
     else:
         largest = [parity.largest] if parity.largest else []
-        headline = Headline("good", f"{asked:,} of {asked:,} responses match", largest)
+        headline = Headline("good", f"{compared:,} of {compared:,} responses match", largest)
     rows = [Row(words, []) for words in parity.different[:_MOST_DIFFERENCES]]
     if len(parity.different) > _MOST_DIFFERENCES:
         rows.append(Row(f"{len(parity.different) - _MOST_DIFFERENCES:,} others", []))

@@ -83,12 +83,12 @@ def _printed(outcome: RunOutcome) -> list[Printed]:
     bound = (
         f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""
     )
-    told = [f"  {_checks(total)}" if total.checked else "", bound]
+    details = [f"  {_checks(total)}" if total.checked else "", bound]
     lines = (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))
     return [
         _table(outcome),
         *printed_errors(outcome.measured),
-        *(Text(text, folds=True) for text in told if text),
+        *(Text(text, folds=True) for text in details if text),
         *printed_server(outcome.watched),
         *(Text(f"  {line}") for line in lines),
     ]
@@ -106,7 +106,7 @@ def _table(outcome: RunOutcome) -> Table:
             Row(
                 line_title(line.name),
                 [*_counts(line, total), f"{line.rate_per_s:,.1f}", *exact_cells(line)],
-                whole=line.name == total.name,
+                is_total=line.name == total.name,
             )
             for line in (*measured.lines(), total)
         ],
@@ -173,7 +173,7 @@ def _lines(outcome: RunOutcome) -> Table:
             Row(
                 line_title(line.name),
                 [*_counts(line, total), three_digits(line.rate_per_s), *latency_cells(line)],
-                whole=line.name == total.name,
+                is_total=line.name == total.name,
             )
             for line in (*lines, *([total] if len(lines) > 1 else []))
         ],

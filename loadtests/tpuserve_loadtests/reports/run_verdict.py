@@ -12,7 +12,7 @@ def run_headline(outcome: RunOutcome) -> Headline:
     """Return the verdict: passed, failed, or untrusted."""
     measured = outcome.measured
     notes = [note for note in (measured.stopped, *outcome.generator.limits) if note]
-    notes += [note for note in (*outcome.told, outcome.watched.note if outcome.watched.server else "") if note]
+    notes += [note for note in (*outcome.extra_notes, outcome.watched.note if outcome.watched.server else "") if note]
     notes += [UNSETTLED] if measured.stable is False else []
     if outcome.exit_code == EXIT_GENERATOR:
         return Headline("warn", NOT_TO_BE_TRUSTED, notes)
@@ -34,7 +34,7 @@ def _failed(outcome: RunOutcome) -> str:
     total = outcome.total
     if not total.requests:
         return "No request was measured"
-    if not outcome.answered:
+    if not outcome.all_completed:
         return f"Failed: {total.failures:,} of {total.requests:,} requests"
     return f"Wrong: {total.wrong:,} of {total.checked:,} compared responses"
 
@@ -50,7 +50,7 @@ def checks_table(outcome: RunOutcome) -> Table:
         _check(
             "Request failures",
             f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was sent",
-            outcome.answered,
+            outcome.all_completed,
         ),
         *_right(outcome),
         Row(
@@ -72,4 +72,6 @@ def _right(outcome: RunOutcome) -> list[Row]:
     total = outcome.total
     if not total.checked:
         return []
-    return [_check("Golden responses", f"{total.wrong:,} of {total.checked:,} compared were wrong", outcome.right)]
+    return [
+        _check("Golden responses", f"{total.wrong:,} of {total.checked:,} compared were wrong", outcome.all_correct)
+    ]

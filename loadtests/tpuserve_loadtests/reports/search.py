@@ -73,15 +73,15 @@ def search_document(searched: Searched) -> dict[str, Document]:
             {**asdict(probe), **watched.as_document()}
             for (probe, _), (_, watched) in zip(searched.probes, servers.probes, strict=True)
         ],
-        "gave_in": servers.gave_in(found),
+        "gave_in": servers.bottleneck(found),
         "server_notes": servers.notes(found),
     }
 
 
-def printed_search(searched: Searched, told: str = "") -> list[Printed]:
-    """List the time breakdown, the bottleneck and the notes, except the note `told`."""
+def printed_search(searched: Searched, known_note: str = "") -> list[Printed]:
+    """List the time breakdown, the bottleneck and the notes, except the note `known_note`."""
     found, servers = searched.found, searched.servers
-    lines = (servers.gave_in(found), *(f"note: {note}" for note in servers.notes(found, told)))
+    lines = (servers.bottleneck(found), *(f"note: {note}" for note in servers.notes(found, known_note)))
     return [printed_servers("load", servers.rows(found)), *(Text(f"  {line}") for line in lines if line)]
 
 
@@ -89,11 +89,11 @@ def _page(model: str, searched: Searched, objectives: Sequence[Threshold], setti
     found, servers = searched.found, searched.servers
     wanted = " and ".join(map(str, objectives))
     headline = search_headline(searched)
-    told = filter(None, (servers.gave_in(found), *servers.notes(found)))
+    notes = filter(None, (servers.bottleneck(found), *servers.notes(found)))
     return Page(
         title=f"Highest rate of {model} within {wanted}",
         origin=describe_origin(searched.runs),
-        headline=replace(headline, reasons=[*headline.reasons, *told]),
+        headline=replace(headline, reasons=[*headline.reasons, *notes]),
         tiles=[*_tiles(searched, wanted), *_alone_tiles(searched, objectives)],
         sections=[
             *tries_sections(searched, objectives),
@@ -172,7 +172,7 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
         y=Axis("ms" if objective.is_latency else "%", latency_scale([*figures, limit])),
         dots=[Dot(probe.rate_per_s, figure, probe.holds) for probe, figure in points],
         rules=[Rule(str(objective), y=limit), *best],
-        columns=[Column(probe.rate_per_s, _told(probe, objective, figure / scale)) for probe, figure in points],
+        columns=[Column(probe.rate_per_s, _tooltip(probe, objective, figure / scale)) for probe, figure in points],
         numbers=Numbers(
             ["rate", objective.metric, "outcome"],
             [
@@ -184,7 +184,7 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
     )
 
 
-def _told(probe: Probe, objective: Threshold, figure: float) -> str:
+def _tooltip(probe: Probe, objective: Threshold, figure: float) -> str:
     return f"{_rate(probe.rate_per_s)} {_outcome(probe)}\n{objective.metric} {objective.show(figure)}"
 
 

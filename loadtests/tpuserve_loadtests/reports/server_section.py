@@ -117,18 +117,18 @@ def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Chart
         y=Axis(picture.unit, latency_scale(values) if picture.written is milliseconds else Linear.around(values)),
         curves=curves,
         columns=[
-            Column(time.middle(one.at_s, one.seconds), "\n".join([_says(time, one), *_told(picture, known, one)]))
+            Column(time.middle(one.at_s, one.seconds), "\n".join([_period(time, one), *_tooltip(picture, known, one)]))
             for one in moments
         ],
         numbers=Numbers(
             ["time", *(line.name for line in known)],
-            [[_says(time, one), *_cells(picture, known, one)] for one in moments],
+            [[_period(time, one), *_cells(picture, known, one)] for one in moments],
         ),
     )
 
 
-def _says(time: TimeAxis, moment: Moment) -> str:
-    return time.says(moment.at_s, moment.seconds)
+def _period(time: TimeAxis, moment: Moment) -> str:
+    return time.period(moment.at_s, moment.seconds)
 
 
 def _cells(picture: _Picture, known: Sequence[_Line], moment: Moment) -> list[str]:
@@ -136,7 +136,7 @@ def _cells(picture: _Picture, known: Sequence[_Line], moment: Moment) -> list[st
     return ["-" if value is None else picture.written(value) for value in found]
 
 
-def _told(picture: _Picture, known: Sequence[_Line], moment: Moment) -> list[str]:
+def _tooltip(picture: _Picture, known: Sequence[_Line], moment: Moment) -> list[str]:
     return [f"{line.name} {cell}" for line, cell in zip(known, _cells(picture, known, moment), strict=True)]
 
 
@@ -145,8 +145,8 @@ def _table(server: ServerSide, parts: tuple[Part, ...]) -> Table:
     for part in parts:
         phase = server.phase(_PHASES.get(part.name, ""))
         rows.append(Row(part.name, [f"{part.mean_ms:.2f}", f"{100 * part.share:.0f} %", *_percentiles(phase)]))
-    whole = Row("latency", [f"{sum(part.mean_ms for part in parts):.2f}"], whole=True)
-    return Table(_WHERE, ["part", "mean ms", "share", "p50 ms", "p99 ms"], [*rows, whole])
+    total = Row("latency", [f"{sum(part.mean_ms for part in parts):.2f}"], is_total=True)
+    return Table(_WHERE, ["part", "mean ms", "share", "p50 ms", "p99 ms"], [*rows, total])
 
 
 def _percentiles(phase: Phase | None) -> tuple[str, str]:

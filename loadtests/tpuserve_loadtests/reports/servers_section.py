@@ -48,16 +48,16 @@ def printed_servers(kind: str, runs: Rows) -> Table:
 
 def servers_charts(kind: str, rows: Rows) -> Charts | None:
     """Chart the server's metrics for each load. Return None if fewer than two loads have metrics."""
-    told = [(name, watched) for name, watched in rows if watched.parts]
-    if len(told) < 2:
+    known = [(name, watched) for name, watched in rows if watched.parts]
+    if len(known) < 2:
         return None
-    axis = Axis(kind, Named([name for name, _ in told]))
+    axis = Axis(kind, Named([name for name, _ in known]))
     charts = [
-        _draw_shares(told, axis),
-        _draw_parts(told, axis),
-        _draw_figure("Rows per batch", BATCH_ROWS, told, axis),
+        _draw_shares(known, axis),
+        _draw_parts(known, axis),
+        _draw_figure("Rows per batch", BATCH_ROWS, known, axis),
     ]
-    charts.append(_draw_figure("CPU cores in use", CORES, told, axis))
+    charts.append(_draw_figure("CPU cores in use", CORES, known, axis))
     return Charts("Server by load", charts)
 
 
@@ -73,11 +73,11 @@ def _draw_shares(rows: Rows, x: Axis) -> Chart:
     first, last = rows[0], rows[-1]
     return Chart(
         title="Time breakdown by load",
-        label=f"At {first[0]}: {_shares_told(first[1], ', ')}; at {last[0]}: {_shares_told(last[1], ', ')}",
+        label=f"At {first[0]}: {_shares_text(first[1], ', ')}; at {last[0]}: {_shares_text(last[1], ', ')}",
         x=x,
         y=Axis("% of the mean latency", Linear(0.0, 100.0)),
         bars=bars,
-        columns=[Column(place, f"{row[0]}\n{_shares_told(row[1])}") for place, row in enumerate(rows, start=1)],
+        columns=[Column(place, f"{row[0]}\n{_shares_text(row[1])}") for place, row in enumerate(rows, start=1)],
         numbers=Numbers(
             [x.title, *names],
             [[name, *(percent(round(share, 3)) for share in _shares(watched))] for name, watched in rows],
@@ -104,7 +104,7 @@ def _draw_parts(rows: Rows, x: Axis) -> Chart:
         x=x,
         y=Axis("ms, mean", latency_scale(found)),
         curves=curves,
-        columns=[Column(place, "\n".join([row[0], *_parts_told(row[1])])) for place, row in enumerate(rows, start=1)],
+        columns=[Column(place, "\n".join([row[0], *_parts_text(row[1])])) for place, row in enumerate(rows, start=1)],
         numbers=Numbers(
             [x.title, *(part.heading for part in PARTS), "total"],
             [
@@ -121,7 +121,7 @@ def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart
     found = [y for _, y in points if y is not None]
     if not found:
         return None
-    beside = [figure, PADDING] if figure is BATCH_ROWS else [figure]
+    shown = [figure, PADDING] if figure is BATCH_ROWS else [figure]
     return Chart(
         title=title,
         label=f"{title} over {len(rows)} loads, from {min(found):.3g} to {max(found):.3g}",
@@ -129,12 +129,12 @@ def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart
         y=Axis(figure.heading, Linear.around(found)),
         curves=[Curve(figure.heading, points, dots=True)],
         columns=[
-            Column(place, "\n".join([name, *(f"{column.heading} {column.cell(watched)}" for column in beside)]))
+            Column(place, "\n".join([name, *(f"{column.heading} {column.cell(watched)}" for column in shown)]))
             for place, (name, watched) in enumerate(rows, start=1)
         ],
         numbers=Numbers(
-            [x.title, *(column.heading for column in beside)],
-            [[name, *(column.cell(watched) for column in beside)] for name, watched in rows],
+            [x.title, *(column.heading for column in shown)],
+            [[name, *(column.cell(watched) for column in shown)] for name, watched in rows],
         ),
     )
 
@@ -145,10 +145,10 @@ def _shares(watched: Watched) -> list[float]:
     return [(part.figure(watched) or 0.0) / all_ms for part in PARTS]
 
 
-def _shares_told(watched: Watched, between: str = "\n") -> str:
+def _shares_text(watched: Watched, between: str = "\n") -> str:
     shares = zip(PARTS, _shares(watched), strict=True)
     return between.join(f"{part.heading} {percent(round(share, 3))}" for part, share in shares)
 
 
-def _parts_told(watched: Watched) -> list[str]:
+def _parts_text(watched: Watched) -> list[str]:
     return [f"{part.heading} {milliseconds(part.figure(watched) or 0.0)}" for part in PARTS]

@@ -227,10 +227,10 @@ def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None
         # The axis excludes zero, because a leak of a few MiB per hour would not show next to hundreds of MiB.
         y=Axis("MiB", Linear.around(sizes, zero=False)),
         curves=[Curve("resident", [(time.of(one.at_s), size) for one, size in known])],
-        columns=[Column(time.of(one.at_s), f"{_says(time, one)}\n{size:,.1f} MiB") for one, size in known],
-        numbers=Numbers(["time", "resident"], [[_says(time, one), f"{size:,.1f} MiB"] for one, size in known]),
+        columns=[Column(time.of(one.at_s), f"{_period(time, one)}\n{size:,.1f} MiB") for one, size in known],
+        numbers=Numbers(["time", "resident"], [[_period(time, one), f"{size:,.1f} MiB"] for one, size in known]),
     )
 
 
-def _says(time: TimeAxis, segment: Segment) -> str:
-    return time.says(segment.at_s - segment.seconds / 2, segment.seconds)
+def _period(time: TimeAxis, segment: Segment) -> str:
+    return time.period(segment.at_s - segment.seconds / 2, segment.seconds)

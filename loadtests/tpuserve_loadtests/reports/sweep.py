@@ -153,11 +153,11 @@ def _notes(steps: Sequence[RunOutcome]) -> list[str]:
 
 
 def _tiles(steps: Sequence[RunOutcome]) -> list[Tile]:
-    answered = [step for step in steps if step.total.p99_ms is not None]
-    if not answered:
+    completed = [step for step in steps if step.total.p99_ms is not None]
+    if not completed:
         return []
-    best = max(answered, key=lambda step: step.total.rate_per_s)
-    fastest = min(answered, key=lambda step: step.total.p99_ms or 0.0)
+    best = max(completed, key=lambda step: step.total.rate_per_s)
+    fastest = min(completed, key=lambda step: step.total.p99_ms or 0.0)
     failures = sum(step.total.failures for step in steps)
     return [
         Tile("highest throughput", per_second(best.total.rate_per_s), str(best.measured.load)),

@@ -15,27 +15,27 @@ def throughput_chart(steps: Sequence[tuple[str, Summary]], *, named: bool) -> Ch
 
     Returns None without successful requests.
     """
-    answered = [(load, line) for load, line in steps if line.p50_ms is not None]
-    if not answered:
+    completed = [(load, line) for load, line in steps if line.p50_ms is not None]
+    if not completed:
         return None
     curves = [
-        Curve(name, [(line.rate_per_s, _latency(line, name)) for _, line in answered], style, dots=True)
+        Curve(name, [(line.rate_per_s, _latency(line, name)) for _, line in completed], style, dots=True)
         for style, name in enumerate(_NAMES)
     ]
-    best = max(line.rate_per_s for _, line in answered)
+    best = max(line.rate_per_s for _, line in completed)
     return Chart(
         title="Latency and throughput",
-        label=f"Latency of {len(answered)} loads by throughput, up to {per_second(best)}",
-        x=Axis("responses/s", Linear.around(line.rate_per_s for _, line in answered)),
+        label=f"Latency of {len(completed)} loads by throughput, up to {per_second(best)}",
+        x=Axis("responses/s", Linear.around(line.rate_per_s for _, line in completed)),
         y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
         curves=curves,
-        labels=[Label(line.rate_per_s, line.p99_ms or 0.0, load) for load, line in answered if named],
-        columns=[Column(line.rate_per_s, _told(load, line)) for load, line in answered],
+        labels=[Label(line.rate_per_s, line.p99_ms or 0.0, load) for load, line in completed if named],
+        columns=[Column(line.rate_per_s, _tooltip(load, line)) for load, line in completed],
         numbers=Numbers(
             ["load", "responses/s", *_NAMES],
             [
                 [load, per_second(line.rate_per_s), *(milliseconds(_latency(line, name)) for name in _NAMES)]
-                for load, line in answered
+                for load, line in completed
             ],
         ),
     )
@@ -45,6 +45,6 @@ def _latency(line: Summary, name: str) -> float | None:
     return {"p50": line.p50_ms, "p90": line.p90_ms, "p99": line.p99_ms}[name]
 
 
-def _told(load: str, line: Summary) -> str:
+def _tooltip(load: str, line: Summary) -> str:
     latencies = [f"{name} {milliseconds(_latency(line, name))}" for name in reversed(_NAMES)]
     return "\n".join([load, per_second(line.rate_per_s), *latencies])

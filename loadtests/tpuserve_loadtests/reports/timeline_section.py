@@ -11,7 +11,7 @@ from tpuserve_loadtests.report_model.units import milliseconds, per_second, thre
 
 # The maximum of each window appears only in the tooltip. For few requests, it equals p99.
 _DRAWN = ("p50", "p90", "p99")
-_TOLD = (*_DRAWN, "max")
+_LISTED = (*_DRAWN, "max")
 
 
 def timeline_section(
@@ -44,11 +44,11 @@ def _rates(
         y=Axis("requests/s", Linear.around(y for curve in curves for _, y in curve.points if y is not None)),
         curves=curves,
         rules=ended,
-        columns=[Column(_middle(time, one), _rate_told(one, time)) for one in stretches],
+        columns=[Column(_middle(time, one), _rate_tooltip(one, time)) for one in stretches],
         numbers=Numbers(
             ["time", "requests", "failures", "responses/s"],
             [
-                [_says(time, one), f"{one.requests:,}", f"{one.failures:,}", three_digits(one.rate_per_s)]
+                [_period(time, one), f"{one.requests:,}", f"{one.failures:,}", three_digits(one.rate_per_s)]
                 for one in stretches
             ],
         ),
@@ -56,16 +56,16 @@ def _rates(
 
 
 def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rule]) -> Chart | None:
-    answered = [one for one in stretches if one.p50_ms is not None]
-    if not answered:
+    completed = [one for one in stretches if one.p50_ms is not None]
+    if not completed:
         return None
-    known = [name for name in _TOLD if any(_latency(one, name) is not None for one in answered)]
+    known = [name for name in _LISTED if any(_latency(one, name) is not None for one in completed)]
     curves = [
         Curve(name, [(_middle(time, one), _latency(one, name)) for one in stretches], style)
         for style, name in enumerate(_DRAWN)
         if name in known
     ]
-    p99s = [one.p99_ms for one in answered if one.p99_ms is not None]
+    p99s = [one.p99_ms for one in completed if one.p99_ms is not None]
     return Chart(
         title="Latency",
         label=f"p99 of each period, from {milliseconds(min(p99s))} to {milliseconds(max(p99s))}",
@@ -73,10 +73,10 @@ def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rul
         y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
         curves=curves,
         rules=ended,
-        columns=[Column(_middle(time, one), _latency_told(one, time, known)) for one in answered],
+        columns=[Column(_middle(time, one), _latency_tooltip(one, time, known)) for one in completed],
         numbers=Numbers(
             ["time", *known],
-            [[_says(time, one), *(milliseconds(_latency(one, name)) for name in known)] for one in answered],
+            [[_period(time, one), *(milliseconds(_latency(one, name)) for name in known)] for one in completed],
         ),
     )
 
@@ -85,19 +85,19 @@ def _middle(time: TimeAxis, stretch: Stretch) -> float:
     return time.middle(stretch.start_s, stretch.seconds)
 
 
-def _says(time: TimeAxis, stretch: Stretch) -> str:
-    return time.says(stretch.start_s, stretch.seconds)
+def _period(time: TimeAxis, stretch: Stretch) -> str:
+    return time.period(stretch.start_s, stretch.seconds)
 
 
 def _latency(stretch: Stretch, name: str) -> float | None:
     return {"p50": stretch.p50_ms, "p90": stretch.p90_ms, "p99": stretch.p99_ms, "max": stretch.max_ms}[name]
 
 
-def _rate_told(stretch: Stretch, time: TimeAxis) -> str:
+def _rate_tooltip(stretch: Stretch, time: TimeAxis) -> str:
     failures = f"\n{stretch.failures:,} failures" if stretch.failures else ""
-    return f"{_says(time, stretch)}\n{per_second(stretch.rate_per_s)}{failures}"
+    return f"{_period(time, stretch)}\n{per_second(stretch.rate_per_s)}{failures}"
 
 
-def _latency_told(stretch: Stretch, time: TimeAxis, known: Sequence[str]) -> str:
+def _latency_tooltip(stretch: Stretch, time: TimeAxis, known: Sequence[str]) -> str:
     latencies = [f"{name} {milliseconds(_latency(stretch, name))}" for name in reversed(known)]
-    return "\n".join([_says(time, stretch), *latencies])
+    return "\n".join([_period(time, stretch), *latencies])

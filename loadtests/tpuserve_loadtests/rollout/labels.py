@@ -68,12 +68,12 @@ class Labels:
             except TpuserveError as error:
                 raise BadConfig(f"the file differs from the server: model {model}: {error.message}") from None
             for label, version in self.config.labels(model).items():
-                answers = self._service.labelled(model, label)
+                served = self._service.labelled(model, label)
                 # A label may have an unavailable version in the file, but not a different one.
-                if answers != version and (answers is not None or model == self._model):
+                if served != version and (served is not None or model == self._model):
                     raise BadConfig(
                         f"the file differs from the server: label {label} of {model} is version {version} in the file, "
-                        f"{_answers(answers)} on the server"
+                        f"{_version_text(served)} on the server"
                     )
 
     def move(self, changes: Mapping[str, int | None]) -> None:
@@ -88,48 +88,48 @@ class Labels:
             self.config = before.with_labels(self._model, changes)
         except BadConfig as error:
             raise NotMoved(f"{self._file}: {error}") from None
-        if self.config.text == before.text and self._answers_so(changes):
+        if self.config.text == before.text and self._has_applied(changes):
             return
         self._write()
-        refusal = self._tell()
+        refusal = self._send_file()
         # A failed reload may still have changed the server, so its current labels decide.
-        if self._answers_so(changes) if refusal else self._stands(changes):
+        if self._has_applied(changes) if refusal else self._wait_until_applied(changes):
             return
         self.config = before
         self._write()
-        told = self._tell() if not refusal else ""
-        again = f"; the reload of the previous file failed, too: {told}" if told else ""
+        failure = self._send_file() if not refusal else ""
+        again = f"; the reload of the previous file failed, too: {failure}" if failure else ""
         stand = "; ".join(map(str, self.standings(changes)))
         raise NotMoved(f"{refusal or 'the server did not apply the change'}{again}. {stand}")
 
     def standings(self, labels: Iterable[str]) -> tuple[Standing, ...]:
         """Return the labels' current state in the file and on the server."""
         in_file = self.config.labels(self._model)
-        return tuple(Standing(label, in_file.get(label), self._server_says(label)) for label in labels)
+        return tuple(Standing(label, in_file.get(label), self._server_state(label)) for label in labels)
 
-    def _server_says(self, label: str) -> str:
+    def _server_state(self, label: str) -> str:
         try:
-            return _answers(self._service.labelled(self._model, label))
+            return _version_text(self._service.labelled(self._model, label))
         except TpuserveError as error:
             return f"unknown ({error.message})"
 
-    def _stands(self, changes: Mapping[str, int | None]) -> bool:
+    def _wait_until_applied(self, changes: Mapping[str, int | None]) -> bool:
         """Wait until the server applies the changes. Return False after a timeout."""
         deadline_s = time.monotonic() + self._patience_s
-        while not self._answers_so(changes):
+        while not self._has_applied(changes):
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_LOOK_S)
         return True
 
-    def _answers_so(self, changes: Mapping[str, int | None]) -> bool:
+    def _has_applied(self, changes: Mapping[str, int | None]) -> bool:
         """Return whether the server has the changes now; False if it does not respond."""
         try:
             return all(self._service.labelled(self._model, label) == version for label, version in changes.items())
         except TpuserveError:
             return False
 
-    def _tell(self) -> str:
+    def _send_file(self) -> str:
         """Send the file to the server unless it polls. Return the server's error, or an empty string."""
         if self._apply == "poll":
             return ""
@@ -157,5 +157,5 @@ class Labels:
         os.replace(new.name, self._file)
 
 
-def _answers(version: int | None) -> str:
+def _version_text(version: int | None) -> str:
     return "none" if version is None else f"version {version}"

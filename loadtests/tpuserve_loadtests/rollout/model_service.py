@@ -10,7 +10,7 @@ from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.access import Access
-from tpuserve_loadtests.golden.manifest_precision import ask_precision
+from tpuserve_loadtests.golden.manifest_precision import fetch_precision
 from tpuserve_loadtests.golden.tolerance import Precision
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
@@ -57,7 +57,7 @@ class ModelService:
 
     def precision(self, spec: ModelSpec) -> Precision | None:
         """Fetch the tolerance from a version's manifest. Return None if the server does not report it."""
-        return ask_precision(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec)
+        return fetch_precision(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec)
 
     def send(self, exchange: Exchange, timeout_s: float) -> Reply:
         """Send an encoded request."""

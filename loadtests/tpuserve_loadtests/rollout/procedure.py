@@ -74,7 +74,7 @@ class Mover(Protocol):
 class Rollout:
     """A rollout with its steps so far.
 
-    Each of `moves` is a label, its current version (or None) and its new version, in order of execution. `tell`
+    Each of `moves` is a label, its current version (or None) and its new version, in order of execution. `on_step`
     receives each finished step. `clock` returns monotonic seconds.
     """
 
@@ -83,7 +83,7 @@ class Rollout:
     soak: Gate | None
     labels: Mover
     interrupted: Callable[[], bool]
-    tell: Callable[[Step], None]
+    on_step: Callable[[Step], None]
     clock: Callable[[], float]
     steps: list[Step] = field(default_factory=list)
     exit_code: int = 0
@@ -183,7 +183,7 @@ class Rollout:
         start_s = sum(step.seconds for step in self.steps)
         step = Step(name, state, detail, start_s, self.clock() - self._began_s - start_s)
         self.steps.append(step)
-        self.tell(step)
+        self.on_step(step)
 
 
 def _name(move: tuple[str, int | None, int]) -> str:

@@ -75,9 +75,9 @@ def start_time_s(page: Page) -> float | None:
 
 
 def _own_figures(counted: Page, served: Served) -> Figures:
-    answered = [{**labels, "code": _OK} for labels in served.own]
+    successful = [{**labels, "code": _OK} for labels in served.own]
     return Figures(
-        request=counted.buckets("tpuserve_request_latency_seconds", answered, _SECONDS),
+        request=counted.buckets("tpuserve_request_latency_seconds", successful, _SECONDS),
         queue=counted.buckets("tpuserve_queue_wait_seconds", served.own, _SECONDS),
         run=counted.buckets("tpuserve_batch_run_seconds", served.own, _SECONDS),
         queue_and_run=counted.buckets(f"{_UPSTREAM}runtime_latency", served.upstream, _MICROSECONDS),

@@ -58,17 +58,17 @@ def latency_parts(runs: Sequence[Measured], server: ServerSide) -> tuple[Part, .
 
 def counts_differ(runs: Sequence[Measured], server: ServerSide) -> str:
     """Return a note if the server's request count differs from the client's, or an empty string."""
-    sent, answered = sum(measured.total.requests for measured in runs), sum(server.answers.values())
+    sent, responses = sum(measured.total.requests for measured in runs), sum(server.answers.values())
     # A failed request may or may not have reached the server.
     least = sent - sum(measured.total.failures for measured in runs)
     tolerance = _TOLERANCE * sent + _IN_FLIGHT * len(runs)
-    if answered > sent + tolerance:
+    if responses > sent + tolerance:
         return (
-            f"the server answered {answered:,} requests, but this run sent {sent:,}: other clients use the server, too"
+            f"the server answered {responses:,} requests, but this run sent {sent:,}: other clients use the server, too"
         )
-    if answered < least - tolerance:
+    if responses < least - tolerance:
         return (
-            f"the server answered {answered:,} of {least:,} requests: the address may have several servers, "
+            f"the server answered {responses:,} of {least:,} requests: the address may have several servers, "
             "and the metrics are from one of them"
         )
     return ""

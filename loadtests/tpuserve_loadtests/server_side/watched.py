@@ -30,12 +30,12 @@ class Watched:
     @classmethod
     def together(cls, watched: Sequence["Watched"]) -> Self:
         """Combine runs. If only some have server metrics, use only these runs."""
-        told = [one for one in watched if one.server is not None]
-        runs = tuple(measured for one in told or watched for measured in one.runs)
+        known = [one for one in watched if one.server is not None]
+        runs = tuple(measured for one in known or watched for measured in one.runs)
         note = next((one.note for one in watched if one.note), "")
-        if told and len(told) < len(watched):
-            note = f"the server's metrics cover {len(told)} of {len(watched)} runs: {note}"
-        return cls._join(runs, tuple(stretch for one in told for stretch in one.stretches), note)
+        if known and len(known) < len(watched):
+            note = f"the server's metrics cover {len(known)} of {len(watched)} runs: {note}"
+        return cls._join(runs, tuple(stretch for one in known for stretch in one.stretches), note)
 
     @classmethod
     def _join(cls, runs: tuple[Measured, ...], stretches: tuple[Stretch, ...], note: str) -> Self:

@@ -28,7 +28,7 @@ class Block:
 
     latencies_us: Counts
     counts: Counts
-    answered: int
+    completed: int
     seconds: float
 
 
@@ -84,7 +84,7 @@ class _Sample:
         counts = np.array([_binned(block, edges) for block in blocks])
         # For each resample, the number of requests up to each edge.
         self._ends = self._weights @ np.cumsum(counts, axis=1)
-        self._answered = np.array([block.answered for block in blocks], np.float64)
+        self._completed = np.array([block.completed for block in blocks], np.float64)
         self._seconds = np.array([block.seconds for block in blocks])
 
     def percentile(self, percent: float) -> _Floats:
@@ -96,7 +96,7 @@ class _Sample:
     def rate(self) -> _Floats:
         """Return the rate of each resample, in responses per second."""
         with np.errstate(invalid="ignore"):
-            rate: _Floats = (self._weights @ self._answered) / (self._weights @ self._seconds)
+            rate: _Floats = (self._weights @ self._completed) / (self._weights @ self._seconds)
         return rate
 
 

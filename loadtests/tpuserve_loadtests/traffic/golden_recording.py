@@ -21,20 +21,20 @@ class NotRecorded(RuntimeError):
     """Error for a request that failed, or whose response could not be decoded, without any other load."""
 
 
-def record_golden(target: Target, signatures: Mapping[str, Signature], told: Callable[[], None]) -> Target:
+def record_golden(target: Target, signatures: Mapping[str, Signature], on_response: Callable[[], None]) -> Target:
     """Return the target with golden answers for its requests. `signatures` are by line name.
 
-    Calls `told` after each request. Blocks. Raises NotRecorded.
+    Calls `on_response` after each request. Blocks. Raises NotRecorded.
     """
     with closing(Connections(target.addresses, target.access, 1, target.timeout_s)) as connections:
         lines = [
-            replace(line, golden=_answers(connections.sender(line), signatures[line.name], told))
+            replace(line, golden=_answers(connections.sender(line), signatures[line.name], on_response))
             for line in target.workload.lines
         ]
     return replace(target, workload=replace(target.workload, lines=tuple(lines)))
 
 
-def _answers(sender: Sender, signature: Signature, told: Callable[[], None]) -> tuple[bytes, ...]:
+def _answers(sender: Sender, signature: Signature, on_response: Callable[[], None]) -> tuple[bytes, ...]:
     answers = []
     line = sender.line
     for number in range(len(line.exchanges)):
@@ -44,7 +44,7 @@ def _answers(sender: Sender, signature: Signature, told: Callable[[], None]) -> 
             raise NotRecorded(
                 f"{line.name}, request {number + 1} of {len(line.exchanges)}: {failure_message(error)}"
             ) from None
-        told()
+        on_response()
     return tuple(answers)
 
 

@@ -36,9 +36,9 @@ class CannotTakePart(RuntimeError):
 
 
 class Worker:
-    """A worker. `tell` receives progress messages for the user."""
+    """A worker. `on_progress` receives progress messages for the user."""
 
-    def __init__(self, host: str, port: int, tell: Callable[[str], None] = lambda words: None) -> None:
+    def __init__(self, host: str, port: int, on_progress: Callable[[str], None] = lambda words: None) -> None:
         self._name = uuid4().hex
         self._client = zmqrpc.Client(host, port, self._name)
         self._coordinator = Heartbeats()
@@ -48,7 +48,7 @@ class Worker:
         self._engine: Engine | None = None
         self._has_engine = Event()
         self._problem = ""
-        self._tell = tell
+        self._on_progress = on_progress
 
     def serve(self) -> None:
         """Serve until the coordinator sends quit. Wait for it without a time limit.
@@ -94,7 +94,7 @@ class Worker:
             self._coordinator.hear(_COORDINATOR)
             if not self._was_heard:
                 self._was_heard = True
-                self._tell("Connected")
+                self._on_progress("Connected")
             match message.type:
                 case "target":
                     self._orders.put(message)
@@ -116,7 +116,7 @@ class Worker:
             if self._was_heard:
                 self._send("alive")
             elif beats == _FIRST_BEATS:
-                self._tell("Waiting for `tpuserve loadtest run --remote`; press Ctrl-C to stop")
+                self._on_progress("Waiting for `tpuserve loadtest run --remote`; press Ctrl-C to stop")
             self._coordinator.beat()
             if self._coordinator.gone():
                 self._end(f"disconnected, without a message for {heartbeats.PATIENCE_BEATS * heartbeats.BEAT_S:g} s")

@@ -73,7 +73,7 @@ class Workers:
             stack.callback(self._server.close, linger=500)
             stack.callback(gevent.killall, [gevent.spawn(self._receive), gevent.spawn(self._beat)])
             self._processes = [self._start(stack) for _ in range(crew.local)]
-            stack.callback(self._tell_all, "quit")
+            stack.callback(self._broadcast, "quit")
             self._welcome()
             self._stack = stack.pop_all()
 
@@ -93,14 +93,14 @@ class Workers:
         shares = Shares(load, self.lines, tuple(self._names))
         started_at, stopped = time.time(), ""
         limit_s = load.total_s + self._target.timeout_s + STOP_MARGIN_S + _REPORT_TIMEOUT_S
-        self._tell_all("load", load.to_wire())
+        self._broadcast("load", load.to_wire())
         while missing := shares.missing - self._lost.keys():
             self._find_lost(missing if shares.elapsed_s > limit_s else frozenset())
             reason = watch(min(shares.elapsed_s, load.total_s), shares.counts)
             if not stopped and (stopped := self._why_stop() or reason):
-                self._tell_all("stop")
+                self._broadcast("stop")
             if self.hurried.is_set():
-                self._tell_all("hurry")
+                self._broadcast("hurry")
             for name, message in self._messages():
                 if message.type == "failed":
                     raise WorkersFailed(f"The worker on {self._names[name]} cannot join: {message.data}")
@@ -146,7 +146,7 @@ class Workers:
         except Empty:
             return found
 
-    def _tell_all(self, kind: str, data: object = None) -> None:
+    def _broadcast(self, kind: str, data: object = None) -> None:
         for name in self._names:
             self._server.send_to_client(Message(kind, data, name))
 
@@ -170,7 +170,7 @@ class Workers:
     def _beat(self) -> None:
         while True:
             gevent.sleep(heartbeats.BEAT_S)
-            self._tell_all("alive")
+            self._broadcast("alive")
             self._heartbeats.beat()
 
     def _start(self, stack: ExitStack) -> "subprocess.Popen[bytes]":

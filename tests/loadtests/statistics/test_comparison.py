@@ -26,7 +26,7 @@ def run(random: np.random.Generator, level_us: float, *, offered: float | None =
     blocks = []
     for part in np.split(np.rint(latencies).astype(np.int64), BLOCKS):
         rate = offered or 8e6 / part.mean()  # eight users
-        blocks.append(Block(*np.unique(part, return_counts=True), answered=len(part), seconds=len(part) / rate))
+        blocks.append(Block(*np.unique(part, return_counts=True), completed=len(part), seconds=len(part) / rate))
     return tuple(blocks)
 
 

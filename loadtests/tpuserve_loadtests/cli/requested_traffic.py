@@ -10,9 +10,9 @@ import click
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import with_values
+from tpuserve_loadtests.cli.explicit_options import explicit_names, flag
 from tpuserve_loadtests.cli.loads import WAYS
 from tpuserve_loadtests.cli.options import MeasuredServerOptions, ModelOptions, RequestOptions, VersionOptions
-from tpuserve_loadtests.cli.said import flag, said_names
 from tpuserve_loadtests.cli.target import Requests, find_lines, find_spec, find_target, read_recording
 from tpuserve_loadtests.cli.tolerances import find_tolerances
 
@@ -39,7 +39,7 @@ _OF_ONE_MODEL: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ModelTraffic:
     """One model's part of the traffic: its requests, protocols and lines, and its weight."""
 
     name: str
@@ -51,7 +51,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedTraffic:
     """The traffic that a command requests, with the title of its report.
 
     If `parts` is empty, the command sends requests to one model, `spec`, over every address.
@@ -61,7 +61,7 @@ class Asked:
     addresses: "dict[Wire, str]"
     requests: Requests
     spec: "ModelSpec | None"
-    parts: tuple[Sent, ...] = ()
+    parts: tuple[ModelTraffic, ...] = ()
 
     @property
     def least_users(self) -> int:
@@ -69,11 +69,11 @@ class Asked:
         return 1 if self.parts else len(self.addresses)
 
     @property
-    def _all_parts(self) -> tuple[Sent, ...]:
+    def _all_parts(self) -> tuple[ModelTraffic, ...]:
         if self.spec is None:
             return self.parts
         protocols = tuple(self.addresses)
-        return (Sent(str(self.spec), self.spec, self.requests, protocols, 1.0, protocols),)
+        return (ModelTraffic(str(self.spec), self.spec, self.requests, protocols, 1.0, protocols),)
 
     @property
     def specs(self) -> "frozenset[ModelSpec]":
@@ -107,7 +107,7 @@ class Asked:
         from tpuserve_loadtests.workload import Workload, mixed_order
 
         for part in self._all_parts:
-            _tell_notes(part)
+            _print_notes(part)
         if self.spec is not None and timeline is None:
             return self._with_tolerances(find_target(self.spec, self.addresses, self.requests))
         lines: list[Line] = []
@@ -130,7 +130,7 @@ class Asked:
         return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target
 
 
-class Asking(Protocol):
+class TrafficOptions(Protocol):
     """Options of a command that sends requests to one model, or to the models of a scenario."""
 
     __dataclass_fields__: "ClassVar[dict[str, Field[Any]]]"  # every dataclass has them
@@ -145,16 +145,17 @@ class Asking(Protocol):
     def requests(self) -> RequestOptions: ...
 
 
-_Options = TypeVar("_Options", bound=Asking)
+_Options = TypeVar("_Options", bound=TrafficOptions)
 
 
-def find_asked(
-    options: _Options, golden: Path | None = None, *, own_load: bool = False, said: Collection[str] | None = None
-) -> tuple[Asked, _Options]:
+def find_traffic(
+    options: _Options, golden: Path | None = None, *, own_load: bool = False, explicit: Collection[str] | None = None
+) -> tuple[RequestedTraffic, _Options]:
     """Read MODEL or --scenario, and merge the scenario's values into the options.
 
-    `golden` is the path of --golden. With `own_load`, the command ignores the scenario's users, rate and trace. `said`
-    names the options that override the scenario's values. By default, these are the options on click's command line.
+    `golden` is the path of --golden. With `own_load`, the command ignores the scenario's users, rate and trace.
+    `explicit` names the options that override the scenario's values. By default, these are the options on click's
+    command line.
     Raises usage errors. Sends no request to the server.
     """
     models = options.models
@@ -165,7 +166,7 @@ def find_asked(
         server = options.server
         addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
         spec = find_spec(models.model, options.version.version, options.version.label)
-        return Asked(
+        return RequestedTraffic(
             str(spec), addresses, Requests.of(options.requests, find_access(server.access), golden), spec
         ), options
     if models.model is not None:
@@ -178,9 +179,9 @@ def find_asked(
     for name in _OF_ONE_MODEL:
         if getattr(options.version if name in ("version", "label") else options.requests, name):
             raise click.UsageError(f"A scenario sets this value for each model. Omit {flag(name)}.")
-    options = _merged(options, scenario.settings, said_names() if said is None else said, own_load)
+    options = _merged(options, scenario.settings, explicit_names() if explicit is None else explicit, own_load)
     options = _with_address(options)
-    return _asked(scenario, models.scenario, options.server, options.requests.timeout), options
+    return _scenario_traffic(scenario, models.scenario, options.server, options.requests.timeout), options
 
 
 def _with_address(options: _Options) -> _Options:
@@ -196,17 +197,21 @@ def _read(path: Path) -> "Scenario":
         raise click.UsageError(str(error)) from None
 
 
-def _merged(options: _Options, settings: "Settings", said: Collection[str], own_load: bool) -> _Options:
+def _merged(options: _Options, settings: "Settings", explicit: Collection[str], own_load: bool) -> _Options:
     """Set the scenario's values for options that the command line omits."""
     # A load option on the command line replaces every load setting of the file.
-    hidden = {*said, *(WAYS if own_load or not set(WAYS).isdisjoint(said) else ())}
-    return with_values(options, {name: value for name, value in settings.said().items() if name not in hidden})
+    hidden = {*explicit, *(WAYS if own_load or not set(WAYS).isdisjoint(explicit) else ())}
+    return with_values(
+        options, {name: value for name, value in settings.explicit_values().items() if name not in hidden}
+    )
 
 
-def _asked(scenario: "Scenario", path: Path, server: MeasuredServerOptions, timeout_s: float) -> Asked:
+def _scenario_traffic(
+    scenario: "Scenario", path: Path, server: MeasuredServerOptions, timeout_s: float
+) -> RequestedTraffic:
     addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
     access = find_access(server.access)
-    parts = tuple(_sent(part, addresses, timeout_s, access) for part in scenario.parts)
+    parts = tuple(_model_traffic(part, addresses, timeout_s, access) for part in scenario.parts)
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:
@@ -216,10 +221,10 @@ def _asked(scenario: "Scenario", path: Path, server: MeasuredServerOptions, time
         for protocol, address in addresses.items()
         if any(protocol in part.protocols for part in parts)
     }
-    return Asked(scenario.title, used, parts[0].requests, None, parts)
+    return RequestedTraffic(scenario.title, used, parts[0].requests, None, parts)
 
 
-def _sent(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: float, access: "Access") -> Sent:
+def _model_traffic(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: float, access: "Access") -> ModelTraffic:
     spec = find_spec(part.model, part.version, part.label)
     missing = [protocol for protocol in part.protocols if protocol not in addresses]
     if missing:
@@ -238,10 +243,10 @@ def _sent(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: float, acces
     )
     name, protocols = part.name or str(spec), part.protocols or tuple(addresses)
     lines = tuple(f"{name} {'gRPC' if protocol == 'grpc' else 'REST'}" for protocol in protocols)
-    return Sent(name, spec, requests, protocols, part.weight, lines)
+    return ModelTraffic(name, spec, requests, protocols, part.weight, lines)
 
 
-def _tell_notes(part: Sent) -> None:
+def _print_notes(part: ModelTraffic) -> None:
     recording = part.requests.recording_for(part.spec.name)
     for note in recording.notes if recording else ():
         click.echo(f"Note: {note}", err=True)

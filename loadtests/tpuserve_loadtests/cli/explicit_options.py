@@ -17,7 +17,7 @@ _FLAGS: Final = {
 }
 
 
-def said_names() -> set[str]:
+def explicit_names() -> set[str]:
     """Return the names of the running command's values that do not come from defaults."""
     context = click.get_current_context()
     return {name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
@@ -39,7 +39,7 @@ class Sending(Protocol):
     def generator(self) -> GeneratorOptions: ...
 
 
-def refuse_idle_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_timed: bool = False) -> None:
+def refuse_ineffective_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_timed: bool = False) -> None:
     """Raise a usage error for an option of open loads that has no effect.
 
     `is_open` means that requests arrive at a rate, from --rate or set by the command. `is_timed` means that they arrive
@@ -50,7 +50,7 @@ def refuse_idle_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_t
     _refuse("speed", is_timed, "--trace, or --recorded without --users and --rate")
 
 
-def refuse_idle(options: Sending, *addresses: str) -> None:
+def refuse_ineffective(options: Sending, *addresses: str) -> None:
     """Raise a usage error for an option that has no effect without another option.
 
     `addresses` are further addresses to which the command sends requests.
@@ -63,5 +63,5 @@ def refuse_idle(options: Sending, *addresses: str) -> None:
 
 
 def _refuse(name: str, is_used: bool, needed: str) -> None:
-    if not is_used and name in said_names():
+    if not is_used and name in explicit_names():
         raise click.UsageError(f"{flag(name)} has no effect without {needed}.")
