@@ -128,7 +128,7 @@ def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: st
         ([MODEL, "--duration", "soon"], "is not a duration"),
         ([MODEL, "--input", __file__], "is not a file of inputs"),
         ([MODEL, "--protocol", "both", "--users", "1"], "is too low for 2 protocols"),
-        ([MODEL, "--rest", "localhost:8501"], "is not a rest address"),
+        ([MODEL, "--rest", "localhost:8501"], "expected a URL such as http://HOST:PORT; received 'localhost:8501'"),
         ([MODEL, "--rate", "fast"], "is not a rate"),
         ([MODEL, "--rate", "5", "--users", "2"], "exclude each other"),
         ([MODEL, "--fail-if", "p99>20ms", "rate=5"], "unexpected extra argument"),

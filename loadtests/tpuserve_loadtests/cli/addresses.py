@@ -43,7 +43,8 @@ def find_addresses(protocol: str | None, grpc_address: str | None, rest_url: str
     for name in chosen:
         place = _parse(found[name], f"--{name}")
         if place.is_rest != (name == "rest"):
-            raise click.BadParameter(f"{found[name]!r} is not a {name} address.", param_hint=f"--{name}")
+            form = {"grpc": "HOST:PORT", "rest": "a URL such as http://HOST:PORT"}[name]
+            raise click.BadParameter(f"expected {form}; received {found[name]!r}", param_hint=f"--{name}")
     return {name: found[name] for name in chosen}
 
 
