@@ -152,9 +152,9 @@ def _check_keras() -> None:
 
     if (backend := keras.backend.backend()) != "tensorflow":
         raise OptionConflict(
-            f"Keras runs on {backend} in this process, and can write no SavedModel here: save the model, "
-            "model.save('model.keras'), and export the file in a process of its own, "
-            "tpuserve export model.keras OUT_BASE"
+            f"Keras runs on {backend} in this process and cannot write a SavedModel here. Save the model with "
+            "model.save('model.keras'), and export the file in a separate process: tpuserve export model.keras "
+            "OUT_BASE"
         )
 
 

@@ -20,12 +20,12 @@ class Fate(StrEnum):
 
 # Advice for each fate that makes the checkpoint unfit for the model.
 _ADVICE = {
-    Fate.SHAPE: "build the model as it was trained (--model-arg gives its function arguments)",
-    Fate.DTYPE: "build the model with the dtypes it was trained with",
-    Fate.MISSING: "what is missing may be stored under another name (--rename REGEX=REPL)",
-    Fate.UNUSED: "what is unused may be left out (--allow-unused GLOB)",
+    Fate.SHAPE: "build the model as it was trained (--model-arg sets the function's arguments)",
+    Fate.DTYPE: "build the model with the dtypes of the training",
+    Fate.MISSING: "rename missing variables that are stored under another name (--rename REGEX=REPL)",
+    Fate.UNUSED: "ignore unused variables (--allow-unused GLOB)",
 }
-_KEEP = "or keep the values that the builder gives it (--allow-missing GLOB)"
+_KEEP = "or keep the values that the builder gives them (--allow-missing GLOB)"
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
@@ -105,8 +105,8 @@ class RestoreReport:
         if self.averaged:
             counts.append(f"{self.averaged} of them moving averages")
         if self.optimizer_state:
-            counts.append(f"{len(self.optimizer_state)} of optimizer state left out")
-        counts += [f"{len(names)} of '{root}' left out" for root, names in self.other_models.items()]
+            counts.append(f"{len(self.optimizer_state)} of optimizer state not used")
+        counts += [f"{len(names)} of '{root}' not used" for root, names in self.other_models.items()]
         return ", ".join(counts) or "no variables"
 
     def refusal(self, what: str, may_miss: bool = True) -> str:
@@ -115,15 +115,15 @@ class RestoreReport:
         `may_miss`: --allow-missing applies.
         """
         if not self.of(*set(Fate) - {Fate.MISSING, Fate.UNUSED}):
-            of_one = "Take the model that was trained, and a checkpoint of that training"
-            return f"{what}, no variable is in both: {self.summary()}. {of_one}"
+            of_one = "Use the model that was trained, and a checkpoint of that training"
+            return f"{what}: no variable is in both ({self.summary()}). {of_one}"
         fates = {entry.fate for entry in self.problems}
         advice = [
             f"{text}, {_KEEP}" if fate is Fate.MISSING and may_miss else text
             for fate, text in _ADVICE.items()
             if fate in fates
         ]
-        return f"{what}: {self.summary()}. To do: {'; '.join(advice)}"
+        return f"{what}: {self.summary()}. Possible fixes: {'; '.join(advice)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all variables, their counts by fate, and the names of other stored arrays."""

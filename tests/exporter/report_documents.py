@@ -40,7 +40,7 @@ def sample(name: str, expected: str | None = None, passed: bool | None = None, *
 
 def samples() -> list[dict[str, Any]]:
     """Return samples: an image with the expected class, a text with another class, and numbers without classes."""
-    numbers = sample("row 0, made up", text="float32[1, 30]: [[0.1, 0.2, 0.3, ..., 0.4, 0.5, 0.6]]")
+    numbers = sample("row 0, made-up input", text="float32[1, 30]: [[0.1, 0.2, 0.3, ..., 0.4, 0.5, 0.6]]")
     numbers["prediction"] = {"top": [], "outputs": {"area": "float32[1, 1]: [[0.637]]"}}
     return [
         sample("IMG_20260101_of_a_very_long_holiday_in_the_mountains.jpg", "tabby", True, image=PIXEL),
@@ -73,10 +73,10 @@ def published() -> dict[str, Any]:
         "variables": [],
         "path": "models/an_image_classifier_with_quite_a_long_name/3",
         "seconds": 31.8,
-        "warnings": ["names differ from the checkpoint's: matched by position in the model"],
+        "warnings": ["names differ from the checkpoint's, so that variables were matched by position in the model"],
         "warmup_records": 3,
         "samples": samples(),
-        "preflight_advice": ["v5e:1x1, batch 32: does not fit. What fits: smaller batches: 8"],
+        "preflight_advice": ["v5e:1x1, batch 32: does not fit. These fit: smaller batches: 8"],
         "steps": [
             {"title": "Start TensorFlow", "seconds": 4.9, "detail": "", "failed": False},
             {"title": "Write the SavedModel", "seconds": 0.7, "detail": "0.8 MB", "failed": False},

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from rich.console import Console
 
 from tests.exporter.conftest import Finished
+from tpuserve_exporter.command.exporting import command
+from tpuserve_exporter.command.sections import SECTIONS
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
 from tpuserve_exporter.reporting.shown_progress import PlainProgress, TerminalProgress
@@ -34,6 +37,14 @@ def test_help_names_the_command_as_users_call_it_and_every_exit_code() -> None:
     assert "tpuserve export checkpoints/ models/digits --model examples.digits.model:build" in done.stdout
     codes = [line.split()[0] for line in done.stdout.split("Exit codes:")[1].splitlines() if line.startswith("    ")]
     assert codes == [*map(str, range(13)), "130"]
+
+
+def test_help_lists_every_option_in_one_section() -> None:
+    options = [name for names in SECTIONS.values() for name in names.split()]
+    assert sorted(options) == sorted(one.name or "" for one in command.params if isinstance(one, click.Option))
+    done = subprocess.run([COMMAND, "--help"], capture_output=True, encoding="utf-8", check=True)
+    headings = [line.removesuffix(":") for line in done.stdout.splitlines() if line.endswith(":") and line[0] != " "]
+    assert headings == [*SECTIONS, "Help"]
 
 
 def test_help_does_not_wait_for_tensorflow() -> None:
@@ -68,7 +79,7 @@ def test_a_terminated_export_cleans_up(tiny_checkpoint: Path, tmp_path: Path) ->
         run.send_signal(signal.SIGTERM)
         _, errors = run.communicate()
     assert run.returncode == 130
-    assert errors.decode().strip() == "broken off"
+    assert errors.decode().strip() == "interrupted"
     assert not base.exists()
 
 
@@ -96,14 +107,14 @@ def test_terminal_shows_steps_and_a_panel() -> None:
     progress = TerminalProgress(console, verbose=True)
     with progress.step("Publish") as step:
         step.detail = "models/digits/1: float32[?, 2], a path of [bold] parts"
-    progress.warn("the source's own warm-up requests are kept [/]")
+    progress.warn("the source's own warm-up requests: [/]")
     with pytest.raises(KeyError), progress.step("Break [/red]"):
         raise KeyError
     print_success(console, _exported(), 1.5, 2)
     shown = screen.getvalue()
     assert "✓ Publish" in shown
     assert ": models/digits/1" in shown
-    assert "! the source's own warm-up requests are kept [/]" in shown
+    assert "! the source's own warm-up requests: [/]" in shown
     assert "float32[?, 2], a path of [bold] parts" in shown
     assert "✗ Break [/red]" in shown
     assert "Published version 3" in shown

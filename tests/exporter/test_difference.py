@@ -58,7 +58,7 @@ def test_what_is_no_float_must_be_equal(expected: np.ndarray, actual: np.ndarray
 
 
 def test_other_outputs_or_shapes_are_a_difference() -> None:
-    assert "outputs ['z'] instead of ['y']" in compare({"y": np.ones(1)}, {"z": np.ones(1)}, NEAR).beyond
+    assert "the outputs are ['z'] instead of ['y']" in compare({"y": np.ones(1)}, {"z": np.ones(1)}, NEAR).beyond
     assert "shape [2] instead of [1]" in compare({"y": np.ones(1)}, {"y": np.ones(2)}, NEAR).beyond
 
 

@@ -46,8 +46,8 @@ def test_a_file_that_cannot_be_written_whole_ends_the_export_with_what_was_neede
     done = export(wide_checkpoint, base, *WIDE)
     largest_file(resource.RLIM_INFINITY)
     assert done.code == 5
-    assert f"cannot write to {base}: a file may not be that large (ulimit -f)" in done.err
-    assert "The version takes at least 2.4 MB, and " in done.err
+    assert f"cannot write to {base}: the file is larger than the limit (ulimit -f)" in done.err
+    assert "The version needs at least 2.4 MB, and " in done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "models").exists()
 
@@ -60,18 +60,18 @@ def test_a_copied_saved_model_is_no_exception(
     done = export(tmp_path / "first/1", tmp_path / "second", "--batch-sizes", "1", "--json")
     largest_file(resource.RLIM_INFINITY)
     assert (done.code, done.document["kind"]) == (5, "PublishFailed")
-    assert "a file may not be that large" in done.document["error"]
+    assert "the file is larger than the limit" in done.document["error"]
     assert not (tmp_path / "second").exists()
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(errno.ENOSPC, "no space is left there"), (errno.EDQUOT, "the quota is used up")]
+    ("number", "said"), [(errno.ENOSPC, "no space is left on the disk"), (errno.EDQUOT, "the disk quota is used up")]
 )
 def test_a_full_disk_is_told_from_what_a_library_made_of_it(tmp_path: Path, number: int, said: str) -> None:
     (tmp_path / "half").write_bytes(bytes(1_000_000))
     wrapped = SourceUnreadable("cannot copy a file")
     wrapped.__cause__ = OSError(number, "words of the system", "model.h5")
-    message = rf"cannot write to models/m: {said}.* at least 12.3 MB, and 1.0 MB of it could be"
+    message = rf"cannot write to models/m: {said}.* at least 12.3 MB, and 1.0 MB could be"
     with pytest.raises(PublishFailed, match=message), disk_errors(tmp_path, "models/m", lambda: 12_300_000):
         raise wrapped
 

@@ -55,11 +55,11 @@ def test_the_device_part_is_what_is_batched(export: Export, tensorflow: None, tm
         (
             builders.row_dependent,
             IN_GRAPH,
-            "joins rows of several calls; a row of serving_default depends on being alone",
+            "joins rows of several calls, and a row of serving_default depends on the batch size",
         ),
         (builders.fixed_batch, IN_GRAPH, "not every input and output has rows"),
-        (builders.free_width, IN_GRAPH, "all else must have one size"),
-        (builders.tiny, ("--batch-queue", "3"), "--batch-queue is for --batching in-graph, which is not given"),
+        (builders.free_width, IN_GRAPH, "all other dimensions need a fixed size"),
+        (builders.tiny, ("--batch-queue", "3"), "--batch-queue needs --batching in-graph"),
     ],
 )
 def test_what_cannot_be_batched_is_refused(

@@ -27,7 +27,7 @@ def test_digits_checkpoint_becomes_version_1_that_a_session_serves(
 
     finished = export(digits_checkpoint, tmp_path / "digits", *DIGITS)
     assert finished.code == 0, finished.err
-    assert "8 matched, 17 of optimizer state left out" in finished.out
+    assert "8 matched, 17 of optimizer state not used" in finished.out
     assert "Published version 1" in finished.out
     _, held_out = data.load()
     probabilities = serve(tmp_path / "digits/1", image=held_out.images)["probabilities"]
@@ -137,7 +137,7 @@ def test_of_two_models_that_fit_the_one_called_model_is_taken_and_the_other_name
     source = _save_models(tmp_path / "checkpoints", model=trained, teacher=other)
     finished = export(source, tmp_path / "tiny", *TINY)
     assert finished.code == 0, finished.err
-    assert "took 'model' of the checkpoint, where 'teacher' would fit as well" in finished.out
+    assert "used 'model' of the checkpoint, although 'teacher' would also fit" in finished.out
     rows = np.eye(3, dtype=np.float32)
     np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=rows), trained(rows).numpy(), atol=1e-6)
     restore = export(source, tmp_path / "tiny", *TINY, "--json").document["restore"]
@@ -207,7 +207,7 @@ def test_a_subclassed_model_takes_its_inputs_from_the_command_line(export: Expor
     assert "--input 'name:dtype[batch,...]'" in finished.err
     for some in (("x",), ("x:float32[batch,3]", "z")):
         finished = export(source, tmp_path / "sub", *model, *(part for name in some for part in ("--input", name)))
-        assert (finished.code, "give each --input" in finished.err) == (2, True)
+        assert (finished.code, "Describe each with --input" in finished.err) == (2, True)
     finished = export(source, tmp_path / "sub", *model, "--input", "x:float32[batch,3]", "--output", "y")
     assert finished.code == 0, finished.err
     rows = np.eye(3, dtype=np.float32)

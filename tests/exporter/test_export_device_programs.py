@@ -97,7 +97,7 @@ def test_64_bits_stay_64_bits(export: Export, tensorflow: None, tmp_path: Path) 
     assert (
         "'ids' (int64) and 'table/embeddings' (float64) and 'mean' (float64) and 1 more of device are" in finished.out
     )
-    assert "device programs: 2 for batches of 1, 4; `tpuserve check` tells whether a TPU takes them" in finished.out
+    assert "device programs: 2 for batches of 1, 4; `tpuserve check` shows whether they fit on a TPU" in finished.out
     ids = np.array([[1, 2, 3, 1]], np.int64)
     by_name = dict(
         zip(
@@ -187,8 +187,8 @@ def test_rows_that_depend_on_others_on_the_host_alone_are_padded_where_the_model
     rest = ("--check", tmp_path / "check.npz", "--sequence-buckets", "4")
     finished = export(tagger, tmp_path / "m", *text, *rest, *PROGRAMS)
     assert finished.code == 0, finished.err
-    assert "a row of serving_default depends on being alone: output 'attention' has shape" in finished.out
-    assert ("serving_default: its device programs take 1, 4 rows and nothing between" in finished.out) is warned
+    assert "a row of serving_default depends on the batch size: output 'attention' has shape" in finished.out
+    assert ("serving_default: its device programs take exactly 1, 4 rows" in finished.out) is warned
 
 
 def test_a_signature_that_asks_the_model_twice_has_no_program(export: Export, tensorflow: None, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_signature_that_asks_the_model_twice_has_no_program(export: Export, te
     twice = ("--signature", "twice=tests.exporter.signature_functions:averaged")
     finished = export(model, tmp_path / "m", "--signature", "once=tensor", *twice, *PROGRAMS)
     assert finished.code == 0, finished.err
-    assert "twice calls the model 2 times; around a device part, a host part calls it once" in finished.out
+    assert "twice calls the model 2 times, but the host part around a device part calls it exactly once" in finished.out
     assert read_manifest(tmp_path / "m/1")["device"]["signatures"].keys() == {"once", "serving_default"}
     assert "1 by program" not in ways(tmp_path / "m/1", "twice")
 
@@ -217,7 +217,7 @@ def test_a_tpus_products_are_emulated_on_request(tensorflow: None, tmp_path: Pat
 def test_rows_that_depend_on_others_must_be_a_programs(tensorflow: None, tmp_path: Path) -> None:
     model = builders.row_dependent()
     version = api.export(model, tmp_path / "m", device_programs=True, batch_sizes=(1, 4), progress=False)
-    assert any("programs take 1, 4 rows and nothing between" in warning for warning in version.warnings)
+    assert any("programs take exactly 1, 4 rows" in warning for warning in version.warnings)
 
 
 def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tensorflow: None, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tens
     tf.saved_model.save(module, str(tmp_path / "s"), signatures={"serving_default": numbers, "text": text})
     finished = export(tmp_path / "s", tmp_path / "m", *PROGRAMS)
     assert finished.code == 0, finished.err
-    assert "text has strings, and where in a SavedModel the host's work ends cannot be told" in finished.out
+    assert "text has strings, and a SavedModel does not show where its host part ends" in finished.out
     assert read_manifest(tmp_path / "m/1")["device"]["signatures"].keys() == {"serving_default"}
     assert "weight" in read_manifest(tmp_path / "m/1")["device"]["parts"]["serving_default"]["weights"]
     tf.saved_model.save(module, str(tmp_path / "t"), signatures={"serving_default": text})
@@ -240,12 +240,12 @@ def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tens
 @pytest.mark.parametrize(
     ("builder", "said"),
     [
-        (device_builders.suppressing, r"a device has no CombinedNonMaxSuppression \(in functional\w*/detector"),
-        (device_builders.spelling, "output 'text' hold\\(s\\) strings, and a device has none"),
+        (device_builders.suppressing, r"a TPU does not support CombinedNonMaxSuppression \(in functional\w*/detector"),
+        (device_builders.spelling, "output 'text' hold\\(s\\) strings, but a TPU has none"),
         (device_builders.counting, "changes its own variables when it is called"),
         (
             device_builders.of_any_length,
-            r"'steps' .*--sequence-buckets .* or a size, --input 'steps:float32\[batch,SIZE,3\]' \(a SavedModel's",
+            r"'steps' .*--sequence-buckets .* or set a size with --input 'steps:float32\[batch,SIZE,3\]' \(the",
         ),
     ],
     ids=["operation", "strings", "state", "free"],

@@ -49,7 +49,7 @@ def test_recommender_serves_as_tensorflows_own_lookup(export: Export, tensorflow
     source = train(tmp_path / "source", epochs=1)
     finished = export(source, tmp_path / "recommender", *EXAMPLE.export_options, "--batch-sizes", "1,4")
     assert finished.code == 0, finished.err
-    assert "at step 30; 6 matched, 2 of optimizer state left out" in finished.out
+    assert "at step 30; 6 matched, 2 of optimizer state not used" in finished.out
     for request in EXAMPLE.requests():
         served = serve(tmp_path / "recommender/1", **request)["liked"]
         np.testing.assert_allclose(served, EXAMPLE.answer(source, request)["liked"], rtol=1e-5, atol=1e-6)
@@ -60,7 +60,7 @@ def test_tables_and_keras_layers_of_one_module_are_restored(export: Export, tabl
 
     finished = export(tables, tmp_path / "m", *POOLED)
     assert finished.code == 0, finished.err
-    assert "at step 5; 3 matched, 2 of optimizer state left out" in finished.out
+    assert "at step 5; 3 matched, 2 of optimizer state not used" in finished.out
     reader = tf.train.load_checkpoint(str(tables / "ckpt-1"))
     keys = reader.get_variable_to_shape_map()
     table, kernel = (

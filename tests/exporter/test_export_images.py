@@ -46,7 +46,7 @@ def test_a_model_that_rescales_is_fed_pixels_as_they_are(export: Export, tmp_pat
     model = save(tmp_path / "m.keras", keras.layers.Rescaling(1 / 127.5, offset=-1))
     finished = export(tmp_path / "m.keras", tmp_path / "m", *FLAGS)
     assert finished.code == 0, finished.err
-    assert "photo takes pixels as 0..255: the model begins with" in finished.out
+    assert "photo takes pixels as 0..255, because the model begins with" in finished.out
     np.testing.assert_allclose(served(tmp_path / "m/1"), model(PIXELS.astype(np.float32)), atol=1e-5)
 
 
@@ -54,8 +54,8 @@ def test_a_scale_before_a_model_that_rescales_is_warned_of(export: Export, tmp_p
     save(tmp_path / "m.keras", keras.layers.Rescaling(1 / 255))
     finished = export(tmp_path / "m.keras", tmp_path / "m", *FLAGS, "--image-scale", "0..1")
     assert finished.code == 0
-    assert "warning: photo feeds pixels as 0..1, and the model itself begins with" in finished.out
-    assert "images are likely scaled twice. Use --image-scale none" in finished.out
+    assert "warning: photo feeds pixels as 0..1, but the model itself begins with" in finished.out
+    assert "images are probably scaled twice. Use --image-scale none" in finished.out
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_scale_before_a_model_that_rescales_is_warned_of(export: Export, tmp_p
         ((), "the model does not show which pixel values it was trained with. Add --image-scale with one of none (0"),
         (
             (keras.layers.Rescaling(2.0, offset=-1),),
-            "which suggests 0..1, but does not prove which pixel",
+            "which suggests 0..1 but does not prove which pixel",
         ),
     ],
     ids=["nothing", "units"],
@@ -98,13 +98,20 @@ def test_each_scale_is_that_of_keras_applications(export: Export, tmp_path: Path
 def test_a_scale_of_colours_is_refused_for_grey_models(export: Export, tmp_path: Path, mode: str) -> None:
     save(tmp_path / "m.keras", shape=(6, 8, 1))
     finished = export(tmp_path / "m.keras", tmp_path / "m", *FLAGS, "--image-scale", mode)
-    assert (finished.code, f"the mean of scale={mode} is of 3 channels, the model takes 1" in finished.err) == (2, True)
+    assert (finished.code, f"the mean of scale={mode} has 3 channels, but the model takes 1" in finished.err) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("dtype", "flags", "said"),
     [
-        ("int8", (), "pixels as 0..255 do not fit the input's int8 (-128..127): give others, such as scale=1,mean=128"),
+        (
+            "int8",
+            (),
+            "pixels as 0..255 do not fit the input's int8 (-128..127). Set other values, such as scale=1,mean=128",
+        ),
         ("uint8", ("--image-scale", "0..1"), "pixels as 0..1 do not fit the input's uint8 (0..255)"),
         ("uint8", ("--image-scale", "caffe"), "pixels as -124..151 do not fit the input's uint8 (0..255)"),
     ],
@@ -130,5 +137,5 @@ class Answers:
 def test_files_that_answer_otherwise_than_their_pixels_fail() -> None:
     raw = RawAnswer({}, {"same": np.ones((2, 1), np.float32)})
     check_raw_images(Signature("photo", {}, {}), raw, Answers(1.0), Tolerance(1e-5, 1e-4))
-    with pytest.raises(ParityFailed, match="PNG files against their pixels given to the source: output 'same' is off"):
+    with pytest.raises(ParityFailed, match="answers to PNG files and to their pixels differ: output 'same' differs"):
         check_raw_images(Signature("photo", {}, {}), raw, Answers(1 / 255), Tolerance(1e-5, 1e-4))

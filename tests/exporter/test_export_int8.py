@@ -27,7 +27,7 @@ def test_a_checkpoint_is_quantised_after_it_is_restored(
     assert (parity["atol"], parity["rtol"]) == (5e-2, 5e-2)
     assert parity["max_abs_difference"] > 1e-4, "compared with the model as it was trained"
     assert "MB of weights became" in finished.out
-    assert "the same class first in 90% of rows" in finished.out
+    assert "the same first class in 90% of rows" in finished.out
 
 
 def test_int8_weights_stay_so_when_they_are_frozen(export: Export, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_other_kinds_of_sources_are_refused(export: Export, tmp_path: Path) -> N
     assert export(tmp_path / "tiny.keras", tmp_path / "m", "--batch-sizes", "1").code == 0
     finished = export(tmp_path / "m/1", tmp_path / "n", "--int8")
     assert finished.code == 2
-    assert "how Keras quantises its own models, and 1 is a SavedModel" in finished.err
+    assert "quantizes only Keras models, but 1 is a SavedModel" in finished.err
     lite = export(tmp_path / "tiny.keras", tmp_path / "n", "--int8", "--also", "tflite")
     assert lite.code == 2
     assert "--int8 or --also tflite" in lite.err
@@ -71,6 +71,6 @@ def test_another_class_in_too_many_rows_is_no_parity(export: Export, tmp_path: P
     model.save(tmp_path / "m.keras")
     finished = export(tmp_path / "m.keras", tmp_path / "m", "--int8", "--batch-sizes", "8")
     assert finished.code == 3
-    assert "puts the source's class first in too few rows (scores: " in finished.err
+    assert "agrees with the source's first class in too few rows (scores: " in finished.err
     assert "--check" in finished.err
     assert export(tmp_path / "m.keras", tmp_path / "m", "--int8", "--batch-sizes", "8", "--atol", "0.5").code == 0

@@ -100,7 +100,7 @@ def test_averages_that_the_optimizer_kept_are_taken(
 ) -> None:
     finished = export(files / name, tmp_path / "tiny", *SIZES, *options)
     assert finished.code == 0, finished.err
-    assert ("took the moving averages of 4 of 4 variables" in finished.out) is (expected == "averaged")
+    assert ("used the moving averages of 4 of 4 variables" in finished.out) is (expected == "averaged")
     np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), np.load(files / f"{expected}.npy"), atol=1e-6)
 
 
@@ -122,14 +122,14 @@ def test_names_that_keras_wrote_in_parts_are_read(
 
 
 def test_that_a_file_does_not_tell_of_averages_is_said(export: Export, files: Path, tmp_path: Path) -> None:
-    said = "took the weights as trained: tiny.weights.h5 does not say whether its optimizer kept averages"
+    said = "used the weights as trained: tiny.weights.h5 does not show whether its optimizer kept averages"
     for weights in ("auto", "raw"):
         options = (*model_option("tiny"), *SIZES, "--weights", weights, "--dry-run")
         finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *options)
         assert (finished.code, said in finished.out) == (0, weights == "auto"), finished.err
     finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *model_option("tiny"), "--weights", "ema")
     assert finished.code == 2
-    assert "--weights ema: tiny.weights.h5 does not say what its optimizer kept" in finished.err
+    assert "--weights ema: tiny.weights.h5 does not show what its optimizer kept" in finished.err
 
 
 def test_paths_in_a_file_are_renamed(export: Export, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_model_that_keras_cannot_build_is_to_be_built_by_a_function(export: Ex
     finished = export(tmp_path / "new.h5", tmp_path / "new", *SIZES)
     assert finished.code == 6
     assert "cannot read new.h5: " in finished.err
-    assert "; name a function that builds the model, --model pkg.module:function" in finished.err.replace("\n", " ")
+    assert ". Name a function that builds the model, --model pkg.module:function" in finished.err.replace("\n", " ")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -56,7 +56,7 @@ def test_a_layer_that_computes_with_jax_itself_is_told_of(export: Export, tmp_pa
     builders.tiny().save_weights(tmp_path / "sine.weights.h5")
     finished = export(tmp_path / "sine.weights.h5", tmp_path / "base", "--model", "tests.exporter.flax_builders:sine")
     assert finished.code == 7
-    assert "makes a layer that computes with JAX itself, and Keras runs on TensorFlow here" in finished.err
+    assert "makes a layer that computes with JAX itself, but Keras runs on TensorFlow here" in finished.err
     assert "keras.ops" in finished.err
 
 

@@ -38,7 +38,7 @@ def test_a_module_without_input_signature_is_told_its_inputs(export: Export, ten
     source = save(tmp_path / "run", model=trained)
     finished = export(source, tmp_path / "lazy", *model_option("lazy_module"))
     assert finished.code == 2
-    assert "give each --input 'name:dtype[batch,...]'" in finished.err
+    assert "Describe each with --input 'name:dtype[batch,...]'" in finished.err
     told = ("--input", "x:float32[batch,3]", "--output", "y")
     finished = export(source, tmp_path / "lazy", *model_option("lazy_module"), *told)
     assert finished.code == 0, finished.err
@@ -58,11 +58,11 @@ def test_a_module_that_does_not_fit_gets_the_whole_table(export: Export, tensorf
 def test_what_a_module_cannot_have_is_refused(export: Export, tensorflow: None, tmp_path: Path) -> None:
     source = save(tmp_path / "run", model=builders.module())
     finished = export(source, tmp_path / "linear", *model_option("module"), "--compute-dtype", "bfloat16")
-    assert (finished.code, "--compute-dtype and --int8 are for Keras 3 models" in finished.err) == (2, True)
+    assert (finished.code, "--compute-dtype and --int8 apply only to Keras 3 models" in finished.err) == (2, True)
     finished = export(source, tmp_path / "linear", *model_option("silent_module"))
-    assert (finished.code, "without __call__: nothing to serve" in finished.err) == (7, True)
+    assert (finished.code, "without __call__, so that there is nothing to serve" in finished.err) == (7, True)
     finished = export(source, tmp_path / "linear", *model_option("no_model"))
-    assert (finished.code, "a Keras model or a tf.Module is needed" in finished.err) == (7, True)
+    assert (finished.code, "instead of a Keras model or a tf.Module" in finished.err) == (7, True)
 
 
 def test_a_keras_2_model_is_served_as_it_is(export: Export, tensorflow: None, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_latest_step_becomes_a_version(
 ) -> None:
     finished = export(scorer_steps, tmp_path / "scorer", "--model", f"{MODELS}:scorer", *FEATURES)
     assert finished.code == 0, finished.err
-    assert "8 matched, 13 of optimizer state left out" in finished.out
+    assert "8 matched, 13 of optimizer state not used" in finished.out
     manifest = read_manifest(tmp_path / "scorer/1")
     assert manifest["source"]["kind"] == "orbax"
     assert (manifest["source"]["name"], manifest["source"]["step"]) == ("steps/10", 10)
@@ -130,7 +130,7 @@ def test_a_program_for_each_batch_size_where_rows_cannot_be_free(
     finished = export(source, tmp_path / "base", "--model", f"{MODELS}:row_picky", *inputs)
     assert finished.code == 0, finished.err
     assert "JAX cannot leave the number of rows free (InconclusiveDimensionOperation" in finished.out
-    assert "a program for each of the batch sizes 1, 4, and a request can have 4 rows at most" in finished.out
+    assert "a program for each of the batch sizes 1, 4, and a request can have at most 4 rows" in finished.out
     x = np.random.default_rng(1).random((3, 3)).astype(np.float32)
     np.testing.assert_allclose(call(tmp_path / "base/1", x=x)["outputs"], x @ kernel, rtol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 4 rows fit into one batch"):
@@ -203,7 +203,7 @@ def test_every_mismatch_is_listed_and_nothing_published(
         (
             ("--model", f"{MODELS}:applied", *FEATURES, "--input", "b:int32[batch]", "--input", "c:int32[batch]"),
             2,
-            "the model is called with x, scale; --input gives it features, b, c",
+            "the model takes x, scale, but --input names features, b, c",
         ),
     ],
 )

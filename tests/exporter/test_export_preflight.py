@@ -46,13 +46,13 @@ def test_a_version_carries_what_its_programs_take_on_a_tpu(
     assert (together["topology"], together["mesh"], together["verdict"]) == ("v5e:2x2", {"data": 2, "model": 2}, "fits")
     assert together["side_by_side"] > 100
     assert done.document["suggested_batch_sizes"]
-    assert "v5e:2x2, --mesh data=2,model=2: 15.75 GiB a device" in page.read_text()
-    assert "All together: fits, " in page.read_text()
+    assert "v5e:2x2, --mesh data=2,model=2: 15.75 GiB per device" in page.read_text()
+    assert "All programs together: fits, " in page.read_text()
     told = CliRunner().invoke(inspecting.command, [str(tmp_path / "m/1")], standalone_mode=False).stdout
     assert re.search(rf"device programs +2 for batches of 1, 4; lowered with jax {re.escape(jax.__version__)}", told)
-    assert re.search(r"on v5e:2x2 +all together: fits, over --mesh data=2,model=2", told)
+    assert re.search(r"on v5e:2x2 +all programs together: fits, over --mesh data=2,model=2", told)
     again = export(digits_checkpoint, tmp_path / "m", *DIGITS, "--device-programs", "--shard", rule)
-    assert "Version 1 already holds exactly this" in again.out  # compile times do not distinguish versions
+    assert "Not published again: version 1 is identical" in again.out  # compile times do not distinguish versions
 
 
 def test_a_model_that_fits_nowhere_is_not_published_where_that_was_asked(
@@ -63,7 +63,7 @@ def test_a_model_that_fits_nowhere_is_not_published_where_that_was_asked(
     done = export(*arguments, "--json")
     assert (done.code, done.document["kind"]) == (4, "CannotLower")
     assert (
-        "1 of 1 programs do not pass for the TPUs asked for. v5e:1x1, batch 2: does not fit: needs "
+        "1 of 1 programs do not compile or do not fit on the TPUs of --tpu. v5e:1x1, batch 2: does not fit: needs "
         in done.document["error"]
     )
     assert done.document["preflight"][0]["verdict"] == "does not fit"
@@ -74,14 +74,14 @@ def test_a_model_that_fits_nowhere_is_not_published_where_that_was_asked(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--mesh", "model=4"), "--mesh is for --tpu, which is not given"),
-        (("--tpu-strict",), "--tpu-strict is for --tpu, which is not given"),
-        (("--shard", "kernel=model,-"), "--shard is for device programs: give --device-programs, or --tpu"),
-        (("--tpu", "v5e:1x1", "--mesh", "model=4"), "--mesh model=4 takes 4 devices, and v5e:1x1 has 1"),
-        (("--tpu", "v5litepod-3"), "'v5litepod-3' is no TPU that is known here"),
-        (("--device-programs", "--shard", "nothing=model"), "--shard 'nothing=model' finds no weight: there are conv1"),
+        (("--mesh", "model=4"), "--mesh needs --tpu"),
+        (("--tpu-strict",), "--tpu-strict needs --tpu"),
+        (("--shard", "kernel=model,-"), "--shard needs device programs. Add --device-programs or --tpu"),
+        (("--tpu", "v5e:1x1", "--mesh", "model=4"), "--mesh model=4 needs 4 devices, but v5e:1x1 has 1"),
+        (("--tpu", "v5litepod-3"), "'v5litepod-3' is not a known TPU"),
+        (("--device-programs", "--shard", "nothing=model"), "'nothing=model' matches no weight. The weights are conv1"),
         (("--tpu", "v5e:2x2", "--mesh", "model=3", "--shard", "hidden/kernel=-,model"),
-         "hidden/kernel of shape [1024, 64] cannot be cut along model=3: 64 is no multiple of that"),
+         "cannot split hidden/kernel of shape [1024, 64] along model=3: 64 is not a multiple of 3"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_go_together(

@@ -75,14 +75,14 @@ def test_a_saved_model_of_tensorflow_says_what_is_ragged_and_says_it_again(tmp_p
     check_bags(copied)
     check_bags(publish(copied, tmp_path / "again"))
     check_bags(publish(source, tmp_path / "frozen", freeze=True))
-    with pytest.raises(CannotLower, match="serving_default: 'ids' is ragged, and a device program has one shape"):
+    with pytest.raises(CannotLower, match="serving_default: 'ids' is ragged, but a device program has fixed shapes"):
         publish(source, tmp_path / "programs", device_programs=True)
 
 
 def test_no_rows_at_all_prove_nothing_and_an_empty_row_is_an_example(tmp_path: Path) -> None:
     source = save_bags(tmp_path / "source")
     nothing = {"ids": np.zeros(0, np.int32), "ids_1": np.zeros(1, np.int64), "scale": np.zeros(0, np.float32)}
-    with pytest.raises(SamplesUnfit, match="input 'ids' has no rows: 'ids_1' needs at least two row splits"):
+    with pytest.raises(SamplesUnfit, match="input 'ids' has no rows, because 'ids_1' needs at least two row splits"):
         publish(source, tmp_path / "base", check=nothing)
     np.savez(tmp_path / "sums.npz", sum=np.zeros((1, 2), np.float32))
     example = ('json:{"ids": [], "ids_1": [0, 0], "scale": [1]}', str(tmp_path / "sums.npz"))
@@ -111,11 +111,11 @@ def test_a_ragged_input_of_keras_is_no_dense_one(tmp_path: Path) -> None:
     assert pair_of(version, "inputs", "ids") == ["ids_1"]
     outputs = call(version, ids=np.array([4, 5], np.int32), ids_1=np.array([0, 0, 2], np.int64))
     np.testing.assert_array_equal(outputs["bag"], [[0, 0], TABLE[4] + TABLE[5]])
-    with pytest.raises(CannotLower, match="the model: 'ids' is ragged, and a device program has one shape"):
+    with pytest.raises(CannotLower, match="the model: 'ids' is ragged, but a device program has fixed shapes"):
         publish(model, tmp_path / "programs", device_programs=True)
     with pytest.raises(OptionConflict, match="the model's input ids is ragged"):
         publish(model, tmp_path / "examples", signature="serving_default=tf_example")
-    with pytest.raises(OptionConflict, match="--batching in-graph joins rows, and row splits cannot be joined"):
+    with pytest.raises(OptionConflict, match="--batching in-graph joins rows, but row splits cannot be joined"):
         publish(model, tmp_path / "batched", batching="in-graph")
 
 

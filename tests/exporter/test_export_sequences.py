@@ -49,18 +49,18 @@ def test_a_model_that_padding_changes_is_not_published(export: Export, tmp_path:
     )
     finished = export(mean, tmp_path / "m", "--sequence-buckets", "16")
     assert finished.code == 3
-    assert "rows padded to 16: output 'y' is off by up to" in finished.err
+    assert "rows padded to 16: output 'y' differs by up to" in finished.err
     assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--pad-value", "ids=1"), "--pad-value is for --sequence-buckets, which are not given"),
+        (("--pad-value", "ids=1"), "--pad-value needs --sequence-buckets"),
         (("--sequence-buckets", "8", "--pad-value", "ids"), "is not of the form NAME=VALUE"),
         (("--sequence-buckets", "8", "--pad-value", "ids=[1]"), "the value is neither a number nor text"),
         (("--sequence-buckets", "8", "--pad-value", "ids=NaN"), "the value is neither a number nor text"),
-        (("--sequence-buckets", "8", "--pad-value", "id=1"), "inputs with a free dimension are ids, mask"),
+        (("--sequence-buckets", "8", "--pad-value", "id=1"), "These inputs have one: ids, mask"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -74,7 +74,7 @@ def test_options_that_do_not_go_together_are_refused(
 def test_a_model_without_sequences_is_refused(export: Export, tmp_path: Path) -> None:
     finished = export(save_mlp(tmp_path / "saved"), tmp_path / "m", "--sequence-buckets", "16")
     assert finished.code == 2
-    assert "--sequence-buckets: no signature has an input with a free dimension" in finished.err
+    assert "--sequence-buckets applies to no signature: no input has a free dimension" in finished.err
 
 
 @pytest.mark.parametrize("flag", ["--check", "--warmup"])
@@ -85,4 +85,6 @@ def test_inputs_longer_than_the_last_bucket_are_refused(
     np.savez(tmp_path / "long.npz", ids=ones, mask=ones)
     finished = export(tagger, tmp_path / "m", "--sequence-buckets", "4,8", flag, tmp_path / "long.npz")
     assert finished.code == 9
-    assert f"{flag}: input 'ids' of serving_default is 9 long, the last of --sequence-buckets is 8" in finished.err
+    assert (
+        f"{flag}: input 'ids' of serving_default is 9 long, but the largest of --sequence-buckets is 8" in finished.err
+    )

@@ -163,19 +163,27 @@ def test_an_own_function_stands_before_the_device_part(export: Export, tiny: Pat
         (
             ("a=regress",),
             2,
-            "--signature a=regress takes floats of [batch] or [batch, 1]; the model's outputs are scores",
+            "--signature a=regress needs floats of [batch] or [batch, 1], but the model's outputs are scores",
         ),
-        (("a=classify,scores=logits",), 2, "the model has no output 'logits'; it has scores: float32(None, 2)"),
-        (("a=image_bytes",), 2, "--signature a=image_bytes: an image is numbers of [batch, height, width, 1, 3 or 4]"),
+        (
+            ("a=classify,scores=logits",),
+            2,
+            "the model has no output 'logits'. Its outputs are scores: float32(None, 2)",
+        ),
+        (
+            ("a=image_bytes",),
+            2,
+            "a=image_bytes: no input of the model fits an image. Images need numbers of shape [batch, ",
+        ),
         (("a=tests.exporter.signature_functions:none",), 7, "has no function 'none'"),
         (("a=tests.exporter.signature_functions:fails",), 7, "fails failed: RuntimeError: no vocabulary here"),
         (("a=tests.exporter.signature_functions:fails,x=1",), 7, "fails failed: TypeError: fails() got an unexpected"),
         (("a=tests.exporter.signature_functions:fails_when_traced",), 7, "fails_when_traced"),
-        (("a=tests.exporter.signature_functions:lists",), 7, "returned list; it returns a dictionary of tensors"),
+        (("a=tests.exporter.signature_functions:lists",), 7, "returned list instead of a dictionary of tensors"),
         (
             ("a=tests.exporter.signature_functions:nothing",),
             7,
-            "returned NoneType; it returns a function, a dictionary",
+            "returned NoneType; expected a function, a dictionary",
         ),
     ],
 )
@@ -190,13 +198,13 @@ def test_signatures_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("size=8x8", "size=8x8, the model's input 'image' is 6x8"),
-        ("scale=1,mean=0.1:0.2", "mean=0.1:0.2 gives 2 numbers; it takes one number, or 3 with colons between"),
+        ("size=8x8", "size=8x8 differs from the model's input 'image', which is 6x8"),
+        ("scale=1,mean=0.1:0.2", "mean=0.1:0.2 has 2 numbers, but takes one number, or 3 separated by colons"),
         (
             "size=6x8",
             "the model does not show which pixel values it was trained with. Add --image-scale with one of none",
         ),
-        ("input=picture", "the model has no input 'picture'; it takes image: float32[?, 6, 8, 3]"),
+        ("input=picture", "the model has no input 'picture'. Its inputs are image: float32[?, 6, 8, 3]"),
     ],
 )
 def test_image_options_that_do_not_fit_are_refused(
@@ -209,28 +217,52 @@ def test_image_options_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("a=tensors",), "the kinds are tensor, image_bytes, tf_example, classify, regress and pkg.module:function"),
+        (
+            ("a=tensors",),
+            "the kind is unknown. Kinds are tensor, image_bytes, tf_example, classify, regress and pkg.module:function",
+        ),
         (("a",), "--signature 'a' is not of the form NAME=KIND[,OPTION=VALUE...]"),
-        (("a=tensor", "a=tf_example"), "--signature a=… is given 2 times: each name once"),
-        (("a=tensor,scale=1",), "--signature a=tensor: there is no option 'scale'; tensor has none"),
-        (("a=classify,value=x",), "--signature a=classify: there is no option 'value'; classify has scores"),
-        (("a=image_bytes,sizes=8x8",), "there is no option 'sizes'; image_bytes has input, size, crop, resize, scale"),
-        (("a=image_bytes,size=big",), "--signature a=image_bytes: size=big is not HEIGHTxWIDTH, such as size=224x224"),
-        (("a=image_bytes,std=0.2:0",), "std is divided by, and cannot be 0"),
-        (("a=image_bytes,crop=0",), "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
-        (("a=image_bytes,crop=224",), "crop is the part of the image to take, above 0 and at most 1, as crop=0.875"),
-        (("a=image_bytes,scale=1/x",), "scale=1/x is no number"),
-        (("a=image_bytes,scale=1/0",), "scale=1/0 is no number"),
-        (("a=image_bytes,mean=nan",), "mean=nan is no number"),
-        (("a=image_bytes,mean=0.5",), "mean= needs scale=, which is applied first: scale=1/255 where the mean is of"),
-        (("a=image_bytes,scale=torch,std=2",), "scale=torch sets the mean, the deviation and the order too: omit std="),
-        (("a=image_bytes,scale=imagenet",), "scale=imagenet is no number, and none of none, 0..1, -1..1, torch, caffe"),
+        (("a=tensor", "a=tf_example"), "--signature a=… occurs 2 times. Use each name once"),
+        (("a=tensor,scale=1",), "--signature a=tensor: there is no option 'scale'. Options of tensor: none"),
+        (("a=classify,value=x",), "--signature a=classify: there is no option 'value'. Options of classify: scores"),
+        (
+            ("a=image_bytes,sizes=8x8",),
+            "there is no option 'sizes'. Options of image_bytes: input, size, crop, resize, scale",
+        ),
+        (
+            ("a=image_bytes,size=big",),
+            "--signature a=image_bytes: size=big is not of the form HEIGHTxWIDTH, such as size=224x224",
+        ),
+        (("a=image_bytes,std=0.2:0",), "std is a divisor and cannot be 0"),
+        (
+            ("a=image_bytes,crop=0",),
+            "crop is the fraction of the image to keep, above 0 and at most 1, such as crop=0.875",
+        ),
+        (
+            ("a=image_bytes,crop=224",),
+            "crop is the fraction of the image to keep, above 0 and at most 1, such as crop=0.875",
+        ),
+        (("a=image_bytes,scale=1/x",), "scale=1/x is not a number"),
+        (("a=image_bytes,scale=1/0",), "scale=1/0 is not a number"),
+        (("a=image_bytes,mean=nan",), "mean=nan is not a number"),
+        (
+            ("a=image_bytes,mean=0.5",),
+            "mean= needs scale=, which is applied first. Use scale=1/255 if the mean is within",
+        ),
+        (
+            ("a=image_bytes,scale=torch,std=2",),
+            "scale=torch also sets the mean, the standard deviation and the channel order. Omit std=",
+        ),
+        (
+            ("a=image_bytes,scale=imagenet",),
+            "scale=imagenet is not a number nor one of none, 0..1, -1..1, torch, caffe",
+        ),
         (("a=image_bytes,scale=1,order=gbr",), "order=gbr is neither rgb nor bgr"),
-        (("a=image_bytes,size=" + "9" * 5000 + "x1",), "is not HEIGHTxWIDTH"),
-        (("a=image_bytes,scale=0",), "scale=0 makes all images equal; scale=1 leaves the pixels unchanged"),
-        (("a=tensor", "--image-scale", "0..1"), "--image-scale is for signatures of image files without scale=: add"),
-        (("a=image_bytes,scale=1:2",), "scale=1:2 gives 2 numbers; it takes one number"),
-        (("a=image_bytes,resize=best",), "resize=best is none of bilinear, nearest"),
+        (("a=image_bytes,size=" + "9" * 5000 + "x1",), "is not of the form HEIGHTxWIDTH"),
+        (("a=image_bytes,scale=0",), "scale=0 makes all images equal. Use scale=1 to leave the pixels unchanged"),
+        (("a=tensor", "--image-scale", "0..1"), "--image-scale needs an image signature without scale=. Add"),
+        (("a=image_bytes,scale=1:2",), "scale=1:2 has 2 numbers, but takes one"),
+        (("a=image_bytes,resize=best",), "resize=best is not one of bilinear, nearest"),
     ],
 )
 def test_what_the_text_alone_tells_is_refused_before_the_source_is_read(
@@ -245,9 +277,9 @@ def test_what_the_text_alone_tells_is_refused_before_the_source_is_read(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("cat\ndog\n", "output 'probabilities' has 3 classes, --labels 2"),
+        ("cat\ndog\n", "output 'probabilities' has 3 classes, but --labels has 2"),
         ("cat\n\nowl\n", "line 2 of labels.txt is empty"),
-        ("cat\ndog\ncat\n", "'cat' is in labels.txt 2 times"),
+        ("cat\ndog\ncat\n", "'cat' occurs 2 times in labels.txt"),
         ("", "labels.txt is empty"),
     ],
 )
@@ -263,7 +295,7 @@ def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Exp
     """Check that `embedding`, floats of [batch, 4], is not mistaken for scores."""
     builders.named_parts().save(tmp_path / "parts.keras")
     finished = export(tmp_path / "parts.keras", tmp_path / "m", "--signature", "c=classify")
-    assert (finished.code, "which output is it, embedding? Say so: scores=NAME" in finished.err) == (2, True)
+    assert (finished.code, "several outputs fit: embedding. Choose one with scores=NAME" in finished.err) == (2, True)
 
 
 def test_signatures_are_put_before_that_of_a_saved_model(export: Export, pictures: Path, tmp_path: Path) -> None:
@@ -287,7 +319,7 @@ def test_signatures_are_put_before_that_of_a_saved_model(export: Export, picture
 
 def test_signature_name_and_signature_do_not_go_together(export: Export, tiny: Path, tmp_path: Path) -> None:
     finished = export(tiny, tmp_path / "m", "--signature", "a=tensor", "--signature-name", "b")
-    assert (finished.code, "leave --signature-name out" in finished.err) == (2, True)
+    assert (finished.code, "Omit --signature-name" in finished.err) == (2, True)
 
 
 def load_model(path: Path) -> Any:  # noqa: ANN401 - a Keras model

@@ -37,7 +37,7 @@ def test_checkpoint_by_name_becomes_version_1_with_the_trained_weights(
 ) -> None:
     finished = export(checkpoint.parent, tmp_path / "mlp", *MLP)
     assert finished.code == 0, finished.err
-    assert "tf1-ckpt model.ckpt-20 at step 20; 4 matched, 10 of optimizer state left out" in finished.out
+    assert "tf1-ckpt model.ckpt-20 at step 20; 4 matched, 10 of optimizer state not used" in finished.out
     features, labels = _data()
     served = serve(tmp_path / "mlp/1", features=features)
     assert (served["probabilities"].argmax(axis=1) == labels).all()
@@ -62,7 +62,7 @@ def test_moving_averages_are_served_unless_the_raw_weights_are_asked_for(
     assert np.abs(shadow - raw).max() > 0.01
     auto = export(averaged, tmp_path / "auto", *MLP)
     assert auto.code == 0, auto.err
-    assert "took the moving averages of 4 of 4 variables (--weights raw takes the others)" in auto.out
+    assert "used the moving averages of 4 of 4 variables (--weights raw uses the others)" in auto.out
     weights = read_manifest(tmp_path / "auto/1")["source"]["weights"]
     assert weights == {"taken": "average", "averaged_variables": 4, "averages_from": "NAME/ExponentialMovingAverage"}
     np.testing.assert_allclose(serve(tmp_path / "auto/1", features=features)["logits"], shadow, rtol=1e-4, atol=1e-5)
@@ -138,7 +138,7 @@ def test_a_checkpoint_in_the_format_of_before_1_0_is_found_and_read(
     ("arguments", "code", "message"),
     [
         ((*MLP, "--compute-dtype", "bfloat16"), 2, "--compute-dtype does not apply"),
-        ((*MLP, "--output", "a"), 2, "--output is given 1 time(s), the model has 2 output(s)"),
+        ((*MLP, "--output", "a"), 2, "there are 1 --output options, but the model has 2 output(s)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_says_why(

@@ -67,7 +67,7 @@ def test_a_server_that_prefers_it_serves_it_under_the_same_names(export: Export,
 
 def test_a_model_without_a_signature_of_tensors_is_refused(export: Export, tiny: Path, tmp_path: Path) -> None:
     finished = export(tiny, tmp_path / "m", "--signature", "examples=tf_example", *ALSO)
-    assert (finished.code, "ask for one, --signature NAME=tensor" in finished.err) == (2, True)
+    assert (finished.code, "Add --signature NAME=tensor" in finished.err) == (2, True)
 
 
 def test_a_saved_model_is_converted_too(export: Export, tiny: Path, tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def test_a_saved_model_is_converted_too(export: Export, tiny: Path, tmp_path: Pa
     [
         (
             ("inverting",),
-            "TensorFlow Lite lacks MatrixInverse (functional_1/scores_1/MatrixInverse), or takes it in no such form",
+            "TensorFlow Lite does not support MatrixInverse (functional_1/scores_1/MatrixInverse), or not in this form",
         ),
         (
             ("tiny", "--model-arg", "dtype=mixed_bfloat16"),
-            "hidden_1/Relu): export in float32 (--compute-dtype float32)",
+            "hidden_1/Relu). Use --compute-dtype float32",
         ),
     ],
     ids=["operation", "bfloat16"],

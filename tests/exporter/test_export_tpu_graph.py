@@ -47,9 +47,9 @@ def test_training_graph_of_tpu_estimator_serves_as_its_inference_graph_does(
     }
     finished = export(estimator, tmp_path / "digits", *INFEED)
     assert finished.code == 0, finished.err
-    assert "7 matched, 12 of optimizer state left out" in finished.out
-    assert "took dropout out, which is of training alone: cnn/dropout/SelectV2" in finished.out
-    assert "it uses its moving statistics now: cnn/FusedBatchNormV3" in finished.out
+    assert "7 matched, 12 of optimizer state not used" in finished.out
+    assert "removed dropout, which applies only in training: cnn/dropout/SelectV2" in finished.out
+    assert "now uses its moving statistics: cnn/FusedBatchNormV3" in finished.out
     for request in EXAMPLE.requests():
         expected = EXAMPLE.answer(estimator, request)["probabilities"]
         served = serve(tmp_path / "digits/1", **request)["probabilities"]
@@ -73,7 +73,7 @@ def test_a_training_step_that_is_a_function_is_found_in_its_loop(
     assert "probabilities" not in {node.name for node in graph.node}
     finished = export(meta, tmp_path / "digits", *INFEED)
     assert finished.code == 0, finished.err
-    assert "took dropout out" in finished.out
+    assert "removed dropout" in finished.out
     request = EXAMPLE.requests()[1]
     served = serve(tmp_path / "digits/1", **request)["probabilities"]
     np.testing.assert_allclose(served, EXAMPLE.answer(meta, request)["probabilities"], rtol=1e-4, atol=1e-5)
@@ -108,7 +108,7 @@ def test_a_loop_of_the_models_own_stays(export: Export, tensorflow: None, tmp_pa
 def test_a_sum_over_replicas_is_warned_of(export: Export, tensorflow: None, tmp_path: Path) -> None:
     finished = export(_save(tmp_path / "source", "averaging"), tmp_path / "m", *SCORES)
     assert finished.code == 0, finished.err
-    assert "sums over replicas are taken over one: CrossReplicaSum" in finished.out
+    assert "sums over replicas become sums over one replica: CrossReplicaSum" in finished.out
 
 
 def test_a_graph_for_one_size_of_batch_is_served_so_if_that_is_said(
@@ -117,7 +117,7 @@ def test_a_graph_for_one_size_of_batch_is_served_so_if_that_is_said(
     meta = _save(tmp_path / "source", "one_batch_only")
     refused = export(meta, tmp_path / "m", *SCORES)
     assert refused.code == 2
-    assert "the graph is built for batches of 4 alone" in refused.err
+    assert "the graph works only for batches of 4" in refused.err
     assert "--input 'x:float32[4, 3]'" in " ".join(refused.err.split())
     finished = export(meta, tmp_path / "m", *SCORES, "--input", "x:float32[4, 3]")
     assert finished.code == 0, finished.err
@@ -143,12 +143,12 @@ def test_what_the_checkpoint_lacks_and_has_otherwise_is_listed(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((*INFEED, "--output-tensor", "InfeedQueue/dequeue"), 2, "is given as --input-tensor and as --output-tensor"),
-        ((*INFEED, "--input-tensor", "InfeedQueue/dequeue:1=label"), 2, "no output depends on label; leave it out"),
-        ((*INFEED, "--output-tensor", "cnn/BiasAdd=probabilities"), 2, "several outputs are called 'probabilities'"),
-        ((*INFEED, "--output", "a"), 2, "named by --output-tensor TENSOR=NAME: --output does not apply"),
-        ((*INFEED, "--input", "image:int32[batch,8,8,1]"), 2, "--input says image: int32[?, 8, 8, 1], the graph has"),
-        ((*INFEED, "--input", "x:float32[batch]"), 2, "--input x: no --input-tensor is called so"),
+        ((*INFEED, "--output-tensor", "InfeedQueue/dequeue"), 2, "is both an --input-tensor and an --output-tensor"),
+        ((*INFEED, "--input-tensor", "InfeedQueue/dequeue:1=label"), 2, "no output depends on label. Omit it"),
+        ((*INFEED, "--output-tensor", "cnn/BiasAdd=probabilities"), 2, "several outputs have the name 'probabilities'"),
+        ((*INFEED, "--output", "a"), 2, "--output does not apply to a .meta graph"),
+        ((*INFEED, "--input", "image:int32[batch,8,8,1]"), 2, "describes image: int32[?, 8, 8, 1], but the graph has"),
+        ((*INFEED, "--input", "x:float32[batch]"), 2, "--input x names no --input-tensor"),
         ((*INFEED, "--output-tensor", "=a"), 2, "'=a' is neither TENSOR nor TENSOR=NAME"),
         ((*INFEED, "--allow-missing", "*", "--rename", "^cnn=net", "--allow-unused", "*"), 2, "--allow-missing: a .me"),
     ],
@@ -176,7 +176,9 @@ def test_an_operation_of_a_library_that_is_not_there_is_named(export: Export, es
     make_custom("cnn/Relu")
     finished = export(folder, tmp_path / "m", *INFEED)
     assert finished.code == 6
-    assert "operations that this TensorFlow does not have: CustomGelu (node cnn/Relu)" in " ".join(finished.err.split())
+    assert "this TensorFlow does not have operations that the graph needs: CustomGelu (node cnn/Relu)" in " ".join(
+        finished.err.split()
+    )
     make_custom("sparse_softmax_cross_entropy_loss/Mul")
     assert export(folder, tmp_path / "m", *INFEED).code == 0
 

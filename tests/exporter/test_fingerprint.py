@@ -65,7 +65,7 @@ def test_the_same_export_again_publishes_nothing_and_says_so(
     assert export(tiny_checkpoint, base, *TINY).code == 0
     again = export(tiny_checkpoint, base, *TINY)
     assert again.code == 0
-    assert "Version 1 already holds exactly this: not published again (--again does)" in again.out
+    assert "Not published again: version 1 is identical (--again publishes it anyway)" in again.out
     assert [path.name for path in base.iterdir()] == ["1"]
     document = export(tiny_checkpoint, base, *TINY, "--json").document
     assert (document["version"], document["published"]) == (1, False)

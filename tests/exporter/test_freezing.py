@@ -151,7 +151,7 @@ def test_loops_tables_and_embeddings_are_kept() -> None:
 
 def test_a_graph_that_changes_its_variables_is_refused() -> None:
     function = serve_keras(freezable.counting(), ModelOptions())
-    with pytest.raises(CannotLower, match=r"changes its variables.*\(Assign\w+\).*training=False"):
+    with pytest.raises(CannotLower, match=r"changes variables.*\(Assign\w+\).*training=False"):
         freeze(function)
 
 
@@ -165,12 +165,12 @@ def test_a_graph_that_writes_to_a_table_is_refused() -> None:
         return {"seen": table.lookup(ids)}
 
     function = ServedFunction({"ids": tf.TensorSpec([None], tf.int64, name="ids")}, call, [table])
-    with pytest.raises(CannotLower, match=r"changes its variables.*\(LookupTableInsertV2\)"):
+    with pytest.raises(CannotLower, match=r"changes variables.*\(LookupTableInsertV2\)"):
         freeze(function)
 
 
 def test_a_program_of_a_compiler_is_refused() -> None:
     jax2tf = pytest.importorskip("jax.experimental.jax2tf")
     function = freezable.function([None, 3], jax2tf.convert(lambda x: x * 2, polymorphic_shapes=["(b, 3)"]))
-    with pytest.raises(CannotLower, match=r"StableHLO.*leave --freeze out"):
+    with pytest.raises(CannotLower, match=r"StableHLO.*Omit --freeze"):
         freeze(function)

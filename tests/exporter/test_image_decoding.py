@@ -104,7 +104,7 @@ def noise(kind: str) -> bytes:
         (noise("JPEG")[:900], "Invalid JPEG data"),
         (noise("PNG")[:900], "Invalid PNG data"),
         (noise("WEBP")[:900], "Failed to decode WebP image"),
-        (moving("WEBP"), "an animated WebP is not decoded: send one picture"),
+        (moving("WEBP"), "animated WebP is not supported: send one image"),
     ],
     ids=["empty", "two bytes", "text", "tiff", "cut jpeg", "cut png", "cut webp", "moving webp"],
 )

@@ -71,7 +71,8 @@ def test_a_base_directory_tells_its_newest_version_in_tables(version: Path) -> N
     found = inspect(version.parent)
     assert found.code == 0
     for told in (
-        "exported version", "1; this is 1", "serving_default(features: float32[?, 3]) -> scores: float32[?, 2]",
+        "exported version", "1; this output is for 1",
+        "serving_default(features: float32[?, 3]) -> scores: float32[?, 2]",
         "hidden/kernel", "float32[3, 4]", "largest difference", "top-1 100 %", "batch sizes of serving_default",
     ):  # fmt: skip
         assert told in found.out, told
@@ -123,7 +124,7 @@ def test_a_tpu_graph_tells_its_tpu_operations_and_where_it_could_be_cut(tensorfl
     (tmp_path / "model.ckpt-5.index").unlink()
     alone = inspect(tmp_path / "model.ckpt-5.meta", "--json")
     assert (alone.code, alone.names()) == (6, {"dense/kernel": ("float32", [3, 2])})
-    assert alone.document["problems"] == ["no checkpoint beside it: model.ckpt-5.index is not there"]
+    assert alone.document["problems"] == ["no checkpoint next to it: model.ckpt-5.index is missing"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from Keras' HDF5 code
@@ -176,7 +177,7 @@ def test_code_in_a_torch_file_is_named_and_not_run(tmp_path: Path) -> None:
         archive.writestr("evil/data.pkl", pickle.dumps({"w": RunsCode(tmp_path / "ran")}))
     found = inspect(tmp_path / "evil.pt", "--json")
     assert found.code == 0
-    assert found.document["notes"] == ["reading it as a pickle would import and run: posix.system"]
+    assert found.document["notes"] == ["reading it as a pickle imports and runs: posix.system"]
     assert not (tmp_path / "ran").exists()
 
 
@@ -217,7 +218,7 @@ def test_safetensors_by_itself_in_parts_and_cut_short(tmp_path: Path) -> None:
     assert (found.code, found.names(), found.document["facts"]) == (0, {"w": ("bfloat16", [2, 2])}, {"format": "pt"})
     cut = inspect(tmp_path / "b.safetensors")
     assert cut.code == 6
-    assert "✗ b.safetensors is cut short: 5 bytes of data of 8" in cut.out
+    assert "✗ b.safetensors is truncated: it has 5 of 8 bytes of data" in cut.out
     parts = inspect(tmp_path, "--json")
     assert (parts.code, parts.names()) == (6, {"w": ("bfloat16", [2, 2])})
     assert parts.document["problems"] == ["gone.safetensors is missing; model.safetensors.index.json lists it"]
@@ -230,13 +231,13 @@ def test_damage_of_a_version_is_told(copied: Path) -> None:
     assert inspect(copied).code == 0
     verified = inspect(copied, "--verify")
     assert verified.code == 6
-    assert "variables.data-00000-of-00001 is not what was published: its sha256 differs" in verified.out
+    assert "variables.data-00000-of-00001 has changed since it was published: its sha256 differs" in verified.out
     data.write_bytes(whole[:20])
-    assert f"has 20 bytes; the manifest has {len(whole)}" in inspect(copied).out
+    assert f"has 20 bytes; the manifest states {len(whole)}" in inspect(copied).out
     data.unlink()
     found = inspect(copied, "--json")
     assert found.code == 6
-    assert "no data: variables.data-* is not there" in found.document["problems"]
+    assert "no data: variables.data-* is missing" in found.document["problems"]
 
 
 def test_a_missing_shard_is_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -256,16 +257,16 @@ def test_a_missing_shard_is_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
     ("name", "content", "told"),
     [
         ("cut/saved_model.pb", b"\x08\x01\x12\xff\xff", "cut/saved_model.pb is damaged"),
-        ("empty/saved_model.pb", b"", "saved_model.pb holds no graph: it is empty or was cut short"),
-        ("m.meta", b"\x0a\xff\xff", "m.meta is damaged, or no MetaGraphDef"),
-        ("m.keras", b"PK no archive", "m.keras is damaged, or no Keras file"),
-        ("m.h5", b"no HDF5", "m.h5 is damaged, or no Keras file"),
-        ("m.pt", b"\x80\x02no pickle", "m.pt is damaged, or in torch's format from before 1.6"),
-        ("m.pt2", b"no archive", "m.pt2 is damaged, or not of torch.export.save"),
-        ("m.safetensors", b"\x05\0\0\0\0\0\0\0{no}!", "m.safetensors is damaged, or no safetensors file"),
+        ("empty/saved_model.pb", b"", "saved_model.pb contains no graph: it is empty or truncated"),
+        ("m.meta", b"\x0a\xff\xff", "m.meta is damaged or not a MetaGraphDef"),
+        ("m.keras", b"PK no archive", "m.keras is damaged or not a Keras file"),
+        ("m.h5", b"no HDF5", "m.h5 is damaged or not a Keras file"),
+        ("m.pt", b"\x80\x02no pickle", "m.pt is damaged or in torch's format from before 1.6"),
+        ("m.pt2", b"no archive", "m.pt2 is damaged or not written by torch.export.save"),
+        ("m.safetensors", b"\x05\0\0\0\0\0\0\0{no}!", "m.safetensors is damaged or not a safetensors file"),
         ("ckpt.index", b"no index", "cannot read ckpt.index"),
-        ("notes.txt", b"", "notes.txt is nothing this knows"),
-        ("folder/notes.txt", b"", "holds no checkpoint, no SavedModel and no versions of one"),
+        ("notes.txt", b"", "cannot inspect notes.txt"),
+        ("folder/notes.txt", b"", "contains no checkpoint, no SavedModel and no versions"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(
@@ -291,4 +292,4 @@ def test_the_program_is_quick_to_help_and_quiet(tmp_path: Path) -> None:
     assert done.stdout.startswith("Usage: tpuserve inspect [OPTIONS] PATH")
     gone = subprocess.run([*started, tmp_path / "nowhere"], capture_output=True, text=True, check=False)
     assert (gone.returncode, gone.stdout) == (6, "")
-    assert gone.stderr == f"error: there is no {tmp_path}/nowhere\n"
+    assert gone.stderr == f"error: {tmp_path}/nowhere does not exist\n"

@@ -110,7 +110,7 @@ def test_code_that_goes_by_the_number_of_rows_gets_a_program_for_each(goes: bool
         return {"y": decide(inputs["x"])}
 
     served = _serve(JaxFunction(call, {}, X), (1, 2, 4))
-    assert ["the model's code goes by their number" in note for note in served.notes] == [True] * goes
+    assert ["the model's code depends on the number" in note for note in served.notes] == [True] * goes
     _, graph = served.function.trace()
     for count in (1, 2, 4):
         rows = np.arange(3 * count, dtype=np.float32).reshape(count, 3)

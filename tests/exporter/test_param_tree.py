@@ -84,7 +84,7 @@ def _deleted() -> jax.Array:
 @pytest.mark.parametrize(
     ("leaf", "message"),
     [
-        pytest.param(_deleted, r"params\['a/~'\]\[0\] is deleted, as an argument donated", id="donated"),
+        pytest.param(_deleted, r"params\['a/~'\]\[0\] is deleted, which happens to an argument donated", id="donated"),
         pytest.param(lambda: jax.ShapeDtypeStruct((2,), "float32"), r"params\['a/~'\]\[0\] is a shape", id="a shape"),
         pytest.param(
             lambda: Unregistered([W]), r"params\['a/~'\]\[0\] is a Unregistered with arrays \(w\)", id="class"
@@ -97,7 +97,7 @@ def test_a_leaf_that_cannot_be_served_is_named_as_jax_prints_it(leaf: Callable[[
 
 
 def test_a_tracer_is_named() -> None:
-    with pytest.raises(BuilderFailed, match=r"params\.w is a tracer, float32\[3,2\]: export outside of jax.jit"):
+    with pytest.raises(BuilderFailed, match=r"params\.w is a tracer, float32\[3,2\]. Export outside of jax.jit"):
         jax.jit(lambda w: read_tree(Pair(w, None), live=True))(W)
 
 
@@ -107,5 +107,5 @@ def test_two_leaves_of_one_path_are_named() -> None:
 
     keyed = (jax.tree_util.DictKey("w"), W)
     jax.tree_util.register_pytree_with_keys(Twice, lambda _: ((keyed, keyed), None), lambda *_: Twice())
-    with pytest.raises(BuilderFailed, match=r"leaves of the tree share one path: \['w'\] and \['w'\]"):
+    with pytest.raises(BuilderFailed, match=r"several leaves of the tree have the same path: \['w'\] and \['w'\]"):
         read_tree(Twice(), live=True)

@@ -84,8 +84,8 @@ def test_all_comparisons_are_made_and_told_before_a_failure() -> None:
     with pytest.raises(ParityFailed) as failed:
         check(lambda rows: rows + (1.0 if len(rows) == 2 else 0.0), LOOSE)
     assert str(failed.value) == (
-        "serving_default, batch of 2, loaded by session: output 'scores' is off by up to 1, "
-        "allowed is 0.3 + 0 * |expected| (--atol, --rtol); 3 of 10 comparisons are off"
+        "serving_default, batch of 2, loaded by session: output 'scores' differs by up to 1. "
+        "The tolerance is 0.3 + 0 * |expected| (--atol, --rtol). 3 of 10 comparisons exceed it"
     )
     assert failed.value.details["parity"]["serving_default"]["outputs"]["scores"]["max_abs_difference"] == 1.0
 

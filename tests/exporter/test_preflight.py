@@ -88,9 +88,10 @@ def test_people_are_told_in_a_table(classifier: Path) -> None:
     assert "Compile for v5e:1x1" in done.out
     assert "v5e:1x1, one device: 15.75 GiB" in done.out
     assert done.out.count("compiles and fits") == 2
-    assert "no TPU was used" in done.out
+    assert "No TPU was used" in done.out
     assert re.search(
-        r"All together: fits, [\d.]+ MiB of 15\.75 GiB \(weights [\d.]+ [KM]iB, two batches [\d.]+ [KM]iB, ", done.out
+        r"All programs together: fits, [\d.]+ MiB of 15\.75 GiB \(weights [\d.]+ [KM]iB, two batches [\d.]+ [KM]iB, ",
+        done.out,
     )
 
 
@@ -167,10 +168,10 @@ def test_what_fits_one_by_one_and_not_together_is_refused(tmp_path: Path) -> Non
     assert [small["verdict"], small["side_by_side"]] == ["does not fit", 0]
     assert [large["verdict"], large["side_by_side"]] == ["fits", 1]
     (advice,) = done.document["advice"]
-    assert advice.startswith("v5e:1x1: each program fits, all together do not: they need 16.")
-    assert advice.endswith("too much, with two batches in flight. What fits: batch sizes 1024 alone")
+    assert advice.startswith("v5e:1x1: each program fits, but not all programs together. They need 16.")
+    assert advice.endswith("too much, with two batches in flight. These batch sizes fit: 1024")
     told = check(version, "--tpu", "v6e:1x1")
-    assert (told.code, "No second such version fits beside it" in told.out) == (0, True)
+    assert (told.code, "A second such version does not fit" in told.out) == (0, True)
 
 
 @compiles
@@ -180,7 +181,7 @@ def test_a_mesh_of_several_machines_is_compiled_and_said_to_be_beyond_a_server(c
     done = check(classifier, "--tpu", "v5e:4x4", "--mesh", "data=16", "--json")
     (advice,) = done.document["advice"]
     assert done.code == 0
-    assert "16 devices of several machines, of which one has 8; a server runs on one machine" in advice
+    assert "16 devices on several machines with 8 devices each. A server runs on one machine" in advice
 
 
 @compiles
@@ -210,16 +211,16 @@ def test_a_program_in_bfloat16_takes_half(lookup: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--mesh", "model=4"], 2, "--mesh model=4 takes 4 devices, and v5e:1x1 has 1: v5e:2x2 has enough"),
-        (["--tpu", "v9:1x1"], 2, "'v9:1x1' is no TPU that is known here. There are v2, v3, v5e, v6e in 1x1,"),
+        (["--mesh", "model=4"], 2, "--mesh model=4 needs 4 devices, but v5e:1x1 has 1. Use v5e:2x2"),
+        (["--tpu", "v9:1x1"], 2, "'v9:1x1' is not a known TPU. Known TPUs: v2, v3, v5e, v6e in 1x1,"),
         (["--mesh", "model"], 2, "'model' is not of the form data=N,model=M"),
-        (["--shard", "kernel=-,model"], 2, "--shard 'kernel=-,model' cuts nothing over --mesh data=1"),
+        (["--shard", "kernel=-,model"], 2, "--shard 'kernel=-,model' splits nothing over --mesh data=1"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "nothing=model"], 2,
-         "--shard 'nothing=model' finds no weight: there are dense/kernel, dense/bias"),
+         "--shard 'nothing=model' matches no weight. The weights are dense/kernel, dense/bias"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "kernel=-,model"], 2,
-         "dense/kernel of shape [64, 10] cannot be cut along model=4: 10 is no multiple of that"),
+         "cannot split dense/kernel of shape [64, 10] along model=4: 10 is not a multiple of 4"),
         (["--tpu", "v5e:2x2", "--mesh", "model=4", "--shard", "bias=-,model"], 2,
-         "the --shard rule for dense/bias has 2 axes, and its shape is [10]"),
+         "the --shard rule for dense/bias has 2 axes, but the shape is [10]"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_for(classifier: Path, arguments: list[str], code: int, message: str) -> None:
@@ -234,15 +235,15 @@ def test_what_is_no_version_with_programs(classifier: Path, tmp_path: Path) -> N
     (tmp_path / "empty").mkdir()
     for path, message in (
         (tmp_path / "empty", "is no version directory"),
-        (tmp_path / "gone", "is not there: name the directory of a version, such as models/digits/3"),
-        (classifier.parent, f"is a base path: name one of its versions, such as {classifier}"),
+        (tmp_path / "gone", "does not exist. Use the directory of a version, such as models/digits/3"),
+        (classifier.parent, f"is a base path. Use one of its versions, such as {classifier}"),
     ):
         done = check(path, "--tpu", "v5e:1x1", "--json")
         assert (done.code, done.document["kind"]) == (6, "SourceUnreadable")
         assert message in done.document["error"]
     (manifest := tmp_path / "empty/assets.extra/tpuserve/manifest.json").parent.mkdir(parents=True)
     manifest.write_text('{"files": {}}')
-    assert "has no device programs: export it again with --tpu" in check(tmp_path / "empty", "--tpu", "v5e:1x1").err
+    assert "has no device programs. Export it again with --tpu" in check(tmp_path / "empty", "--tpu", "v5e:1x1").err
     manifest.write_text('{"files": {}, "device": {"format_version": 1, "parts": 3}}')
     assert "manifest.json is damaged: device.parts" in check(tmp_path / "empty", "--tpu", "v5e:1x1").err
 
@@ -254,17 +255,17 @@ def test_a_damaged_program_is_refused(tmp_path: Path) -> None:
     program.write_bytes(program.read_bytes()[:100])
     done = check(version, "--tpu", "v5e:1x1")
     assert done.code == 6
-    assert f"the program {FOLDER}/b8.jaxexport is damaged: its SHA-256 is not" in done.err
+    assert f"the program {FOLDER}/b8.jaxexport is damaged: its SHA-256 differs" in done.err
     manifest = version / "assets.extra/tpuserve/manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "files": {}}))
-    assert f"the program {FOLDER}/b8.jaxexport cannot be read by jax" in check(version, "--tpu", "v5e:1x1").err
+    assert f"cannot read the program {FOLDER}/b8.jaxexport" in check(version, "--tpu", "v5e:1x1").err
 
 
 def test_without_the_compiler_the_extra_is_named(classifier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libtpu", None)
     done = check(classifier, "--tpu", "v5e:1x1")
     assert done.code == 10
-    assert "--tpu takes libtpu: pip install 'tpuserve-exporter[tpu]'" in done.err
+    assert "--tpu needs libtpu. Run pip install 'tpuserve-exporter[tpu]'" in done.err
 
 
 @pytest.fixture
@@ -276,7 +277,7 @@ def job() -> CompileJob:
     ("module", "timeout_s", "reason"),
     [
         ("aborting_compiler", 60.0, "the compiler ended by SIGABRT: F0000 check failed: the chip is imaginary"),
-        ("hanging_compiler", 0.5, "the compiler did not answer in 0.5 s"),
+        ("hanging_compiler", 0.5, "the compiler did not respond within 0.5 s"),
     ],
 )
 def test_a_compiler_that_dies_or_hangs_has_checked_nothing(

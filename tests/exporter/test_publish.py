@@ -59,7 +59,7 @@ def test_an_empty_directory_of_that_number_counts_as_taken(tmp_path: Path) -> No
     directory = LocalDirectory(tmp_path)
     with directory.staging() as staged:
         staged.mkdir()
-        with pytest.raises(PublishFailed, match=r"version 4 of .* is taken"):
+        with pytest.raises(PublishFailed, match=r"version 4 of .* already exists"):
             directory.publish(staged, 4)
         assert directory.publish(staged, "next") == 5
 

@@ -88,7 +88,7 @@ def test_an_export_is_read_by_the_server_and_the_next_takes_the_next_number(
     store.put(f"{base.partition('://')[2].partition('/')[2]}/6/saved_model.pb", b"another's")
     second = export(tiny_checkpoint, base, *TINY, "--version", "6")
     assert (second.code, second.out) != (0, "")
-    assert f"version 6 of {base} is taken: a published version never changes" in second.err
+    assert f"version 6 of {base} already exists, and published versions never change" in second.err
     third = export(tiny_checkpoint, base, *TINY, "--json")
     assert third.document["version"] == 7
 
@@ -225,7 +225,7 @@ def test_without_credentials_it_says_how_to_get_some(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    with pytest.raises(PublishFailed, match="no credentials were found: aws configure, or AWS_ACCESS_KEY_ID"):
+    with pytest.raises(PublishFailed, match=r"no credentials were found\. Run aws configure, or set AWS_ACCESS_KEY_ID"):
         open_destination(parse_out_base("s3://bucket/m")).check("next")
 
 
@@ -233,7 +233,7 @@ def test_without_credentials_it_says_how_to_get_some(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_a_store_that_is_away_is_said_to_be(monkeypatch: pytest.MonkeyPatch, store: RunningStore) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
-    with pytest.raises(PublishFailed, match="the store cannot be reached"):
+    with pytest.raises(PublishFailed, match="cannot reach the store"):
         open_destination(parse_out_base("s3://bucket/m")).check("next")
 
 
@@ -248,7 +248,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("http://host/models/m", "versions go to a directory, to gs:// or to s3://, not to http://"),
+        ("http://host/models/m", "Use a directory, gs:// or s3:// instead of http://"),
         ("s3://bucket", "s3://BUCKET/PATH/MODEL"),
         ("gs:///models/m", "gs://BUCKET/PATH/MODEL"),
     ],

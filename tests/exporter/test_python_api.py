@@ -64,7 +64,7 @@ def test_a_version_shows_itself(live: tuple[ExportedVersion, keras.Model], tmp_p
     assert repr(published) == f"<tiny: version 1 at {published.path}, largest difference 0, 0 warning(s)>"
     shown = published._repr_html_()
     assert "version 1 at" in shown
-    assert "same best class" in shown
+    assert "same first class" in shown
     published.save_report(tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["version"] == 1
     page = Path(published.path or "").parents[1] / "report.html"
@@ -134,8 +134,8 @@ def test_jax_parameters_of_this_process(tensorflow: None, tmp_path: Path) -> Non
     ("options", "message"),
     [
         ({"batch_sizes": "many"}, "'many' is not a list of positive numbers"),
-        ({"model": "a.b:c"}, "the model that was given has its weights already"),
-        ({"compute_dtype": "bfloat16"}, "save it, export the file"),
+        ({"model": "a.b:c"}, "a live model already has its weights"),
+        ({"compute_dtype": "bfloat16"}, "Save it, and export the file"),
     ],
 )
 def test_options_that_do_not_fit_are_told(
@@ -146,7 +146,7 @@ def test_options_that_do_not_fit_are_told(
 
 
 def test_an_option_that_there_is_not_is_a_type_error(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"no option 'batchsizes': did you mean 'batch_sizes'\?"):
+    with pytest.raises(TypeError, match=r"no option 'batchsizes'. Did you mean 'batch_sizes'\?"):
         export("nowhere", tmp_path / "tiny", batchsizes=3)
 
 

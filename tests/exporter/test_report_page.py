@@ -51,16 +51,16 @@ def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
     text = text_of(render_page(published()))
     for told in (
         "published as version 3", "From tf2-ckpt ckpt-300 at step 300", "examples.digits.model:build",
-        "matched by position", "5.10e-03", "99.21 %", "allowed 0.02 + 0.02 * |expected|", "mixed_bfloat16",
-        "matched (40)", "missing, allowed (1)", "of &#x27;ema&#x27;, left out (1)",
+        "matched by position", "5.10e-03", "99.21 %", "tolerance 0.02 + 0.02 * |expected|", "mixed_bfloat16",
+        "matched (40)", "missing, allowed (1)", "of &#x27;ema&#x27;, not served (1)",
         "variables/variables.data-00000-of-00001",
         "tpuserve serve --model_name=an_image_classifier_with_quite_a_long_name "
         "--model_base_path=models/an_image_classifier_with_quite_a_long_name",
         "np.zeros((1, 8, 8, 1), np.float32)",
         "v5e:1x1, one device: 15.75 GiB", "does not fit: needs 20.00 of 15.75 GiB", "1.2 ms to 3.7 ms", "4.00 GiB",
-        "4.2 G", "What fits: smaller batches: 8",
-        "All together: fits, 5.00 GiB of 31.24 GiB (weights 3.00 GiB, two batches 1.00 GiB, temporaries 1.00 GiB, code",
-        "6 such versions fit side by side",
+        "4.2 G", "These fit: smaller batches: 8",
+        "All programs together: fits, 5.00 GiB of 31.24 GiB (weights 3.00 GiB, two batches 1.00 GiB, temporaries 1.00",
+        "6 such versions fit",
     ):  # fmt: skip
         assert told in text, told
 
@@ -73,7 +73,7 @@ def test_a_page_shows_sample_inputs_with_their_answers(document: dict[str, objec
     for told in (
         "a class whose name is long enough to need a line or two of its own 0.93", "class 0 0.07", "class 2 not finite",
         "correct expected tabby", "a good &lt;film&gt;", "wrong expected positive", "area float32[1, 1]: [[0.637]]",
-        "row 0, made up · photo",
+        "row 0, made-up input · photo",
     ):  # fmt: skip
         assert told in text, told
     assert "Sample answers" not in text_of(render_page({**document, "samples": []}))
@@ -85,7 +85,7 @@ def test_a_page_of_a_failure_tells_why_and_which_variables() -> None:
     assert "does not fit the model that examples.digits.model:build builds" in text
     assert "CheckpointMismatch, exit code 2" in text
     assert "shape differs (1)" in text
-    assert "Serve and call it" not in text
+    assert "Serving and calling" not in text
 
 
 def test_short_inputs_have_a_request_to_paste_for_rest() -> None:
@@ -103,19 +103,19 @@ def test_variables_of_a_model_taken_over_as_it_is_are_listed() -> None:
     variables = [{"name": f"dense_{number}/kernel", "model": "float32[3, 4]"} for number in range(2)]
     text = text_of(render_page(published() | {"restore": None, "variables": variables}))
     assert "dense_1/kernel float32[3, 4]" in text
-    assert "The largest, of 96 B" in text
+    assert "Largest variables, of 96 B in total" in text
 
 
 def test_what_was_there_already_is_not_called_published() -> None:
     text = text_of(render_page(published() | {"published": False}))
-    assert "held by version 3 already" in text
-    assert "3 answers by gRPC, 3 by REST" in text
+    assert "identical to version 3" in text
+    assert "3 answers over gRPC, 3 over REST" in text
 
 
 def test_a_dry_run_has_nothing_to_serve() -> None:
     text = text_of(render_page(published() | {"version": None, "path": None}))
     assert "checked, not published" in text
-    assert "Serve and call it" not in text
+    assert "Serving and calling" not in text
 
 
 def test_names_are_text_wherever_they_come_from() -> None:
@@ -151,20 +151,23 @@ def test_outputs_without_a_difference_have_words_instead_of_an_empty_chart() -> 
     some = str(show_parity(document))
     assert some.count("<svg") == 1
     assert (
-        "All answers are bit-equal in embeddings_of_the_last_but_one_layer_of_the_encoder of serving_default." in some
+        "These outputs are bit-identical: embeddings_of_the_last_but_one_layer_of_the_encoder of serving_default."
+        in some
     )
     for bucket in document["manifest"]["parity"]["signatures"]["serving_default"]["buckets"]:
         bucket["outputs"]["probabilities"]["max_abs_difference"] = 0.0
     none = str(show_parity(document))
     assert "<svg" not in none
-    assert "All answers are bit-equal." in none
+    assert "All answers are bit-identical." in none
 
 
 def test_report_files_are_written_in_the_form_of_their_names(tmp_path: Path) -> None:
     from tpuserve_exporter.errors import PublishFailed
 
     pages = [tmp_path / "report.json", tmp_path / "report.HTML"]
-    assert Reporter("digits", as_json=False, reports=pages).fail(PublishFailed("version 3 of digits is taken")) == 5
-    assert '"error": "version 3 of digits is taken"' in pages[0].read_text()
+    assert (
+        Reporter("digits", as_json=False, reports=pages).fail(PublishFailed("version 3 of digits already exists")) == 5
+    )
+    assert '"error": "version 3 of digits already exists"' in pages[0].read_text()
     assert pages[1].read_text().startswith("<!doctype html>")
-    assert "version 3 of digits is taken" in pages[1].read_text()
+    assert "version 3 of digits already exists" in pages[1].read_text()

@@ -36,14 +36,14 @@ class _Function:
     [
         (lambda x: x * 2, ""),
         (lambda x: np.nan_to_num(x) * 2, ""),
-        (lambda x: x - x.mean(axis=0), "being alone"),
-        (lambda x: x * len(x), "being alone"),
-        (lambda x: x + np.arange(len(x))[:, None], "being alone"),
-        (lambda x: x + (np.arange(len(x))[:, None] > 1) * (len(x) > 1), "being alone"),
-        (lambda x: x[::-1].copy() if len(x) > 1 else x, "being alone"),
-        (lambda x: x + 1e-9 * x.sum(axis=0), "its neighbours"),
+        (lambda x: x - x.mean(axis=0), "the batch size"),
+        (lambda x: x * len(x), "the batch size"),
+        (lambda x: x + np.arange(len(x))[:, None], "the batch size"),
+        (lambda x: x + (np.arange(len(x))[:, None] > 1) * (len(x) > 1), "the batch size"),
+        (lambda x: x[::-1].copy() if len(x) > 1 else x, "the batch size"),
+        (lambda x: x + 1e-9 * x.sum(axis=0), "its neighbors"),
         (lambda x: x[:1], "the batch"),
-        (lambda x: x[~np.isnan(x).any(axis=1)], "its neighbours"),
+        (lambda x: x[~np.isnan(x).any(axis=1)], "its neighbors"),
     ],
     ids=[
         "none",
@@ -91,8 +91,8 @@ def test_rows_that_differ_are_looked_for(tensorflow: None) -> None:
     ("function", "found"),
     [
         (lambda x: x * 2, ""),
-        (lambda x: x - x.mean(axis=0), "the rows beside it"),
-        (lambda x: x + 1e-9 * x.sum(axis=0), "its neighbours"),
+        (lambda x: x - x.mean(axis=0), "the other rows"),
+        (lambda x: x + 1e-9 * x.sum(axis=0), "its neighbors"),
     ],
     ids=["none", "mean", "faint"],
 )

@@ -57,7 +57,7 @@ def test_arrays_that_an_image_signature_lacks_are_asked_for(export: Export, tmp_
     flags = ("--signature", "photo=image_bytes,scale=0..1", "--check", tmp_path / "samples.npz")
     finished = export(tmp_path / "pictures.keras", tmp_path / "m", *flags)
     assert finished.code == 9
-    assert "samples.npz has no array for input 'image_bytes' of photo; it holds image" in finished.err
+    assert "samples.npz has no array for input 'image_bytes' of photo. It has image" in finished.err
 
 
 def test_given_inputs_that_the_model_refuses_are_explained(export: Export, tmp_path: Path, tensorflow: None) -> None:
@@ -87,9 +87,9 @@ def test_of_a_whole_data_set_the_first_records_are_taken(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"hello, this is some text", "samples is neither .npz nor TFRecord"),
-        (b"", "samples holds no records"),
-        (None, "samples is damaged after 1 record(s)"),
+        (b"hello, this is some text", "cannot read samples: it is neither .npz nor TFRecord"),
+        (b"", "samples contains no records"),
+        (None, "cannot read samples: it is damaged after 1 record(s)"),
     ],
 )
 def test_files_that_are_no_samples_are_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
@@ -103,8 +103,8 @@ def test_files_that_are_no_samples_are_refused(tmp_path: Path, content: bytes | 
 @pytest.mark.parametrize(
     ("name", "spec", "said"),
     [
-        ("z", TensorSpec("float32", (None, 1)), "record 0 of samples has no feature 'z'; it has x"),
-        ("x", TensorSpec("float32", (None, 2)), "input 'x' is float32[?, 2], the file's rows have 1, 3 value(s)"),
+        ("z", TensorSpec("float32", (None, 1)), "record 0 of samples has no feature 'z'. It has x"),
+        ("x", TensorSpec("float32", (None, 2)), "input 'x' is float32[?, 2], but the file's rows have 1, 3 value(s)"),
     ],
 )
 def test_records_that_do_not_fit_are_explained(tmp_path: Path, name: str, spec: TensorSpec, said: str) -> None:
@@ -117,7 +117,7 @@ def test_records_that_do_not_fit_are_explained(tmp_path: Path, name: str, spec: 
 def test_records_that_are_no_examples_are_refused(tmp_path: Path) -> None:
     with tf.io.TFRecordWriter(str(tmp_path / "samples")) as writer:
         writer.write(b"\xff\xff\xff")
-    with pytest.raises(SamplesUnfit, match=r"record 0 of samples is no tf\.Example"):
+    with pytest.raises(SamplesUnfit, match=r"record 0 of samples is not a tf\.Example"):
         open_samples(tmp_path / "samples", {})
 
 

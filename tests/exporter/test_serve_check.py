@@ -30,7 +30,7 @@ def test_what_a_server_answered_is_in_the_report(
     assert served["max_abs_difference"] < 1e-6
     assert served["start_seconds"] > 0
     steps = [step["title"] for step in document["steps"]]
-    assert steps.index("Serve it by a real server") == steps.index("Publish") - 1
+    assert steps.index("Serve the version and compare its answers") == steps.index("Publish") - 1
     assert list(tmp_path.glob("tiny/.*")) == []
 
 
@@ -63,9 +63,9 @@ def test_strings_and_integers_come_back_by_both_protocols(server: ServerProcess)
 
 
 def test_what_a_server_refuses_is_said_in_its_words(server: ServerProcess) -> None:
-    with pytest.raises(ParityFailed, match=r"the server answers FAILED_PRECONDITION: .*no_such"):
+    with pytest.raises(ParityFailed, match=r"the server returns FAILED_PRECONDITION: .*no_such"):
         ask_grpc(server, "no_such", INPUTS)
-    with pytest.raises(ParityFailed, match=r"the server answers 400: .*no_such"):
+    with pytest.raises(ParityFailed, match=r"the server returns 400: .*no_such"):
         ask_rest(server, "no_such", INPUTS, {"y": INPUTS["x"]})
 
 
@@ -73,7 +73,7 @@ def test_another_answer_than_the_source_s_fails(server: ServerProcess) -> None:
     expected = {"y": np.array([[5.0, 0.0], [4.0, 16.5]], np.float32), "id": np.array([0, 1])}
     question = Question("serving_default", 2, INPUTS, expected)
     with pytest.raises(
-        ParityFailed, match=r"served by gRPC, serving_default, 2 row\(s\): output 'y' is off by up to 0.5"
+        ParityFailed, match=r"served by gRPC, serving_default, 2 row\(s\): output 'y' differs by up to 0.5"
     ):
         ask_all(server, [question], Tolerance(1e-5, 1e-4))
 
@@ -81,7 +81,7 @@ def test_another_answer_than_the_source_s_fails(server: ServerProcess) -> None:
 def test_a_version_that_no_server_loads_fails_with_the_server_s_reason(tensorflow: None, tmp_path: Path) -> None:
     version = save(tmp_path / "m")
     (version / "variables/variables.index").unlink()
-    with pytest.raises(SessionLoadFailed, match=r"the server does not load the version: .* no variables/"):
+    with pytest.raises(SessionLoadFailed, match=r"the server cannot load the version: .* no variables/"):
         check_serving(version, "m", [], Tolerance(1e-5, 1e-4))
 
 

@@ -43,17 +43,17 @@ SEVERAL = {
 NONE = {
     "runs of several kinds": (
         ["jax_run/100/_CHECKPOINT_METADATA", "tf_run/ckpt-1.index", "README.md"],
-        "jax_run/ (an Orbax checkpoint), tf_run/ (a TensorFlow checkpoint): name one",
+        "jax_run/ (an Orbax checkpoint), tf_run/ (a TensorFlow checkpoint). Name one",
     ),
     "a base of versions": (
         ["1/saved_model.pb", "2/saved_model.pb"],
-        "its subdirectories 1, 2 are SavedModels: name one",
+        "Its subdirectories 1, 2 are SavedModels. Name one",
     ),
     "notes": (
         ["README.md", "logs/events.out"],
-        "holds no checkpoint (*.index, or Orbax's _METADATA)",
+        "contains no checkpoint (*.index, or Orbax's _METADATA)",
     ),
-    "a file to be named": (["model.keras"], "it holds model.keras: name one"),
+    "a file to be named": (["model.keras"], "It contains model.keras. Name one"),
 }
 
 
@@ -74,7 +74,7 @@ def test_a_directory_of_one_source_is_that(name: str, tmp_path: Path) -> None:
 def test_a_directory_of_several_sources_names_them_and_asks_for_one(name: str, tmp_path: Path) -> None:
     files, found = SEVERAL[name]
     with pytest.raises(
-        SourceUnreadable, match=r"holds several sources: .*Name the path of one, or give --from "
+        SourceUnreadable, match=r"contains several sources: .*Name the path of one, or use --from "
     ) as caught:
         detect(fill(tmp_path, files))
     assert found in str(caught.value)

@@ -36,7 +36,7 @@ def test_warnings_are_shown_at_once_and_kept_in_order(capsys: pytest.CaptureFixt
 
 def test_a_taken_version_is_refused_before_the_source_is_read(tmp_path: Path) -> None:
     (tmp_path / "tiny" / "3").mkdir(parents=True)
-    with pytest.raises(PublishFailed, match="version 3 of tiny is taken"):
+    with pytest.raises(PublishFailed, match="version 3 of tiny already exists"):
         prepare_job(tmp_path / "tiny", version=3)
 
 

@@ -33,10 +33,10 @@ def test_an_unknown_topology_lists_those_there_are(given: str) -> None:
     with pytest.raises(OptionConflict) as raised:
         parse_topologies(given)
     message = str(raised.value)
-    assert message.startswith(f"{given!r} is no TPU that is known here. There are ")
-    assert "There are v2, v3, v5e, v6e in 1x1, 1x2, 2x2, 2x4," in message
+    assert message.startswith(f"{given!r} is not a known TPU. Known TPUs: ")
+    assert "Known TPUs: v2, v3, v5e, v6e in 1x1, 1x2, 2x2, 2x4," in message
     assert "; v4, v5p, tpu7x in 1x1x1, 1x2x1, 2x2x1," in message
-    assert "write v5e:2x2, or a machine's name, v5litepod-4, v6e-8," in message
+    assert "Write v5e:2x2, or a machine's name: v5litepod-4, v6e-8," in message
     assert all(family in message for family in FAMILIES)
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_mesh_is_said_to_be_none(given: str) -> None:
 
 
 def test_a_mesh_that_is_too_large_names_a_topology_that_is_large_enough() -> None:
-    with pytest.raises(OptionConflict, match="takes 4 devices, and v5e:1x1 has 1: v5e:2x2 has enough"):
+    with pytest.raises(OptionConflict, match=r"needs 4 devices, but v5e:1x1 has 1\. Use v5e:2x2"):
         DeviceMesh(model=4).check(TpuTopology.parse("v5e:1x1"))
     DeviceMesh(model=4).check(TpuTopology.parse("v5e:2x4"))
 
@@ -81,7 +81,7 @@ def test_what_is_no_rule_is_said_to_be_none(given: str) -> None:
 
 
 def test_a_pattern_that_is_none_is_named() -> None:
-    with pytest.raises(OptionConflict, match=r"'\(=model' is no regular expression: missing \)"):
+    with pytest.raises(OptionConflict, match=r"'\(=model' is not a regular expression: missing \)"):
         ShardRule.parse("(=model")
 
 
@@ -96,6 +96,6 @@ def test_a_rule_that_cuts_nothing_over_a_mesh_says_which_axis_needs_devices() ->
     rule = ShardRule.parse("embedding=model,-")
     rule.check(DeviceMesh(model=2))
     with pytest.raises(
-        OptionConflict, match=r"cuts nothing over --mesh data=2: .* one to model, such as --mesh model=4"
+        OptionConflict, match=r"splits nothing over --mesh data=2. .* one device for model, such as --mesh model=4"
     ):
         rule.check(DeviceMesh(data=2))

@@ -31,16 +31,16 @@ def _said(finished: Finished) -> str:
 def test_dropout_left_in_training_mode_is_refused_by_name(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "dropping", tmp_path)
     assert finished.code == 3
-    assert "answers the same request differently the second time" in _said(finished)
-    assert "/drop_1. If that is dropout or noise of training, call the layer with training=False" in _said(finished)
+    assert "answers the same request differently when it is repeated" in _said(finished)
+    assert "/drop_1. If this is dropout or training noise, call the layer with training=False" in _said(finished)
     assert not (tmp_path / "m").exists()
 
 
 def test_answers_that_differ_each_time_are_published_if_that_is_allowed(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "dropping", tmp_path, "--allow-nondeterminism")
     assert finished.code == 0, finished.err
-    assert "the export compares only shapes with the source, and requests will not share batches" in _said(finished)
-    assert "deterministic: no, the same request gets another answer each time" in _said(finished)
+    assert "The export compares only shapes with the source, and requests do not share batches" in _said(finished)
+    assert "deterministic: no, the answer to the same request differs each time" in _said(finished)
     signature = read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
     assert (signature["deterministic"], signature["rows_independent"]) == (False, False)
 
@@ -48,13 +48,13 @@ def test_answers_that_differ_each_time_are_published_if_that_is_allowed(export: 
 def test_a_batch_norm_left_in_training_mode_is_refused_by_name(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "normalising", tmp_path)
     assert finished.code == 3
-    assert "computed from averages over the batch, functional_1/scores_1/norm_1/moments/mean" in _said(finished)
+    assert "uses averages over the batch: functional_1/scores_1/norm_1/moments/mean" in _said(finished)
 
 
 def test_averages_over_a_list_are_published_if_that_is_allowed(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "normalising", tmp_path, "--allow-batch-statistics")
     assert finished.code == 0, finished.err
-    assert "a row of serving_default depends on being alone" in _said(finished)
+    assert "a row of serving_default depends on the batch size" in _said(finished)
     assert read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]["rows_independent"] is False
 
 
@@ -116,11 +116,11 @@ def _of_the_clock(x: Tensor, state: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("call", "rows", "said"),
     [
-        (_normalised, None, "computed from averages over the batch, moments/mean, moments/variance"),
-        (_normalised, 4, "computed from averages over the batch, moments/mean, moments/variance"),
-        (_accumulating, 4, "differently the second time (output 'y' is off"),
-        (_remembering, 4, "Let each request bring the state as an input, and return the new one as an output"),
-        (_of_the_clock, None, "Its operations do not show why: look for state, the time, or random numbers"),
+        (_normalised, None, "uses averages over the batch: moments/mean, moments/variance"),
+        (_normalised, 4, "uses averages over the batch: moments/mean, moments/variance"),
+        (_accumulating, 4, "differently when it is repeated (output 'y' differs"),
+        (_remembering, 4, "Take the state as an input and return the new state as an output"),
+        (_of_the_clock, None, "Its operations do not show why. Look for state, time, or random numbers"),
     ],
     ids=["batch norm", "batch norm of a fixed batch", "state", "memory", "clock"],
 )
@@ -143,7 +143,7 @@ def test_a_jax_model_that_averages_over_its_rows_is_refused(export: Export, tmp_
 
     finished = export(_saved(tmp_path / "saved", call), tmp_path / "m", "--batch-sizes", "1,4")
     assert finished.code == 3, finished.out
-    assert "computed from averages over the batch, stablehlo.reduce" in _said(finished)
+    assert "uses averages over the batch: stablehlo.reduce" in _said(finished)
 
 
 def test_rows_of_a_fixed_batch_that_are_ranked_are_published(export: Export, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_moving_average_is_taken_by_itself_or_as_told(weights: Weights, name: 
     assert taken(BARE, stored, weights) == {"dense/kernel": f"{name}/dense/kernel"}
     assert taken(LINEN, stored, weights) == {"params/dense/kernel": f"{name}/dense/kernel"}
     notes = match_trees(BARE, stored, weights).notes
-    said = "took the moving average of the weights, 'ema_params'; --weights raw serves 'params'"
+    said = "used the moving average of the weights, 'ema_params' (--weights raw uses 'params')"
     assert notes == (() if weights == "raw" else (said,))
 
 
@@ -74,7 +74,7 @@ def test_half_an_average_is_not_taken_by_itself() -> None:
 
 
 def test_an_average_that_was_not_kept_is_missed() -> None:
-    with pytest.raises(CheckpointMismatch, match="the checkpoint keeps no moving average"):
+    with pytest.raises(CheckpointMismatch, match="the checkpoint has no moving average"):
         match_trees(BARE, specs("params/dense/kernel"), "ema")
 
 
@@ -91,7 +91,7 @@ def test_renames_come_before_matching() -> None:
     stored = specs("params/old/kernel", "params/other/kernel")
     assert taken(BARE, stored, renames=("old/=dense/",)) == {"dense/kernel": "params/old/kernel"}
     with pytest.raises(
-        OptionConflict, match="gives params/old/kernel and params/other/kernel one name, params/x/kernel"
+        OptionConflict, match="gives params/old/kernel and params/other/kernel the same name, params/x/kernel"
     ):
         match_trees(BARE, stored, renames=[Rename.parse("old|other=x")])
 

@@ -48,5 +48,5 @@ def test_names_of_other_variables_stay(name: str) -> None:
 
 
 def test_keys_that_jax_cannot_sort_are_an_export_error() -> None:
-    with pytest.raises(BuilderFailed, match=r"JAX cannot take the tree of parameters apart: .*sorting"):
+    with pytest.raises(BuilderFailed, match=r"JAX cannot flatten the tree of parameters: .*sorting"):
         flatten({"w": 1, 1: 2})

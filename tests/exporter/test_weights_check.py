@@ -73,7 +73,7 @@ def test_numbers_in_a_tree_of_jax_are_weights_too(tensorflow: None, tmp_path: Pa
 def test_allowed_it_is_published_with_a_warning(export: Export, diverged: Path, tmp_path: Path) -> None:
     finished = export(diverged, tmp_path / "tiny", *TINY, "--allow-nan")
     assert finished.code == 0, finished.err
-    assert "warning: weights that are not finite: hidden/bias (1 NaN of 4)" in finished.out
+    assert "warning: some weights are not finite: hidden/bias (1 NaN of 4)" in finished.out
     again = export(tmp_path / "tiny/1", tmp_path / "again", "--json")
     assert again.code == 12
     assert len(again.document["variables"]) == 2

@@ -41,9 +41,9 @@ def averaging(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> tup
 @pytest.mark.parametrize(
     ("weights", "taken", "said"),
     [
-        ((), "ema", "took the moving averages of 4 of 4 variables (--weights raw takes them as trained)"),
+        ((), "ema", "used the moving averages of 4 of 4 variables (--weights raw uses them as trained)"),
         (("--weights", "ema"), "ema", "4 matched, 4 of them moving averages"),
-        (("--weights", "raw"), "raw", "4 matched, 14 of optimizer state left out"),
+        (("--weights", "raw"), "raw", "4 matched, 14 of optimizer state not used"),
     ],
 )
 def test_averages_of_an_optimizer_are_taken_or_left(
@@ -115,8 +115,8 @@ def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Pat
     source = save(tmp_path / "run", model=trained, ema=averaged)
     finished = export(source, tmp_path / "tiny", *TINY, "--weights", weights)
     assert finished.code == 0, finished.err
-    assert ("took the moving averages in 'ema' of 4 of 4 variables" in finished.out) is (weights != "raw")
-    assert ("took 'model' of the checkpoint, where 'ema' would fit as well" in finished.out) is (weights == "raw")
+    assert ("used the moving averages in 'ema' of 4 of 4 variables" in finished.out) is (weights != "raw")
+    assert ("used 'model' of the checkpoint, although 'ema' would also fit" in finished.out) is (weights == "raw")
     expected = trained if weights == "raw" else averaged
     said = read_manifest(tmp_path / "tiny/1")["source"]["weights"]
     assert said["taken"] == ("raw" if weights == "raw" else "average")
@@ -128,10 +128,10 @@ def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Pat
 
 def test_weights_that_are_not_there_are_refused(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:
     finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--weights", "ema")
-    assert (finished.code, "holds no moving averages of these variables" in finished.err) == (2, True), finished.err
+    assert (finished.code, "has no moving averages of these variables" in finished.err) == (2, True), finished.err
     source = save(tmp_path / "run", ema=builders.tiny())
     finished = export(source, tmp_path / "tiny", *TINY, "--weights", "raw")
-    assert (finished.code, "--weights raw: of ckpt-1 only 'ema' fits the model" in finished.err) == (2, True)
+    assert (finished.code, "--weights raw: only 'ema' of ckpt-1 fits the model" in finished.err) == (2, True)
     assert not (tmp_path / "tiny").exists()
 
 
@@ -154,7 +154,7 @@ def test_renames_that_do_nothing_or_too_much_are_told(export: Export, tiny_check
     assert finished.code == 0
     assert "--rename ^backbone/= changes no name" in finished.out
     finished = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--rename", ".*/bias=bias")
-    assert (finished.code, "--rename gives several variables one name: bias" in finished.err) == (2, True)
+    assert (finished.code, "--rename gives several variables the same name: bias" in finished.err) == (2, True)
 
 
 def save(directory: Path, **models: Any) -> Path:  # noqa: ANN401 - Keras models

@@ -55,7 +55,7 @@ class AnswerChecks:
         Raises TrainingMode for changing answers and for batch statistics, OptionConflict for --batching.
         """
         has_rows = signature.is_batchable or count_fixed_rows(signature, samples) > 1
-        title = "Check that rows of {} are independent" if has_rows else "Ask {} the same again"
+        title = "Check that rows of {} are independent" if has_rows else "Repeat a request to {}"
         with self._progress.step(title.format(signature.name)) as step:
             change, difference = find_change(signature, samples, self._session, self._tolerance)
             found = self._find_dependence(signature, samples) if change is Change.NEVER else Finding(checked=False)
@@ -87,15 +87,15 @@ class AnswerChecks:
     def _refuse_change(self, message: str) -> None:
         if not self._options.model.allow_nondeterminism:
             raise TrainingMode(message)
-        self._warn(f"{message}; the export compares only shapes with the source, and requests will not share batches")
+        self._warn(f"{message}. The export compares only shapes with the source, and requests do not share batches")
 
     def _warn_of_rows(self, signature: Signature, found: Finding) -> None:
         if found.dependence:
-            self._warn(f"a row of {signature.name} depends on {found.dependence}; requests will not share batches")
+            self._warn(f"a row of {signature.name} depends on {found.dependence}. Requests do not share batches")
         elif not found.checked:
             self._warn(
-                f"rows of {signature.name} all get one answer: whether they are independent is not checked; requests "
-                "will not share batches (--check with rows that differ)"
+                f"all rows of {signature.name} get the same answer, so that their independence is not checked. "
+                "Requests do not share batches. Use --check with rows that differ"
             )
 
     def _refuse_statistics(self, signature: Signature, found: Finding, training: Dependence) -> None:
@@ -109,14 +109,18 @@ class AnswerChecks:
     def _refuse_batching(self, signature: Signature, found: Finding) -> None:
         if self._options.batching is None or found.independent:
             return
-        why = f"depends on {found.dependence}" if found.dependence else "may depend on others: all get one answer"
+        why = (
+            f"depends on {found.dependence}"
+            if found.dependence
+            else ("may depend on others, because all rows get the same answer")
+        )
         raise OptionConflict(
-            f"--batching in-graph joins rows of several calls; a row of {signature.name} {why}. Leave it out"
-            + ("" if found.dependence else ", or give rows that differ, --check")
+            f"--batching in-graph joins rows of several calls, and a row of {signature.name} {why}. Omit --batching"
+            + ("" if found.dependence else ", or use --check with rows that differ")
         )
 
 
 def _describe(change: Change, found: Finding) -> str:
     if change is not Change.NEVER:
-        return "no: answers change"
+        return "no, answers change"
     return "no" if found.dependence else "yes" if found.checked else "not checked"

@@ -84,22 +84,22 @@ class Asking:
     def _ask_source(self, source: WrittenModel, device: ManifestDevice | None) -> Asked:
         check_sequences(source.signatures.values(), self._options.sequences, device)
         given, samples, answers = self.open_given(), dict[str, Tensors](), RecordedAnswers()
-        with self._progress.step("Ask the source") as step:
+        with self._progress.step("Run the source model") as step:
             for done, (name, signature) in enumerate(source.signatures.items()):
                 step.advance(done, len(source.signatures))
                 samples[name] = self.find_samples(signature, given, source)
                 answers.record(source, signature, self._questions(signature, samples[name]))
-            step.detail = f"{len(answers)} question(s)"
+            step.detail = f"{len(answers)} request(s)"
         return Asked(samples, answers)
 
     def _ask_python(self, written: WrittenModel, asked: Asked, version: Path) -> RecordedAnswers:
-        with self._progress.step("Load it by Python, ask it") as step:
+        with self._progress.step("Load the version in Python and run it") as step:
             try:
                 python = PythonModel(version)
             except Exception as error:  # TensorFlow raises many types here
-                raise ParityFailed(f"the SavedModel does not load by Python: {reason_of(error)}") from error
+                raise ParityFailed(f"cannot load the SavedModel in Python: {reason_of(error)}") from error
             answers = self._answers_to_cases(written, asked, python)
-            step.detail = f"{len(answers)} question(s)"
+            step.detail = f"{len(answers)} request(s)"
         python.release()
         gc.collect()
         return answers
@@ -125,12 +125,14 @@ class Asking:
 
     def _load_by_python(self, version: Path) -> PythonModel | None:
         """Load the version in Python, or warn and return None. A copied SavedModel may load only in a session."""
-        with self._progress.step("Load it by Python"):
+        with self._progress.step("Load the version in Python"):
             try:
                 return PythonModel(version)
             except Exception as error:  # TensorFlow raises many types here
                 reason = reason_of(error)
-        self._warn(f"loads in a session, not by Python ({reason}): compared with itself only")
+        self._warn(
+            f"the version loads in a session but not in Python ({reason}). The export compares it only with itself"
+        )
         return None
 
     def open_given(self) -> SampleFile | None:
@@ -161,6 +163,11 @@ def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions,
     parts = () if device is None else device.parts.values()
     names |= {name for part in parts for name, tensor in part.inputs.items() if tensor.free_axes}
     if sequences.buckets and not names:
-        raise OptionConflict("--sequence-buckets: no signature has an input with a free dimension besides its rows'")
+        raise OptionConflict(
+            "--sequence-buckets applies to no signature: no input has a free dimension other than its rows"
+        )
     if unknown := sequences.pad_values.keys() - names:
-        raise OptionConflict(f"--pad-value {min(unknown)}: inputs with a free dimension are {', '.join(sorted(names))}")
+        raise OptionConflict(
+            f"--pad-value {min(unknown)} names no input with a free dimension. These inputs have one: "
+            f"{', '.join(sorted(names))}"
+        )

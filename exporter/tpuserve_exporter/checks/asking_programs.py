@@ -38,7 +38,7 @@ def ask_programs(
         SessionLoadFailed: if the host part does not load.
         SamplesUnfit: if inputs cannot be padded.
     """
-    title = "Emulate products of bfloat16, as on a TPU" if in_bfloat16 else "Run the device programs on the CPU"
+    title = "Emulate a TPU's bfloat16 products" if in_bfloat16 else "Run the device programs on the CPU"
     with progress.step(title) as step, _open_host(version, device) as host:
         ways = dict(list_answers(ProgramModel(version, device, in_bfloat16=in_bfloat16), device, host))
         answers = {}
@@ -46,8 +46,10 @@ def ask_programs(
             step.advance(done, len(ways))
             answers[way], left = _ask(programs, signatures, samples, options)
             for name in left:
-                warn(f"{name}: its {way} is not checked, as the inputs are longer; give shorter ones, --check")
-        step.detail = f"{sum(map(len, answers.values()))} question(s)"
+                warn(
+                    f"{name}: its {way} is not checked, because the inputs are longer. Use --check with shorter inputs"
+                )
+        step.detail = f"{sum(map(len, answers.values()))} request(s)"
     gc.collect()
     return answers
 

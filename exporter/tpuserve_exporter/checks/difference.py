@@ -32,7 +32,7 @@ class Tolerance:
         return cls(default.atol if atol is None else atol, default.rtol if rtol is None else rtol)
 
     def __str__(self) -> str:
-        classes = f", the same class first in {self.top1:.0%} of rows" if self.top1 else ""
+        classes = f", and the same first class in {self.top1:.0%} of rows" if self.top1 else ""
         return f"{self.atol:g} + {self.rtol:g} * |expected|{classes}"
 
 
@@ -108,7 +108,7 @@ class Difference:
 def compare(expected: Tensors, actual: Tensors, tolerance: Tolerance) -> Difference:
     """Compare floats within the tolerance, with NaN equal to NaN, and all other values exactly."""
     if expected.keys() != actual.keys():
-        return Difference({}, f"outputs {sorted(actual)} instead of {sorted(expected)}")
+        return Difference({}, f"the outputs are {sorted(actual)} instead of {sorted(expected)}")
     return Difference(
         {
             name: _compare_arrays(name, np.asarray(value), np.asarray(actual[name]), tolerance)
@@ -147,7 +147,7 @@ def _compare_floats(name: str, expected: Array, actual: Array, tolerance: Tolera
         elements=gaps.size,
         agreeing=agreeing,
         ranked=ranked,
-        beyond="" if within else f"output {name!r} is off by up to {largest:.3g}",
+        beyond="" if within else f"output {name!r} differs by up to {largest:.3g}",
     )
 
 

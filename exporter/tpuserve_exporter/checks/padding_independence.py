@@ -35,8 +35,8 @@ def check_padding(
         difference = compare(expected, actual, tolerance)
         if difference.beyond:
             raise ParityFailed(
-                f"{signature.name}, rows padded to {bucket}: {difference.beyond}. A model that is to be padded must "
-                "mask its padding: leave --sequence-buckets out, or say with --pad-value what it masks"
+                f"{signature.name}, rows padded to {bucket}: {difference.beyond}. A model that is padded must mask "
+                "its padding. Omit --sequence-buckets, or set --pad-value to the value that the model masks"
             )
     return len(buckets)
 

@@ -65,8 +65,9 @@ def require_parity(signature: Signature, result: ParityResult, tolerance: Tolera
         raise _failure(signature, result, tolerance)
     if below := result.below(tolerance.top1):
         raise ParityFailed(
-            f"{signature.name} puts the source's class first in too few rows ({', '.join(below)}); at least it is "
-            f"{tolerance.top1:.0%}. No model is sure of what is made up: give real inputs, --check, or --atol",
+            f"{signature.name} agrees with the source's first class in too few rows ({', '.join(below)}). The minimum "
+            f"is {tolerance.top1:.0%}. Made-up inputs give no clear first class: use --check with real inputs, or "
+            "set --atol",
             parity={signature.name: result.to_json()},
         )
 
@@ -87,7 +88,7 @@ def _is_all_nan(value: Array) -> bool:
 def list_cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int], padded: bool) -> Iterator[Case]:
     """Yield a case for every batch size, for the remaining rows, and for a padded batch of the largest size."""
     if not signature.is_batchable:
-        yield Case("as it is", samples)
+        yield Case("all inputs", samples)
         return
     for size in batch_sizes:
         yield Case(f"batch of {size}", take_rows(samples, slice(0, size)), size)
@@ -124,8 +125,8 @@ def _failure(signature: Signature, result: ParityResult, tolerance: Tolerance) -
     """Return an error that names the first failed comparison and their number, with all comparisons in the details."""
     first, largest = result.failed[0], result.max_abs_difference
     return ParityFailed(
-        f"{signature.name}, {first.where}: {first.difference.beyond}, allowed is {tolerance} (--atol, --rtol); "
-        f"{len(result.failed)} of {len(result.comparisons)} comparisons are off",
+        f"{signature.name}, {first.where}: {first.difference.beyond}. The tolerance is {tolerance} (--atol, --rtol). "
+        f"{len(result.failed)} of {len(result.comparisons)} comparisons exceed it",
         max_abs_difference=largest if np.isfinite(largest) else None,
         atol=tolerance.atol,
         rtol=tolerance.rtol,

@@ -73,7 +73,7 @@ class ProgramAnswers:
         )
 
     def _run_host(self, key: str, values: Tensors) -> Tensors:
-        assert self._host is not None, "a version whose signatures have host parts has a host model"
+        assert self._host is not None, "a version whose signatures have host parts needs a host model"
         half = self._host.signatures[key]
         return self._host.run(half, {name: values[name] for name in half.inputs})
 

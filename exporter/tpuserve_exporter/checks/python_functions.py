@@ -30,8 +30,8 @@ def check_no_python(version: Path) -> None:
     )
     if found:
         raise CannotLower(
-            f"the outputs depend on Python functions: {', '.join(found)}. A version holds the graph without "
-            "their code, and no server can run them. Use TensorFlow's operations instead, or serve a tensor before them"
+            f"the outputs depend on Python functions: {', '.join(found)}. A version holds the graph without their "
+            "code, so that no server can run them. Use TensorFlow operations instead, or serve a tensor before them"
         )
 
 

@@ -45,8 +45,8 @@ def check_raw_images(signature: Signature, raw: RawAnswer, version: Runnable, to
     difference = compare(raw.expected, version.run(signature, raw.inputs), tolerance)
     if difference.beyond:
         raise ParityFailed(
-            f"{signature.name}, PNG files against their pixels given to the source: {difference.beyond}, allowed is "
-            f"{tolerance} (--atol, --rtol)",
+            f"{signature.name}: answers to PNG files and to their pixels differ: {difference.beyond}. The tolerance "
+            f"is {tolerance} (--atol, --rtol)",
             max_abs_difference=difference.max_abs if np.isfinite(difference.max_abs) else None,
             atol=tolerance.atol,
             rtol=tolerance.rtol,

@@ -38,14 +38,14 @@ class RecordedCheck:
     beyond: str = ""
 
     def __str__(self) -> str:
-        verdict = f"{self.beyond}, allowed {self.allowed}" if self.beyond else self._agreement
+        verdict = f"{self.beyond}. The tolerance is {self.allowed}" if self.beyond else self._agreement
         return f"{self.requests} requests recorded in {self.golden}: {verdict}"
 
     @property
     def _agreement(self) -> str:
         if not self.output:
             return "all answers agree; none holds a float"
-        return f"all answers agree; largest difference {self.largest:.3g} in `{self.output}`, allowed {self.allowed}"
+        return f"all answers agree; largest difference {self.largest:.3g} in `{self.output}`, tolerance {self.allowed}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as fields of a JSON document."""
@@ -83,8 +83,7 @@ def check_recorded(
             found.append(compare(answer, _ask(session, signature, inputs), allowed.tolerance))
     if not found:
         raise SourceUnreadable(
-            f"{golden} has no recorded answers to compare with. Export it again to record them, or give another "
-            "version with --against"
+            f"{golden} has no recorded answers. Export it again to record them, or use --against with another version"
         )
     outputs = {
         name: merge(one.outputs[name] for one in found if name in one.outputs)
@@ -115,7 +114,7 @@ def choose_allowed(versions: tuple[Path, ...], atol: float | None, rtol: float |
     if atol is not None and rtol is not None:
         return Allowed(tolerance, "set with --atol and --rtol")
     reason = f"{dtype}, from the manifest of {origin}" if origin else dtype
-    return Allowed(tolerance, f"{reason}; change with --atol/--rtol")
+    return Allowed(tolerance, f"{reason}; set --atol and --rtol to change it")
 
 
 def _tolerance(version: Path) -> Iterator[tuple[Tolerance, str, str]]:

@@ -17,8 +17,8 @@ class Change(StrEnum):
     """The case in which an answer changes."""
 
     NEVER = ""
-    EACH_TIME = "answers the same request differently the second time"
-    AFTER_OTHERS = "answers the same request differently after another one"
+    EACH_TIME = "answers the same request differently when it is repeated"
+    AFTER_OTHERS = "answers the same request differently after another request"
 
 
 def find_change(signature: Signature, samples: Tensors, model: Runnable, tolerance: Tolerance) -> tuple[Change, str]:

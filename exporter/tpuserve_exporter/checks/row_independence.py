@@ -12,9 +12,9 @@ from tpuserve_exporter.signature import Array, Signature, Tensors
 
 # Enough rows to have neighbours on both sides. The trials check every row.
 _ROWS = 4
-_NEIGHBOURS = "its neighbours"
-_OTHERS = "the rows beside it"
-_OTHER_ROWS = "outputs have another number of rows than the inputs"
+_NEIGHBOURS = "its neighbors"
+_OTHERS = "the other rows"
+_OTHER_ROWS = "the outputs and the inputs have different numbers of rows"
 
 
 class Finding(NamedTuple):
@@ -116,8 +116,8 @@ def _choose_rows(samples: Tensors) -> Tensors:
 def _trials(rows: Tensors) -> Iterator[_Trial]:
     order = np.arange(_ROWS)
     for index in order:
-        yield _Trial("being alone", take_rows(rows, order[index : index + 1]), np.array([0]), np.array([index]))
-    yield _Trial("its position", take_rows(rows, order[::-1]), order, order[::-1])
+        yield _Trial("the batch size", take_rows(rows, order[index : index + 1]), np.array([0]), np.array([index]))
+    yield _Trial("its position in the batch", take_rows(rows, order[::-1]), order, order[::-1])
     if any(_is_float(value) for value in rows.values()):
         for index in order:
             yield _Trial(_NEIGHBOURS, _spoil_others(rows, int(index)), np.array([index]), np.array([index]))

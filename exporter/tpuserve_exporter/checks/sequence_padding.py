@@ -17,7 +17,7 @@ def pad_sequence(name: str, spec: TensorSpec, value: Array, bucket: int, said: P
         padding = said or 0
         fits = not isinstance(said, str) and _fits(said or 0, value.dtype)
     if not fits:
-        raise SamplesUnfit(f"input {name!r} is {spec}: it cannot be padded with {said!r}")
+        raise SamplesUnfit(f"cannot pad input {name!r} ({spec}) with {said!r}")
     padded = np.full(shape, padding, value.dtype)
     padded[tuple(slice(size) for size in value.shape)] = value
     return padded

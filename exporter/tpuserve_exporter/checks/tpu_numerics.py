@@ -47,7 +47,7 @@ def compare_numerics(
 
 
 def _warnings(name: str, result: ParityResult) -> list[str]:
-    emulated = "with products of bfloat16, as on a TPU (emulation)"
+    emulated = "with bfloat16 products, as on a TPU (emulated)"
     beyond = [f"{name}, {emulated}: {one.difference.beyond}" for one in result.failed[:1]]
     others = result.other_classes()
-    return beyond + ([f"{name}, {emulated}, puts another class first ({', '.join(others)} rows)"] if others else [])
+    return beyond + ([f"{name}, {emulated}: the first class differs ({', '.join(others)} rows)"] if others else [])

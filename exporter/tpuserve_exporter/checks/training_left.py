@@ -11,13 +11,13 @@ from tpuserve_exporter.signature import Tensors, read_signatures
 from tpuserve_exporter.sources.tf1.training_mode import GIVE_INFERENCE
 
 _MOST_NAMED = 5
-_CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` that it is called with"
-_PUBLISH = "--allow-nondeterminism publishes the model as it is"
+_CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` argument of the caller"
+_PUBLISH = "Use --allow-nondeterminism to publish the model anyway"
 # The scope into which the graph of a `.meta` file is imported.
 _OF_TF1_GRAPH = "graph/"
 _STATE = (
-    "A server has one model for all clients, so all clients would share the state. Let each request bring the state as "
-    "an input, and return the new one as an output (a Keras RNN: stateful=False, initial_state=, return_state=True)"
+    "A server has one model for all clients, so all clients would share the state. Take the state as an input and "
+    "return the new state as an output (a Keras RNN: stateful=False, initial_state=, return_state=True)"
 )
 
 
@@ -41,13 +41,13 @@ def describe_change(name: str, change: Change, difference: str, training: Depend
     """Explain why answers of signature `name` change, and what to do."""
     if training.random:
         return (
-            f"{name} {change}: it draws random numbers, in {_list(training.random)}. If that is dropout or noise of "
-            f"training, {_CALL_OTHERWISE}. {_PUBLISH}"
+            f"{name} {change}: it draws random numbers in {_list(training.random)}. If this is dropout or training "
+            f"noise, {_CALL_OTHERWISE}. {_PUBLISH}"
         )
     what = f"{name} {change} ({difference})"
     if training.assigned:
         return f"{what}: it keeps a state that it changes in {_list(training.assigned)}. {_STATE}"
-    return f"{what}. Its operations do not show why: look for state, the time, or random numbers in it. {_PUBLISH}"
+    return f"{what}. Its operations do not show why. Look for state, time, or random numbers in the model. {_PUBLISH}"
 
 
 def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) -> str:
@@ -56,23 +56,23 @@ def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) 
     mend = (
         f"The graph has no variable with their moving average. {GIVE_INFERENCE}"
         if of_tf1_graph
-        else f"If that is a batch norm in training mode, {_CALL_OTHERWISE}"
+        else f"If this is a batch norm in training mode, {_CALL_OTHERWISE}"
     )
     return (
-        f"an answer of {name} depends on the rows beside it: it is computed from averages over the batch, "
-        f"{_list(places)}. {mend}. If the rows are one list by design, or the first dimension is no batch, give "
-        "--allow-batch-statistics"
+        f"an answer of {name} depends on the other rows of the batch, because it uses averages over the batch: "
+        f"{_list(places)}. {mend}. If the rows are one list by design, or if the first dimension is not the batch, "
+        "use --allow-batch-statistics"
     )
 
 
 def describe_harmless(name: str, training: Dependence) -> Iterator[str]:
     """Yield messages for users about a signature whose answers do not change."""
     if training.random:
-        yield f"{name} draws random numbers, in {_list(training.random)}; its answers were the same each time"
+        yield f"{name} draws random numbers in {_list(training.random)}, but its answers were the same each time"
     if training.written:
         yield (
-            f"{name} changes variables at each request, in {_list(training.written)}; its answers did not depend on "
-            "the requests before"
+            f"{name} changes variables at each request, in {_list(training.written)}, but its answers did not depend "
+            "on earlier requests"
         )
 
 

@@ -70,7 +70,7 @@ class Checks:
     def open(self, version: Path) -> Iterator[SessionModel]:
         """Load `version` into a session for the body's duration. Raises SessionLoadFailed."""
         with contextlib.ExitStack() as open_models:
-            with self._progress.step("Load it in a session") as step:
+            with self._progress.step("Load the version in a session") as step:
                 session = open_models.enter_context(open_session(version))
                 step.detail = "; ".join(str(signature) for signature in session.signatures.values())
             yield session
@@ -143,9 +143,7 @@ class Checks:
         for name, one in device.signatures.items():
             if checked[name].signature.is_batchable and name not in independent and one.part not in padded:
                 sizes = ", ".join(map(str, self._options.batch_sizes))
-                self._warn(
-                    f"{name}: its device programs take {sizes} rows and nothing between, as rows cannot be padded"
-                )
+                self._warn(f"{name}: its device programs take exactly {sizes} rows, because the rows cannot be padded")
 
     def _samples(self, asked: Asked, session: SessionModel) -> Mapping[str, Tensors]:
         """Return the source's samples, which the session must take, or without a source, samples for the session."""
@@ -155,7 +153,7 @@ class Checks:
         for name, signature in session.signatures.items():
             refusal = refusal_of(signature, asked.samples[name], session)
             if refusal is not None:
-                raise ParityFailed(f"{name} fails, loaded by session, on inputs that the source takes: {refusal}")
+                raise ParityFailed(f"{name} fails in a session on inputs that the source takes: {refusal}")
         return asked.samples
 
     def _load_by_litert(self, version: Path) -> TfliteModel | None:
@@ -202,12 +200,15 @@ class Checks:
                 check_raw_images(signature, raw, session, tolerance)
             step.detail = (
                 f"{len(parity.comparisons)} comparisons over {parity.rows} row(s), largest difference "
-                f"{parity.max_abs_difference:.3g} (allowed {tolerance})"
+                f"{parity.max_abs_difference:.3g} (tolerance {tolerance})"
             )
         if parity.all_nan:
-            self._warn(f"{signature.name} answers nothing but NaN in {', '.join(parity.all_nan)}: not proven equal")
+            self._warn(
+                f"{signature.name} returns only NaN in {', '.join(parity.all_nan)}, so that equality with the source "
+                "is not proven"
+            )
         if answers.deterministic and (others := parity.other_classes()):
-            self._warn(f"within the tolerance, {signature.name} puts another class first ({', '.join(others)} rows)")
+            self._warn(f"{signature.name}: the first class differs within the tolerance ({', '.join(others)} rows)")
         return CheckedSignature(signature, samples, parity, independent, answers.deterministic)
 
     def _check_padding(

@@ -27,30 +27,30 @@ _LOG_WIDTH = 150
 
 _EPILOG = """\b
 Examples:
-  # does it answer on this machine as it did when it was exported?
+  # compare answers on this machine with those recorded by the export
   tpuserve check models/digits/3
 \b
-  # does it answer as version 2 did?
+  # compare answers with those of version 2
   tpuserve check models/digits/3 --against models/digits/2
 \b
-  # would it run on one chip of these?
+  # compile for one chip of these TPUs
   tpuserve check models/digits/3 --tpu v5e:1x1,v6e:1x1
 \b
-  # with its weights cut over four chips
+  # compile for four chips, with sharded weights
   tpuserve check models/search/7 --tpu v5litepod-4 --mesh model=4 --shard 'embedding/.*=model,-'
 
 \b
 Exit codes:
   0  every answer agrees; every program compiles and fits, and all of them together
-  1  an error nobody foresaw
+  1  unexpected error
   2  wrong usage, or a rule that does not fit the weights
-  3  an answer differs by more than is allowed
-  4  a program does not fit, does not compile or could not be checked, or all together do not fit
+  3  an answer differs by more than the tolerance
+  4  a program does not fit, does not compile or could not be checked, or all programs together do not fit
   6  no version with device programs or recorded answers, or a damaged one
   8  the version does not load
   9  the version does not take the recorded requests
   10  the compiler is not installed
-  130  broken off
+  130  interrupted
 """
 
 
@@ -60,32 +60,32 @@ Exit codes:
     "--tpu",
     "topologies",
     type=TOPOLOGIES,
-    help="TPUs to compile for: v5e:1x1,v6e:2x2, or by their machines' names, v5litepod-4. Add --against to "
+    help="TPUs to compile for, such as v5e:1x1,v6e:2x2, or names of machines, such as v5litepod-4. Add --against to "
     "compare answers too.",
 )
 @click.option(
     "--against",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="VERSION_DIR",
-    help="Compare with the answers recorded in this version.  [default: in VERSION itself]",
+    help="Version whose recorded answers are compared.  [default: VERSION itself]",
 )
-@click.option("--atol", type=click.FloatRange(0), help="Allowed difference.  [default: the wider of the manifests']")
-@click.option("--rtol", type=click.FloatRange(0), help="Allowed, relative.  [default: the wider of the manifests']")
+@click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance.  [default: the wider of the manifests']")
+@click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance.  [default: the wider of the manifests']")
 @click.option(
     "--mesh",
     type=MESH,
     default="data=1,model=1",
     show_default=True,
-    help="Devices to spread a version over: batches over data, weights over model.",
+    help="Mesh of devices: batches are split over data, weights over model.",
 )
 @click.option(
     "--shard",
     "rules",
     type=SHARD,
     multiple=True,
-    help="Which weights to cut over the mesh, instead of the version's own rules. Repeat.",
+    help="Sharding rule for weights, instead of the version's own rules. Repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document to standard output, and nothing else.")
 def command(
     version: Path,
     topologies: tuple[TpuTopology, ...] | None,
@@ -96,11 +96,11 @@ def command(
     rules: tuple[ShardRule, ...],
     as_json: bool,
 ) -> int:
-    """Check a published VERSION: a directory.
+    """Check the published version in the directory VERSION.
 
-    Without --tpu, its SavedModel answers the requests that its export recorded, on this machine's CPU, and the answers
-    are compared with those recorded; the manifests say what may differ. With --tpu, its device programs are compiled,
-    each and together; no TPU is needed, libtpu compiles.
+    Without --tpu, the command runs the recorded requests of the export on this machine's CPU and compares the answers
+    with the recorded ones. The manifests set the tolerance. With --tpu, it compiles the device programs with libtpu and
+    checks that each of them, and all together, fit. This needs no TPU.
     """
     _check_options(topologies, against, atol, rtol, rules)
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
@@ -130,9 +130,9 @@ def _check_options(
 ) -> None:
     """Raise usage errors for options without effect."""
     if topologies is None and rules:
-        raise click.UsageError("--shard changes nothing without --tpu")
+        raise click.UsageError("--shard has no effect without --tpu. Add --tpu")
     if topologies and against is None and (atol is not None or rtol is not None):
-        raise click.UsageError("--atol and --rtol change nothing with --tpu alone: give --against, or omit --tpu")
+        raise click.UsageError("--atol and --rtol have no effect with --tpu alone. Add --against, or omit --tpu")
 
 
 def _ask(version: Path, golden: Path, atol: float | None, rtol: float | None, progress: Progress) -> "RecordedCheck":
@@ -144,7 +144,7 @@ def _ask(version: Path, golden: Path, atol: float | None, rtol: float | None, pr
         start_tensorflow()
     from tpuserve_exporter.checks.recorded_requests import check_recorded
 
-    with progress.step("Ask the recorded requests") as step:
+    with progress.step("Run the recorded requests") as step:
         return check_recorded(version, golden, atol, rtol, step.advance)
 
 

@@ -13,6 +13,7 @@ import click
 from tpuserve_exporter.command.options import REPORTING, read_options
 from tpuserve_exporter.command.parameter_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
 from tpuserve_exporter.command.running import run_program
+from tpuserve_exporter.command.sections import SectionedCommand
 from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.options.export_options import (
     ExportOptions,
@@ -30,17 +31,17 @@ PROG_NAME = "tpuserve export"
 
 _EPILOG = """\b
 Examples:
-  # a training checkpoint, built by a function of your own
+  # a training checkpoint, with the function that builds the model
   tpuserve export checkpoints/ models/digits --model examples.digits.model:build
 \b
-  # a Keras file, checked and warmed with real inputs
+  # a Keras file, with real inputs for the checks and the warm-up
   tpuserve export model.keras models/digits --check samples.npz --warmup samples.npz
 \b
-  # image files in, and two photos that must get their labels
+  # image files as input, and two photos with their expected labels
   tpuserve export model.keras models/cats --signature photo=image_bytes --labels labels.txt \\
       --example tabby.jpg=tabby --example siamese.jpg=siamese
 \b
-  # sentences in, one of them with a known answer
+  # sentences as input, one of them with its expected label
   tpuserve export checkpoints/ models/films --model films:build --signature text=films:serve \\
       --example 'text:a good film=positive'
 \b
@@ -50,20 +51,20 @@ Examples:
 \b
 Exit codes:
   0  published (or, with --dry-run, all checks passed)
-  1  an error nobody foresaw
+  1  unexpected error
   2  wrong usage, or the checkpoint does not fit the model
   3  an answer differs from the source's or an --example's, changes between requests, or uses batch statistics
-  4  an operation that what was asked for cannot have; with --tpu-strict, a program that does not fit
-  5  the version is taken, or the base cannot be written
+  4  unsupported operation for the requested output; with --tpu-strict, a program that does not fit
+  5  the version already exists, or the base is not writable
   6  the source cannot be read
   7  the builder failed
   8  the SavedModel does not load in a session
-  9  no inputs that fit to check with, or an --example that no signature takes
+  9  no fitting inputs for the checks, or an --example that no signature takes
   10  the source's framework is not installed
-  11  reading the source would run code that came with it
+  11  reading the source would run code from it
   12  weights that are NaN or infinite
-  130  broken off
-Whatever fails, nothing is published and nothing is left behind.
+  130  interrupted
+A failed export publishes nothing and removes its temporary files.
 """
 
 
@@ -71,7 +72,7 @@ def _check_reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path
     """Check that the reports can be written before the export takes minutes."""
     for path in paths:
         if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise click.BadParameter(f"'{path}' is in no directory that can be written", ctx, param)
+            raise click.BadParameter(f"the directory of '{path}' does not exist or is not writable", ctx, param)
     return paths
 
 
@@ -81,7 +82,11 @@ _REPORT = click.Path(path_type=Path, dir_okay=False, writable=True)
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(
+    cls=SectionedCommand,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.argument("source", type=_PATH)
 @click.argument("out_base", type=OUT_BASE)
 @click.option(
@@ -90,43 +95,45 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     type=click.Choice(["auto", *get_args(SourceKind)]),
     default="auto",
     show_default=True,
-    help="What SOURCE is.",
+    help="Kind of SOURCE.",
 )
 @click.option(
     "--model",
     "builder",
     metavar="PKG.MODULE:FUNCTION",
-    help="Function that returns the model (Keras 3, Flax, or what docs/how-to/export says of the source); found from "
-    "the working directory too.",
+    help="Function that returns the model (Keras 3, Flax, or another kind that docs/how-to/export lists for the "
+    "source). Python also searches the working directory for it.",
 )
 @click.option(
     "--model-arg",
     "model_args",
     metavar="K=V",
     multiple=True,
-    help="Argument for it; V is read as JSON where it is JSON, else as text. Repeat.",
+    help="Argument of the --model function. V is parsed as JSON if possible, otherwise as text. Repeatable.",
 )
-@click.option("--allow-missing", metavar="GLOB", multiple=True, help="Variables the checkpoint may lack. Repeat.")
-@click.option("--allow-unused", metavar="GLOB", multiple=True, help="Variables the model may lack. Repeat.")
+@click.option(
+    "--allow-missing", metavar="GLOB", multiple=True, help="Variables that the checkpoint may lack. Repeatable."
+)
+@click.option("--allow-unused", metavar="GLOB", multiple=True, help="Variables that the model may lack. Repeatable.")
 @click.option(
     "--weights",
     type=click.Choice(get_args(Weights)),
     default="auto",
     show_default=True,
-    help="The weights as trained (raw), their moving average (ema), or the average where training kept one (auto).",
+    help="Weights to serve: as trained (raw), their moving average (ema), or the average if the source has one (auto).",
 )
 @click.option(
     "--rename",
     "renames",
     metavar="REGEX=REPL",
     multiple=True,
-    help="What to make of the names of stored variables before they are matched, e.g. '^encoder/=backbone/'. Repeat.",
+    help="Rename stored variables before they are matched, e.g. '^encoder/=backbone/'. Repeatable.",
 )
 @click.option("--allow-nan", is_flag=True, help="Publish weights that are NaN or infinite, with a warning.")
 @click.option(
     "--allow-nondeterminism",
     is_flag=True,
-    help="Publish a model that answers the same request differently each time, with a warning.",
+    help="Publish a model whose answers to the same request differ, with a warning.",
 )
 @click.option(
     "--allow-batch-statistics",
@@ -136,158 +143,176 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--unsafe",
     is_flag=True,
-    help="Let SOURCE run code that it brings along (Lambda layers, pickles) while it is read. It may do all that you "
-    "can: read your files, use your credentials. Only for sources you trust.",
+    help="Allow SOURCE to run the code that it contains (Lambda layers, pickles) while it is read. The code can do "
+    "anything that you can: read your files, use your credentials. Use it only for sources that you trust.",
 )
-@click.option("--signature-name", default="serving_default", show_default=True, help="What to call the signature.")
+@click.option("--signature-name", default="serving_default", show_default=True, help="Name of the signature.")
 @click.option(
     "--signature",
     "signatures",
     metavar="NAME=KIND[,OPTION=V...]",
     multiple=True,
-    help="A signature to offer: tensor, image_bytes, tf_example, classify, regress, or a function of your own, "
-    "pkg.module:function. Repeat. [serving_default=tensor]",
+    help="Signature to serve: tensor, image_bytes, tf_example, classify, regress, or a function of your own, "
+    "pkg.module:function. Repeatable. [serving_default=tensor]",
 )
 @click.option(
     "--image-scale",
     type=click.Choice(list(IMAGE_SCALES)),
-    help="Pixel values that signatures of image_bytes feed the model: none (0..255), 0..1, -1..1, or the modes torch "
-    "and caffe of keras.applications. [none where the model itself rescales]",
+    help="Pixel values that image_bytes signatures feed to the model: none (0..255), 0..1, -1..1, or the modes torch "
+    "and caffe of keras.applications. [none if the model rescales its input]",
 )
-@click.option("--labels", type=_FILE, help="Names of the classes, one a line, for classify.")
+@click.option("--labels", type=_FILE, help="File with class names for classify, one per line.")
 @click.option(
     "--input",
     "inputs",
     metavar="NAME[:DTYPE[DIM,...]]",
     multiple=True,
-    help="Rename the inputs, in order; with dtype and shape, e.g. 'ids:int32[batch,64]', for models that "
-    "do not know theirs. Repeat.",
+    help="New name of an input, in order, with dtype and shape for models without them, e.g. 'ids:int32[batch,64]'. "
+    "Repeatable.",
 )
 @click.option(
     "--input-tensor",
     "input_tensors",
     metavar="TENSOR[=NAME]",
     multiple=True,
-    help="Tensor of a .meta graph to feed, and its name in the signature. Repeat.",
+    help="Tensor of a .meta graph to feed, and its name in the signature. Repeatable.",
 )
 @click.option(
     "--output-tensor",
     "output_tensors",
     metavar="TENSOR[=NAME]",
     multiple=True,
-    help="Tensor of a .meta graph to serve, and its name in the signature. Repeat.",
+    help="Tensor of a .meta graph to serve, and its name in the signature. Repeatable.",
 )
-@click.option("--output", "outputs", metavar="NAME", multiple=True, help="Rename the outputs, in order. Repeat.")
+@click.option("--output", "outputs", metavar="NAME", multiple=True, help="New name of an output, in order. Repeatable.")
 @click.option(
     "--batch-sizes",
     type=BatchSizes(),
     default="1,2,4,8,16,32",
     show_default=True,
-    help="Sizes that servers pad batches to; each is checked.",
+    help="Batch sizes that servers pad to. The export checks each.",
 )
 @click.option(
     "--sequence-buckets",
     type=BatchSizes(),
     default=(),
-    help="Lengths that servers pad inputs of variable length to; checked: padding must not change the rest.",
+    help="Lengths that servers pad inputs of variable length to. The export checks that padding does not change the "
+    "answers.",
 )
 @click.option(
     "--pad-value",
     "pad_values",
     metavar="NAME=V",
     multiple=True,
-    help="What pads that input [0, or an empty string]. Repeat.",
+    help="Padding value of input NAME. Repeatable. [0, or an empty string]",
 )
 @click.option(
     "--batching",
     type=click.Choice(["none", "in-graph"]),
     default="none",
     show_default=True,
-    help="Batch calls within the graph, to --batch-sizes, for servers that do not batch.",
+    help="Batch calls inside the graph, to --batch-sizes, for servers that do not batch.",
 )
-@click.option("--batch-threads", type=click.IntRange(min=1), help="In-graph: batches that run at a time. [2]")
-@click.option("--batch-timeout-us", type=click.IntRange(min=0), help="In-graph: how long a row may wait. [1000]")
-@click.option("--batch-queue", type=click.IntRange(min=1), help="In-graph: batches that may wait; more fail. [100]")
+@click.option(
+    "--batch-threads",
+    type=click.IntRange(min=1),
+    help="With --batching in-graph: batches that run at the same time. [2]",
+)
+@click.option(
+    "--batch-timeout-us",
+    type=click.IntRange(min=0),
+    help="With --batching in-graph: longest wait of a row, in microseconds. [1000]",
+)
+@click.option(
+    "--batch-queue",
+    type=click.IntRange(min=1),
+    help="With --batching in-graph: pending batches. Further calls fail. [100]",
+)
 @click.option(
     "--also",
     type=click.Choice(["tflite"]),
     multiple=True,
-    help="Write the model for LiteRT, too: model.tflite, checked as the SavedModel is.",
+    help="Also write the model for LiteRT as model.tflite, with the same checks as for the SavedModel.",
 )
 @click.option(
     "--device-programs",
     is_flag=True,
-    help="Write programs for a TPU, too, one for each batch size (and length of sequences), each checked on this "
-    "machine's CPU. Needs no TPU.",
+    help="Also write TPU programs, one for each batch size (and sequence length). Each is checked on this machine's "
+    "CPU. Needs no TPU.",
 )
 @click.option(
     "--tpu",
     "topologies",
     type=TOPOLOGIES,
     default=(),
-    help="TPUs to compile those programs for, without one: do they fit? E.g. v5e:1x1,v6e:2x2, or v5litepod-4.",
+    help="TPUs to compile the device programs for, to check that they fit. Needs no TPU. E.g. v5e:1x1,v6e:2x2, or "
+    "v5litepod-4.",
 )
 @click.option("--tpu-strict", is_flag=True, help="With --tpu: publish nothing unless every program compiles and fits.")
 @click.option(
     "--tpu-numerics",
     is_flag=True,
-    help="Emulate on this CPU what a TPU makes of products, in bfloat16, and tell how far answers move.",
+    help="Emulate a TPU's bfloat16 products on this CPU, and report how much the answers change.",
 )
-@click.option("--mesh", type=MESH, help="With --tpu: devices to spread the version over, e.g. data=2,model=4.")
+@click.option("--mesh", type=MESH, help="With --tpu: mesh of devices for the version, e.g. data=2,model=4.")
 @click.option(
     "--shard",
     "rules",
     type=SHARD,
     multiple=True,
-    help="Weights to cut over the mesh, an axis or - for each dimension, e.g. 'embedding/.*=model,-'. Repeat.",
+    help="Sharding rule for weights: a mesh axis or - for each dimension, e.g. 'embedding/.*=model,-'. Repeatable.",
 )
 @click.option(
     "--compute-dtype",
     type=click.Choice(["keep", "float32", "bfloat16"]),
     default="keep",
     show_default=True,
-    help="What the layers compute in; variables keep their dtype.",
+    help="Dtype in which the layers compute. Variables keep their dtype.",
 )
 @click.option(
     "--int8",
     is_flag=True,
-    help="Weights of 8 bits, as Keras quantises Dense, EinsumDense and Embedding; of Keras 3 models.",
+    help="Quantize the weights to 8 bits with Keras (Dense, EinsumDense and Embedding). Keras 3 models only.",
 )
 @click.option(
     "--freeze",
     is_flag=True,
-    help="Fold batch norms into the kernels before them, compute what follows from the weights alone, and drop "
-    "assertions, prints and summaries.",
+    help="Fold batch norms into the kernels before them, compute constants from the weights, and drop assertions, "
+    "prints and summaries.",
 )
 @click.option(
     "--check",
     type=_FILE,
-    help="Inputs to check with, instead of made-up ones: .npz by name, or TFRecord of tf.Example.",
+    help="Inputs for the checks, instead of made-up ones: .npz by name, or TFRecord of tf.Example.",
 )
 @click.option(
     "--example",
     "examples",
     metavar="INPUT=EXPECTED",
     multiple=True,
-    help="An input (a file, text:… or json:…) and its expected answer: a label, a class number, or an .npy file of "
-    "outputs. A wrong answer ends the export with exit code 3. Repeat.",
+    help="Input (a file, text:… or json:…) and its expected answer: a label, a class number, or an .npy file of "
+    "outputs. A wrong answer ends the export with exit code 3. Repeatable.",
 )
 @click.option(
     "--atol",
     type=click.FloatRange(min=0),
-    help="Absolute tolerance [1e-5; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2].",
+    help="Absolute tolerance. [1e-5; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2]",
 )
 @click.option(
     "--rtol",
     type=click.FloatRange(min=0),
-    help="Relative tolerance [1e-4; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2].",
+    help="Relative tolerance. [1e-4; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2]",
 )
 @click.option(
-    "--warmup", type=_FILE, help="Inputs for the warm-up requests, instead of the checked ones: .npz or TFRecord."
+    "--warmup", type=_FILE, help="Inputs of the warm-up requests, instead of the checks' inputs: .npz or TFRecord."
 )
-@click.option("--serve-check", is_flag=True, help="Ask a real server, by gRPC and REST, before anything is published.")
-@click.option("--version", type=Version(), default="next", show_default=True, help="The number to publish as.")
-@click.option("--again", is_flag=True, help="Publish even if the newest version holds exactly this already.")
+@click.option(
+    "--serve-check",
+    is_flag=True,
+    help="Start a real server before publishing, and compare its answers over gRPC and REST.",
+)
+@click.option("--version", type=Version(), default="next", show_default=True, help="Version number to publish.")
+@click.option("--again", is_flag=True, help="Publish even if the newest version is identical.")
 @click.option(
     "--report",
     "reports",
@@ -295,19 +320,19 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     type=_REPORT,
     multiple=True,
     callback=_check_reports,
-    help="Write the report here too: as JSON, or as a page to look at. Repeat.",
+    help="Write the report to this file too, as JSON or as an HTML page. Repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
-@click.option("--verbose", is_flag=True, help="Show every step, also those of less than a second.")
-@click.option("--dry-run", is_flag=True, help="Do everything but publish; OUT_BASE is not touched.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document to standard output, and nothing else.")
+@click.option("--verbose", is_flag=True, help="Print every step, including those shorter than a second.")
+@click.option("--dry-run", is_flag=True, help="Do everything except publish. OUT_BASE does not change.")
 def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
 
-    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), the .meta graph beside one of TF1, a
+    SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .meta graph with its TF1 checkpoint, a
     .keras or .h5 file, an Orbax checkpoint (directory, step or tree) of a JAX model, a PyTorch file (.pt, .pt2,
     safetensors), or a SavedModel.
-    OUT_BASE is what a server watches: a directory, gs://BUCKET/PATH or s3://BUCKET/PATH. Its last part is the
-    model's name.
+    OUT_BASE is the base path that a server watches: a directory, gs://BUCKET/PATH or s3://BUCKET/PATH. Its last
+    part is the model's name.
     """
     started = time.monotonic()
     as_json, reports, verbose = (arguments.pop(name) for name in REPORTING)

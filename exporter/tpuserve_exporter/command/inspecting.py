@@ -19,10 +19,10 @@ _LOG_WIDTH = 120
 
 _EPILOG = """\b
 Exit codes:
-  0  read, and whole as far as can be told
-  1  an error nobody foresaw
+  0  read, without damage as far as checked
+  1  unexpected error
   2  wrong usage
-  6  nothing that can be read, or damaged: what is missing or cut short is said
+  6  unreadable or damaged; the output lists missing and truncated files
   10  a framework's packages are not installed
 """
 
@@ -31,13 +31,13 @@ Exit codes:
 @click.argument("path", type=click.Path(path_type=Path, readable=False))
 @click.option("--all", "everything", is_flag=True, help="List every variable, operation and file.")
 @click.option("--verify", is_flag=True, help="Read every file of a published version and compare its hash.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document to standard output, and nothing else.")
 def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
-    """Tell what PATH contains: signatures, variables, sizes, operations, TPU and host operations, the manifest.
+    """Show the contents of PATH: signatures, variables, sizes, operations, TPU and host operations, the manifest.
 
     PATH is a checkpoint of TensorFlow 2 or 1 (directory, prefix or .index file), a .meta graph, a .keras or .h5 file,
-    an Orbax checkpoint, a .safetensors or .pt file, a SavedModel, or a version or base directory. Nothing in it is
-    run.
+    an Orbax checkpoint, a .safetensors or .pt file, a SavedModel, or a version or base directory. The command
+    runs no code from it.
     """
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     try:
@@ -48,7 +48,7 @@ def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
         return report_failure(unreadable(Path(error.filename or path), error), as_json)
     except Exception as error:  # the top of the process; damaged files may raise anything
         return report_failure(
-            ExportError(f"cannot tell what {path.name} contains: {type(error).__name__}: {error}"), as_json
+            ExportError(f"cannot read the contents of {path.name}: {type(error).__name__}: {error}"), as_json
         )
     if as_json:
         click.echo(json.dumps(contents.to_json(), indent=2))

@@ -45,7 +45,7 @@ def _find(name: str, known: Mapping[str, click.Option]) -> click.Option:
     found = known.get(name.rstrip("_"))
     if found is None:
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f": did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(known))}"
+        hint = f". Did you mean {near[0]!r}?" if near else f". Options: {', '.join(sorted(known))}"
         raise TypeError(f"export() has no option {name!r}{hint}")
     return found
 

@@ -57,7 +57,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
     )
     sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
     if sequences.pad_values and not sequences.buckets:
-        raise OptionConflict("--pad-value is for --sequence-buckets, which are not given")
+        raise OptionConflict("--pad-value needs --sequence-buckets")
     examples = tuple(Example.parse(text) for text in arguments.pop("examples"))
     batching = _read_batching(arguments)
     tpu = _read_tpu(arguments)
@@ -72,7 +72,7 @@ def _read_batching(arguments: dict[str, Any]) -> InGraphBatching | None:
     names = ("threads", "timeout_us", "queue")
     given = {name: value for name in names if (value := arguments.pop(f"batch_{name}")) is not None}
     if given and not in_graph:
-        raise OptionConflict(f"--batch-{min(given).replace('_', '-')} is for --batching in-graph, which is not given")
+        raise OptionConflict(f"--batch-{min(given).replace('_', '-')} needs --batching in-graph")
     return InGraphBatching(**given) if in_graph else None
 
 
@@ -82,19 +82,19 @@ def _read_tpu(arguments: dict[str, Any]) -> TpuOptions:
     strict, numerics = arguments.pop("tpu_strict"), arguments.pop("tpu_numerics")
     for option, given in (("--mesh", mesh), ("--tpu-strict", strict)):
         if given and not topologies:
-            raise OptionConflict(f"{option} is for --tpu, which is not given")
+            raise OptionConflict(f"{option} needs --tpu")
     for topology in topologies if mesh else ():
         mesh.check(topology)
     arguments["device_programs"] = arguments["device_programs"] or bool(topologies) or numerics
     if rules and not arguments["device_programs"]:
-        raise OptionConflict("--shard is for device programs: give --device-programs, or --tpu")
+        raise OptionConflict("--shard needs device programs. Add --device-programs or --tpu")
     return TpuOptions(topologies, mesh or DeviceMesh(), rules, strict, numerics)
 
 
 def _read_signatures(texts: tuple[str, ...], signature_name: str) -> tuple[SignatureRequest, ...]:
     signatures = tuple(SignatureRequest.parse(text) for text in texts)
     if signatures and signature_name != DEFAULT_SIGNATURE:
-        raise OptionConflict("--signature names each signature itself: leave --signature-name out")
+        raise OptionConflict("--signature already names each signature. Omit --signature-name")
     check_names(signatures)
     return signatures
 

@@ -21,7 +21,7 @@ def run_program(command: click.Command, name: str) -> NoReturn:
         code = _report_usage(error, "--json" in arguments)
     except (click.Abort, KeyboardInterrupt):
         # The interrupt came before the command read its options, or while it reported the outcome.
-        click.echo("broken off", err=True)
+        click.echo("interrupted", err=True)
         code = BROKEN_OFF
     sys.exit(code)
 

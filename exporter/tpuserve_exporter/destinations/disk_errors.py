@@ -9,9 +9,9 @@ from pathlib import Path
 from tpuserve_exporter.errors import PublishFailed
 
 _FULL = {
-    errno.ENOSPC: "no space is left there",
-    errno.EDQUOT: "the quota is used up",
-    errno.EFBIG: "a file may not be that large (ulimit -f)",
+    errno.ENOSPC: "no space is left on the disk",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file is larger than the limit (ulimit -f)",
 }
 
 
@@ -28,8 +28,8 @@ def disk_errors(staged: Path, place: str, needed_bytes: Callable[[], int]) -> It
             written = _size(staged)
             needed = max(needed_bytes(), written)
             raise PublishFailed(
-                f"cannot write to {place}: {full}. The version takes at least {_in_words(needed)}, and "
-                f"{_in_words(written)} of it could be written"
+                f"cannot write to {place}: {full}. The version needs at least {_in_words(needed)}, and "
+                f"{_in_words(written)} could be written"
             ) from error
         if isinstance(error, OSError) and str(error.filename or "").startswith(str(staged)):
             raise PublishFailed(f"cannot write to {place}: {error.strerror}") from error
@@ -44,7 +44,7 @@ def temporary_disk_errors() -> Iterator[None]:
     except Exception as error:
         if (full := _find_full(error)) is not None:
             raise PublishFailed(
-                f"cannot unpack the source in the temporary directory: {full}. Name another one, TMPDIR=DIRECTORY"
+                f"cannot unpack the source in the temporary directory: {full}. Set TMPDIR to another directory"
             ) from error
         raise
 

@@ -34,7 +34,10 @@ class LocalDirectory:
     def check(self, choice: VersionChoice) -> None:
         """Refuse a taken version number."""
         if isinstance(choice, int) and os.path.lexists(self._base / str(choice)):
-            raise PublishFailed(f"version {choice} of {self._base.name} is taken: a published version never changes")
+            raise PublishFailed(
+                f"version {choice} of {self._base.name} already exists, and published versions never change. Use "
+                "another --version"
+            )
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:

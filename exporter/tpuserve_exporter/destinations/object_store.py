@@ -43,7 +43,10 @@ class ObjectStore:
     def check(self, choice: VersionChoice) -> None:
         """Refuse a taken version number. Raises PublishFailed also if the bucket is missing or cannot be listed."""
         if choice in self._numbers():
-            raise PublishFailed(f"version {choice} of {self._base} is taken: a published version never changes")
+            raise PublishFailed(
+                f"version {choice} of {self._base} already exists, and published versions never change. Use another "
+                "--version"
+            )
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
         """Return a path in the temporary directory. Delete the remains of killed exporters in the store."""
@@ -112,7 +115,9 @@ class ObjectStore:
         for name, path in files.items():
             arrived, sent = there.get(name, 0), path.stat().st_size
             if name != MANIFEST_FILE.as_posix() and arrived != sent:
-                raise PublishFailed(f"cannot publish to {version}: of {name} {arrived} bytes of {sent} arrived")
+                raise PublishFailed(
+                    f"cannot publish to {version}: {arrived} bytes of {name} were sent, and {sent} arrived"
+                )
 
     def _remove(self, version: StoreUri) -> None:
         """Delete the claim last, so that no other exporter takes the number before."""

@@ -14,8 +14,8 @@ from tpuserve_exporter.options.store_uri import EXTRAS, StoreUri
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError"}
 _AWAY = {"EndpointConnectionError", "ConnectTimeoutError", "ClientConnectorError", "ConnectionError", "TimeoutError"}
 _HOW_TO_LOG_IN = {
-    "gcs": "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS",
-    "s3": "aws configure, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gcs": "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "s3": "aws configure, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
 }
 
 
@@ -99,14 +99,14 @@ class StoreFiles:
         kind, status = type(error).__name__, _status(error)
         kinds = {one.__name__ for one in type(error).__mro__}
         if isinstance(error, FileNotFoundError) or status == 404:
-            return f"there is no bucket {uri.bucket}, or it is not for these credentials to see"
+            return f"there is no bucket {uri.bucket}, or the credentials cannot see it"
         if kinds & _NO_CREDENTIALS:
-            return f"no credentials were found: {_HOW_TO_LOG_IN[self._extra]}"
+            return f"no credentials were found. Run {_HOW_TO_LOG_IN[self._extra]}"
         if isinstance(error, PermissionError) or status in (401, 403):
             said = str(error).partition("\n")[0]
-            return f"the credentials do not allow it ({said or status}); {_HOW_TO_LOG_IN[self._extra]}"
+            return f"the credentials do not allow it ({said or status}). Run {_HOW_TO_LOG_IN[self._extra]}"
         if kinds & _AWAY:
-            return f"the store cannot be reached ({kind})"
+            return f"cannot reach the store ({kind})"
         return f"{kind}: {str(error).partition(chr(10))[0]}"
 
 
@@ -134,7 +134,9 @@ def _file_system(scheme: str, extra: str) -> Any:  # noqa: ANN401 - fsspec has n
         # The basic file system: fsspec's default asks a second API for the kind of each bucket first.
         from gcsfs.core import GCSFileSystem
     except ImportError as error:
-        raise MissingExtra(f"publishing to {scheme}:// needs: pip install 'tpuserve-exporter[{extra}]'") from error
+        raise MissingExtra(
+            f"publishing to {scheme}:// needs a package. Run pip install 'tpuserve-exporter[{extra}]'"
+        ) from error
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         # An emulator needs no credentials, and gcsfs would search several places for them.
         options["token"] = "anon"

@@ -52,7 +52,7 @@ class ExampleAsking:
     checked: CheckedVersion
     requests: tuple[SignatureRequest, ...]
     labels: Sequence[str]
-    rows_from: str = "made up"
+    rows_from: str = "made-up input"
 
     def ask(self, examples: Sequence[Example]) -> list[ShownSample]:
         """Run every example. Return up to 12 answers: first those of the examples, then those of rows of the checks.
@@ -68,7 +68,7 @@ class ExampleAsking:
             named = "; ".join(f"{one.name}: {one.problem}" for one in wrong[:_MOST_NAMED])
             more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
             raise ParityFailed(
-                f"{len(wrong)} of {len(asked)} examples answered otherwise than expected. {named}{more}",
+                f"{len(wrong)} of {len(asked)} examples have a wrong answer. {named}{more}",
                 samples=[one.to_json() for one in [*wrong, *(one for one in shown if not one.problem)][:_MOST_SHOWN]],
             )
         return shown
@@ -88,7 +88,7 @@ class ExampleAsking:
         try:
             return self.version.run(signature, inputs)
         except tf.errors.OpError as error:
-            raise SamplesUnfit(f"{example}: {signature.name} fails on it: {reason_of(error)}") from error
+            raise SamplesUnfit(f"{example}: {signature.name} fails on this input: {reason_of(error)}") from error
 
     def _ask_samples(self) -> Iterator[ShownSample]:
         """Run single rows of the checks, for the signature with the most readable inputs."""

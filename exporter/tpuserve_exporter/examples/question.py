@@ -27,8 +27,8 @@ def ask_with(
             return signature, _inputs(example, signature, kinds.get(signature.name))
         except SamplesUnfit as error:
             reasons.append(str(error))
-    hint = ": add --signature photo=image_bytes" if example.kind == "image" else ""
-    raise SamplesUnfit(f"{example}: no signature takes it{hint} ({'; '.join(reasons)})")
+    hint = ". Add --signature photo=image_bytes" if example.kind == "image" else ""
+    raise SamplesUnfit(f"{example}: no signature takes this input ({'; '.join(reasons)}){hint}")
 
 
 def _inputs(example: Example, signature: Signature, kind: str | None) -> Tensors:
@@ -43,7 +43,7 @@ def _inputs(example: Example, signature: Signature, kind: str | None) -> Tensors
     if unknown := named.keys() - signature.inputs.keys():
         raise SamplesUnfit(f"{signature.name} has no input {min(unknown)!r}")
     if missing := signature.inputs.keys() - named.keys():
-        raise SamplesUnfit(f"{signature.name} needs the input {min(missing)!r} too")
+        raise SamplesUnfit(f"{signature.name} also needs the input {min(missing)!r}")
     return {name: fit_input(name, spec, _as_row(named[name], spec)) for name, spec in signature.inputs.items()}
 
 
@@ -57,7 +57,9 @@ def _name_arrays(arrays: Mapping[str, Array], signature: Signature) -> Mapping[s
     if arrays.keys() != {""}:
         return arrays
     if len(signature.inputs) != 1:
-        raise SamplesUnfit(f"{signature.name} has the inputs {', '.join(sorted(signature.inputs))}: name them")
+        raise SamplesUnfit(
+            f"{signature.name} has several inputs. Name the arrays: {', '.join(sorted(signature.inputs))}"
+        )
     return {next(iter(signature.inputs)): arrays[""]}
 
 

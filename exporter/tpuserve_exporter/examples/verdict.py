@@ -38,15 +38,15 @@ def _judge_class(example: Example, expected: str, prediction: Prediction, labels
         number = float(expected)  # int() refuses thousands of digits
         if number >= prediction.count:
             raise SamplesUnfit(
-                f"{example} expects class {expected}: the scores are of classes 0 to {prediction.count - 1}"
+                f"{example} expects class {expected}, but the scores are of classes 0 to {prediction.count - 1}"
             )
         return "" if number == best.index else f"expected class {expected}, received {_received(prediction)}"
     if not answered:
         raise SamplesUnfit(_no_names(example, expected, prediction, labels))
     if labels and expected not in labels and not prediction.texts:
         near = difflib.get_close_matches(expected, labels, n=1)
-        hint = f": did you mean {near[0]!r}?" if near else ""
-        raise SamplesUnfit(f"{example} expects {expected!r}, which no class of --labels is called{hint}")
+        hint = f". Did you mean {near[0]!r}?" if near else ""
+        raise SamplesUnfit(f"{example} expects {expected!r}, but --labels has no such class{hint}")
     return f"expected {expected}, received {_received(prediction)}"
 
 
@@ -59,12 +59,19 @@ def _received(prediction: Prediction) -> str:
 
 def _no_names(example: Example, expected: str, prediction: Prediction, labels: Sequence[str]) -> str:
     if prediction.ranked and labels:
-        return f"{example} expects {expected!r}; --labels has {len(labels)} classes, the scores have {prediction.count}"
+        return (
+            f"{example} expects {expected!r}, but --labels has {len(labels)} classes and the scores have "
+            f"{prediction.count}"
+        )
     if prediction.ranked:
-        return f"{example} expects {expected!r}, and the classes have no names: give --labels FILE, or a class's number"
+        return (
+            f"{example} expects {expected!r}, but the classes have no names. Use --labels FILE, or expect a class "
+            "number"
+        )
     outputs = ", ".join(prediction.outputs)
     return (
-        f"{example} expects {expected!r}, and no output ({outputs}) is scores of one row or a text: expect an .npy file"
+        f"{example} expects {expected!r}, but no output ({outputs}) is a text or the scores of one row. Expect an "
+        ".npy file"
     )
 
 
@@ -72,14 +79,16 @@ def _judge_arrays(example: Example, expected: Mapping[str, Array], outputs: Tens
     if expected.keys() == {""} and len(outputs) == 1:
         expected = {next(iter(outputs)): expected[""]}
     if unknown := expected.keys() - outputs.keys():
-        named = f"has {min(unknown)!r}" if min(unknown) else "is one array for several outputs"
+        named = f"has {min(unknown)!r}" if min(unknown) else "is one array"
         names = ", ".join(sorted(outputs))
-        raise SamplesUnfit(f"{example}: the expected file {named}; the outputs are {names}: an .npz file names them")
+        raise SamplesUnfit(
+            f"{example}: the expected file {named}, but the outputs are {names}. Use an .npz file with their names"
+        )
     wanted = {
         name: _fit(f"{example}: output {name!r}", value, np.asarray(outputs[name])) for name, value in expected.items()
     }
     found = compare(wanted, {name: outputs[name] for name in wanted}, tolerance)
-    return f"{found.beyond}, allowed is {tolerance} (--atol, --rtol)" if found.beyond else ""
+    return f"{found.beyond}. The tolerance is {tolerance} (--atol, --rtol)" if found.beyond else ""
 
 
 def _fit(subject: str, value: Array, answered: Array) -> Array:

@@ -76,7 +76,7 @@ def flatten(function: ServedFunction) -> FlatGraph:
     try:
         traced = tf.function(call, autograph=False).get_concrete_function(*function.inputs.values())
     except (TypeError, ValueError, tf.errors.OpError) as error:
-        raise BuilderFailed(f"the model cannot be traced: {reason_of(error)}") from error
+        raise BuilderFailed(f"cannot trace the model: {reason_of(error)}") from error
     graph_def = traced.graph.as_graph_def()
     drop_unused_functions(graph_def)
     _check(graph_def)
@@ -126,14 +126,14 @@ def _check(graph_def: "GraphDef") -> None:
     nodes = list(_all_nodes(graph_def))
     if any(node.op == _PROGRAM for node in nodes):
         raise CannotLower(
-            "--freeze: the model is a program of StableHLO (from JAX or PyTorch), with its batch norms where no one "
-            "outside of its compiler sees them: leave --freeze out, or fold them in the model before it is exported"
+            "--freeze does not apply: the model is a StableHLO program (from JAX or PyTorch), whose batch norms "
+            "only its compiler sees. Omit --freeze, or fold the batch norms before the export"
         )
     written = [f"{node.name} ({node.op})" for node in nodes if is_write(node)]
     if written:
         raise CannotLower(
-            f"--freeze: the model changes its variables while it answers: {', '.join(written[:5])}. Is a batch norm "
-            "left in training mode? Call it with training=False, or leave --freeze out"
+            f"--freeze does not apply: the model changes variables when it is called: {', '.join(written[:5])}. If a "
+            "batch norm is in training mode, call it with training=False. Otherwise omit --freeze"
         )
 
 

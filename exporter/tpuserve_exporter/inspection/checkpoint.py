@@ -17,7 +17,7 @@ def inspect_checkpoint(path: Path) -> Contents:
     meta = prefix.with_name(f"{prefix.name}.meta")
     facts = {"others": ", ".join(others)} if others else {}
     if meta.is_file():
-        facts["graph"] = f"{meta.name}: inspect it for its operations"
+        facts["graph"] = f"inspect {meta.name} to see its operations"
     return Contents(
         kind="TF2 checkpoint" if objects else "TF1 checkpoint",
         name=prefix.name,

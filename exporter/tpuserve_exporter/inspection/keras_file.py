@@ -17,7 +17,7 @@ def inspect_keras(path: Path) -> Contents:
     try:
         return _inspect_archive(path) if zipfile.is_zipfile(path) else _inspect_hdf5(path)
     except (OSError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
-        raise SourceUnreadable(f"{path.name} is damaged, or no Keras file: {_reason(error, path)}") from error
+        raise SourceUnreadable(f"{path.name} is damaged or not a Keras file: {_reason(error, path)}") from error
 
 
 def _inspect_archive(path: Path) -> Contents:
@@ -89,9 +89,9 @@ def _notes(config: object) -> Iterator[str]:
     """Yield notes on what reading the file as a model requires."""
     classes = sorted(_custom_classes(config))
     if "Lambda" in json.dumps(config):
-        yield "it has a Lambda layer: reading it as a model runs code from the file"
+        yield "it has a Lambda layer. Reading the file as a model runs code from it"
     if classes:
-        yield f"classes of your own, which reading it takes: {', '.join(classes)}"
+        yield f"reading it needs your classes {', '.join(classes)}"
 
 
 def _custom_classes(config: object) -> Iterator[str]:
@@ -109,5 +109,5 @@ def _custom_classes(config: object) -> Iterator[str]:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    said = f"it lacks {error.args[0]!r}" if isinstance(error, KeyError) and error.args else reason_of(error)
+    said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else reason_of(error)
     return said.replace(f"{path.parent}/", "")

@@ -18,7 +18,7 @@ def inspect(path: Path, verify: bool = False, start: Callable[[], None] = lambda
     `start` starts TensorFlow if the kind needs it. Raises SourceUnreadable.
     """
     if not path.exists() and not path.with_name(path.name + ".index").is_file():
-        raise SourceUnreadable(f"there is no {path}")
+        raise SourceUnreadable(f"{path} does not exist")
     found = _read_without_tensorflow(path) if path.is_file() else None
     if found is not None:
         return found
@@ -55,8 +55,8 @@ def _read_file(path: Path) -> Contents:
     if path.suffix == ".index" or path.with_name(path.name + ".index").is_file():
         return inspect_checkpoint(path)
     raise SourceUnreadable(
-        f"{path.name} is nothing this knows: a checkpoint's prefix or .index, .meta, .keras, .h5, .safetensors, .pt, "
-        ".pt2, or a directory"
+        f"cannot inspect {path.name}. Expected a checkpoint's prefix or .index, .meta, .keras, .h5, .safetensors, "
+        ".pt, .pt2, or a directory"
     )
 
 
@@ -78,7 +78,7 @@ def _read_directory(path: Path, verify: bool) -> Contents:
         from tpuserve_exporter.inspection.safetensors_file import inspect_safetensors
 
         return inspect_safetensors(indexes[0])
-    raise SourceUnreadable(f"{path} holds no checkpoint, no SavedModel and no versions of one")
+    raise SourceUnreadable(f"{path} contains no checkpoint, no SavedModel and no versions")
 
 
 def _is_saved_model(path: Path) -> bool:
@@ -91,5 +91,5 @@ def _number(path: Path) -> int:
 
 def _add_versions(contents: Contents, base: Path, versions: list[Path]) -> Contents:
     listed = ", ".join(one.name for one in sorted(versions, key=_number))
-    named = {"model": base.resolve().name, "versions": f"{listed}; this is {contents.name}"}
+    named = {"model": base.resolve().name, "versions": f"{listed}; this output is for {contents.name}"}
     return replace(contents, facts=named | dict(contents.facts))

@@ -26,7 +26,7 @@ def inspect_meta(path: Path) -> Contents:
     graph = meta_graph.graph_def
     prefix = path.with_suffix("")
     stored = path.with_suffix(".index").is_file()
-    missing = f"no checkpoint beside it: {path.stem}.index is not there"
+    missing = f"no checkpoint next to it: {path.stem}.index is missing"
     arrays, problems = list_arrays(prefix) if stored else (tuple(_list_variables(graph)), (missing,))
     return Contents(
         kind="TF1 graph (.meta)",
@@ -47,9 +47,9 @@ def _parse(path: Path) -> "MetaGraphDef":
     try:
         meta_graph = MetaGraphDef.FromString(path.read_bytes())
     except DecodeError as error:
-        raise SourceUnreadable(f"{path.name} is damaged, or no MetaGraphDef") from error
+        raise SourceUnreadable(f"{path.name} is damaged or not a MetaGraphDef") from error
     if not meta_graph.graph_def.node:
-        raise SourceUnreadable(f"{path.name} holds no graph: it is empty or was cut short")
+        raise SourceUnreadable(f"{path.name} contains no graph: it is empty or truncated")
     return meta_graph
 
 

@@ -28,7 +28,7 @@ def inspect_orbax(path: Path) -> Contents:
     facts = {} if layout.step is None else {"step": str(layout.step)}
     if list(layout.items) != [""]:
         facts["items"] = ", ".join(layout.items)
-    notes = () if known else ("dtypes and shapes take JAX: pip install 'tpuserve-exporter[jax]'",)
+    notes = () if known else ("to see dtypes and shapes, install JAX: pip install 'tpuserve-exporter[jax]'",)
     return Contents(kind="Orbax checkpoint", name=layout.name, facts=facts, arrays=arrays, files=files, notes=notes)
 
 

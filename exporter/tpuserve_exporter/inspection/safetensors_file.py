@@ -28,7 +28,11 @@ def inspect_safetensors(path: Path) -> Contents:
     metadata = header.pop("__metadata__", None) or {}
     arrays = tuple(_describe(path, name, one) for name, one in header.items())
     needed = max((one["data_offsets"][1] for one in header.values()), default=0)
-    problems = [f"{path.name} is cut short: {data_bytes:,} bytes of data of {needed:,}"] if needed > data_bytes else []
+    problems = (
+        [(f"{path.name} is truncated: it has {data_bytes:,} of {needed:,} bytes of data")]
+        if needed > data_bytes
+        else []
+    )
     return Contents(
         kind="safetensors", name=path.name, facts={str(name): str(value) for name, value in metadata.items()},
         arrays=arrays, files={path.name: path.stat().st_size}, problems=tuple(problems),
@@ -57,9 +61,9 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(text)
     except ValueError as error:
-        raise SourceUnreadable(f"{path.name} is damaged, or no safetensors file: its header cannot be read") from error
+        raise SourceUnreadable(f"{path.name} is damaged or not a safetensors file: cannot read its header") from error
     if not isinstance(header, dict):
-        raise SourceUnreadable(f"{path.name} is no safetensors file: its header is no dictionary")
+        raise SourceUnreadable(f"{path.name} is not a safetensors file: its header is not a dictionary")
     return header, path.stat().st_size - _LENGTH_BYTES - length
 
 

@@ -64,14 +64,14 @@ def _parse(path: Path) -> "SavedModel":
             return SavedModel.FromString(file.read_bytes())
         return text_format.Parse(file.read_bytes(), SavedModel())
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise SourceUnreadable(f"{path.name}/{file.name} is damaged, or no SavedModel") from error
+        raise SourceUnreadable(f"{path.name}/{file.name} is damaged or not a SavedModel") from error
 
 
 def _choose(saved_model: "SavedModel") -> "MetaGraphDef":
     """Return the graph that servers load: the one tagged `serve`, else the first."""
     graphs = list(saved_model.meta_graphs)
     if not graphs:
-        raise SourceUnreadable("saved_model.pb holds no graph: it is empty or was cut short")
+        raise SourceUnreadable("saved_model.pb contains no graph: it is empty or truncated")
     return next((graph for graph in graphs if "serve" in graph.meta_info_def.tags), graphs[0])
 
 
@@ -101,9 +101,9 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     try:
         manifest = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        return None, [f"{MANIFEST_FILE} cannot be read: {reason_of(error)}"]
+        return None, [f"cannot read {MANIFEST_FILE}: {reason_of(error)}"]
     if not isinstance(manifest, dict):
-        return None, [f"{MANIFEST_FILE} is no manifest"]
+        return None, [f"{MANIFEST_FILE} is not a manifest"]
     return manifest, []
 
 
@@ -112,6 +112,6 @@ def _compare_files(path: Path, manifest: Mapping[str, Any], files: Mapping[str, 
         if name not in files:
             yield f"{name} is missing; the manifest lists it"
         elif files[name] != entry["size_bytes"]:
-            yield f"{name} has {files[name]:,} bytes; the manifest has {entry['size_bytes']:,}"
+            yield f"{name} has {files[name]:,} bytes; the manifest states {entry['size_bytes']:,}"
         elif verify and hash_file(path / name) != entry["sha256"]:
-            yield f"{name} is not what was published: its sha256 differs from the manifest's"
+            yield f"{name} has changed since it was published: its sha256 differs from the manifest's"

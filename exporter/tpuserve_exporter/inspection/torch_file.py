@@ -102,14 +102,15 @@ def inspect_torch(path: Path) -> Contents:
     """Return the contents of a `.pt`, `.pth` or `.bin` file. Raises SourceUnreadable."""
     if not zipfile.is_zipfile(path):
         raise SourceUnreadable(
-            f"{path.name} is damaged, or in torch's format from before 1.6: save it anew, torch.save(state_dict, path)"
+            f"{path.name} is damaged or in torch's format from before 1.6. Save it again with torch.save(state_dict, "
+            "path)"
         )
     try:
         with zipfile.ZipFile(path) as archive:
             files = {part.filename: part.file_size for part in archive.infolist()}
             name = next((name for name in files if name.endswith("/data.pkl")), None)
             if name is None:
-                raise SourceUnreadable(f"{path.name} holds no data.pkl: torch.save did not write it")
+                raise SourceUnreadable(f"{path.name} contains no data.pkl, so that torch.save did not write it")
             reader = _Reader(io.BytesIO(archive.read(name)))
             loaded = reader.load()
     except SourceUnreadable:
@@ -125,7 +126,7 @@ def inspect_torch(path: Path) -> Contents:
 
 def _warn(named: list[str]) -> str:
     more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
-    return f"reading it as a pickle would import and run: {', '.join(named[:_MOST_NAMES])}{more}"
+    return f"reading it as a pickle imports and runs: {', '.join(named[:_MOST_NAMES])}{more}"
 
 
 def _list_arrays(loaded: object, path: tuple[str, ...] = ()) -> Iterator[StoredArray]:

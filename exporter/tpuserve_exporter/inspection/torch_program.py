@@ -37,14 +37,14 @@ def inspect_torch_program(path: Path) -> Contents:
         )
     except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
         raise SourceUnreadable(
-            f"{path.name} is damaged, or not of torch.export.save: {type(error).__name__}: {reason_of(error)}"
+            f"{path.name} is damaged or not written by torch.export.save: {type(error).__name__}: {reason_of(error)}"
         ) from error
 
 
 def _read(archive: zipfile.ZipFile, files: Mapping[str, int], ending: str) -> Any:  # noqa: ANN401 - any JSON value
     name = next((name for name in files if name.endswith(ending)), None)
     if name is None:
-        raise LookupError(f"it lacks {ending[1:]}")
+        raise LookupError(f"{ending[1:]} is missing")
     return json.loads(archive.read(name))
 
 

@@ -102,14 +102,14 @@ def _find_damage(prefix: Path, arrays: tuple[StoredArray, ...]) -> Iterator[str]
         if (match := _SHARD.search(name))
     }
     if not shards:
-        yield f"no data: {prefix.name}.data-* is not there"
+        yield f"no data: {prefix.name}.data-* is missing"
         return
     total = max(count for _, count in shards)
     missing = [number for number in range(total) if (number, total) not in shards]
     yield from (f"{prefix.name}.data-{number:05d}-of-{total:05d} is missing" for number in missing)
     needed, there = sum(one.size_bytes or 0 for one in arrays), sum(shards.values())
     if not missing and there < needed:
-        yield f"the data of {prefix.name} is cut short: {there:,} bytes of {needed:,} or more"
+        yield f"the data of {prefix.name} is truncated: it has {there:,} bytes and needs at least {needed:,}"
 
 
 def _escape(name: str) -> str:

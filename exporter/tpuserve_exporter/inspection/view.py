@@ -58,13 +58,13 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if manifest.get("fingerprint"):
         yield "fingerprint", str(manifest["fingerprint"])
     if "compute_dtype" in manifest:
-        yield "computes in", str(manifest["compute_dtype"])
+        yield "compute dtype", str(manifest["compute_dtype"])
     for name, one in (manifest.get("signatures") or {}).items():
-        shared = "" if one.get("rows_independent") else "; rows are not shared"
+        shared = "" if one.get("rows_independent") else "; requests do not share batches"
         yield f"batch sizes of {name}", f"{', '.join(map(str, one.get('batch_sizes') or ())) or 'none'}{shared}"
     yield from _device_facts(manifest.get("device") or {}, manifest.get("signatures") or {})
     if parity:
-        allowed = f"allowed {parity.get('atol')} + {parity.get('rtol')} * |expected|"
+        allowed = f"tolerance {parity.get('atol')} + {parity.get('rtol')} * |expected|"
         yield "largest difference", f"{difference(parity.get('max_abs_difference'))} ({allowed})"
     for name, signature in (parity.get("signatures") or {}).items():
         for output, one in signature["outputs"].items():
@@ -79,11 +79,11 @@ def _device_facts(device: Mapping[str, Any], signatures: Iterable[str]) -> Itera
     sizes = describe_sizes((one.get("batch_size"), one.get("sequence_length")) for one in programs)
     yield "device programs", f"{sizes}; lowered with jax {device['lowered_with'].get('jax')}"
     if without := [name for name in signatures if name not in device["signatures"]]:
-        yield "without programs", f"{', '.join(without)}: by TensorFlow on the CPU"
+        yield "without programs", f"{', '.join(without)} (TensorFlow on the CPU)"
     for together in device.get("preflight_together") or ():
         mesh = ",".join(f"{axis}={size}" for axis, size in together["mesh"].items() if size > 1)
         spread = f", over --mesh {mesh}" if mesh else ""
-        yield f"on {together['topology']}", f"all together: {together['verdict']}{spread}"
+        yield f"on {together['topology']}", f"all programs together: {together['verdict']}{spread}"
 
 
 def _describe_weights(weights: Mapping[str, Any]) -> str:
@@ -107,7 +107,7 @@ def _print_arrays(console: Console, arrays: Iterable[StoredArray], everything: b
     for part, members in sorted(parts.items(), key=lambda one: one[0] in _APART):
         title = f"{len(members)} variable(s) of {part}, {megabytes(sum(one.size_bytes or 0 for one in members))}"
         if part in _APART and not everything:
-            console.print(Text(f"{title}: --all", style="dim"))
+            console.print(Text(f"{title} (--all lists them)", style="dim"))
         else:
             _print_part(console, title, members, everything)
 
@@ -119,7 +119,7 @@ def _print_part(console: Console, title: str, members: list[StoredArray], everyt
         size = "" if one.size_bytes is None else megabytes(one.size_bytes)
         table.add_row(Text(one.name), Text(str(one)), size)
     if len(shown) < len(members):
-        table.add_row(Text(f"and {len(members) - len(shown)} smaller: --all", style="dim"))
+        table.add_row(Text(f"and {len(members) - len(shown)} smaller (--all lists them)", style="dim"))
     console.print(table)
 
 
@@ -131,13 +131,13 @@ def _largest(arrays: list[StoredArray]) -> list[StoredArray]:
 def _print_operations(console: Console, operations: Operations, everything: bool) -> None:
     counts = operations.counts
     shown = list(counts.items()) if everything else list(counts.items())[:_MOST_OPERATIONS]
-    rest = f", and {len(counts) - len(shown)} kinds more: --all" if len(shown) < len(counts) else ""
+    rest = f", and {len(counts) - len(shown)} other kinds (--all lists them)" if len(shown) < len(counts) else ""
     console.print(Text(f"\n{sum(counts.values()):,} operations of {len(counts)} kinds", style="bold"))
     console.print(Text(f"  {_count(dict(shown))}{rest}"), soft_wrap=True)
     for title, found in (
         ("TPU operations", operations.tpu),
-        ("on the host (no TPU compiler takes them)", operations.host),
-        ("unknown to this TensorFlow", operations.unknown),
+        ("host operations (not supported by the TPU compiler)", operations.host),
+        ("operations unknown to this TensorFlow", operations.unknown),
     ):
         if found:
             console.print(Text(f"  {title}: ", style="yellow") + Text(_count(found)), soft_wrap=True)
@@ -154,5 +154,5 @@ def _print_files(console: Console, files: Mapping[str, int], everything: bool) -
     for name, size in shown:
         table.add_row(Text(name), megabytes(size))
     if len(shown) < len(ranked):
-        table.add_row(Text(f"and {len(ranked) - len(shown)} smaller: --all", style="dim"))
+        table.add_row(Text(f"and {len(ranked) - len(shown)} smaller (--all lists them)", style="dim"))
     console.print(table)

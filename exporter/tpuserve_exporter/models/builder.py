@@ -45,7 +45,7 @@ def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
 def _explain_import(module_name: str, error: Exception) -> str:
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
-        return f"{said}; it is looked for in the working directory and where Python finds packages (PYTHONPATH)"
+        return f"{said}. Python searched the working directory and the PYTHONPATH"
     return said + _where(error)
 
 
@@ -53,7 +53,7 @@ def _suggest(module: ModuleType, wanted: str) -> str:
     """Suggest functions and classes of the module with a similar name."""
     there = [name for name, one in vars(module).items() if callable(one) and not name.startswith("_")]
     close = difflib.get_close_matches(wanted, there, n=3)
-    return f": did you mean {' or '.join(close)}?" if close else f"; it has {', '.join(sorted(there)[:10]) or 'none'}"
+    return f". Did you mean {' or '.join(close)}?" if close else f". It has {', '.join(sorted(there)[:10]) or 'none'}"
 
 
 def builder_failure(name: str, error: Exception) -> BuilderFailed:
@@ -81,7 +81,7 @@ def check_arguments(name: str, function: Callable[..., object], args: Mapping[st
     unknown = [arg for arg in args if arg not in parameters]
     if unknown and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         takes = ", ".join(map(str, parameters.values())) or "no arguments"
-        raise BuilderFailed(f"--model-arg {', '.join(unknown)}: {name} takes no such argument; it takes {takes}")
+        raise BuilderFailed(f"--model-arg {', '.join(unknown)}: {name} has no such argument. Its arguments are {takes}")
 
 
 def build_model(name: str, args: Mapping[str, object]) -> "keras.Model":
@@ -93,7 +93,7 @@ def build_model(name: str, args: Mapping[str, object]) -> "keras.Model":
 
     model = _call(name, args)
     if not isinstance(model, keras.Model):
-        raise BuilderFailed(f"{name} returned {_describe(model)}; a Keras 3 model is needed")
+        raise BuilderFailed(f"{name} returned {_describe(model)} instead of a Keras 3 model")
     return model
 
 
@@ -104,7 +104,7 @@ def build_trackable(name: str, args: Mapping[str, object]) -> "keras.Model | tf.
 
     model = _call(name, args)
     if not isinstance(model, keras.Model | tf.Module):
-        raise BuilderFailed(f"{name} returned {_describe(model)}; a Keras model or a tf.Module is needed")
+        raise BuilderFailed(f"{name} returned {_describe(model)} instead of a Keras model or a tf.Module")
     return model
 
 
@@ -119,8 +119,8 @@ def _call(name: str, args: Mapping[str, object]) -> object:
     except Exception as error:  # the user's code
         if isinstance(error, TypeError | ValueError) and _JAX.search(str(error)):
             raise BuilderFailed(
-                f"{name} makes a layer that computes with JAX itself, and Keras runs on TensorFlow here: compute with "
-                "keras.ops in it, which is the same on both"
+                f"{name} makes a layer that computes with JAX itself, but Keras runs on TensorFlow here. Use "
+                "keras.ops in the layer, which works on both"
             ) from error
         raise builder_failure(name, error) from error
 

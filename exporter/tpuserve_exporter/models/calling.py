@@ -53,8 +53,7 @@ class CallShape:
         if len(needed) == 1:
             return cls("as a dictionary", switches)
         raise OptionConflict(
-            f"the model is called with {', '.join(one.name for one in taken) or 'nothing'}; "
-            f"--input gives it {', '.join(names)}"
+            f"the model takes {', '.join(one.name for one in taken) or 'nothing'}, but --input names {', '.join(names)}"
         )
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the user's

@@ -43,7 +43,7 @@ def read_inputs(options: ModelOptions) -> dict[str, JaxInput]:
     """Read the inputs from --input. JAX models do not declare theirs, so this raises OptionConflict without --input."""
     if not options.inputs or any(given.dims is None for given in options.inputs):
         raise OptionConflict(
-            "a JAX model does not say what it is called with: give each --input 'name:dtype[batch,...]', such as "
+            "the inputs of a JAX model are unknown. Describe each with --input 'name:dtype[batch,...]', such as "
             "--input 'image:float32[batch,8,8,1]'"
         )
     check_names([given.name for given in options.inputs])
@@ -103,8 +103,8 @@ def _understand(
         shape = CallShape.of(apply, inputs, skip=1)
         return (lambda params, given: shape.call(lambda *a, **k: apply(params, *a, **k), given)), built[1]
     kind = describe_type(built)
-    hint = " (a Keras model on JAX is saved as a .keras file, and exported from there)" if "keras" in kind else ""
-    raise BuilderFailed(f"{name} returned {kind}; for an Orbax checkpoint it is {_RETURNS}{hint}")
+    hint = ". Save a Keras model on JAX as a .keras file, and export that file" if "keras" in kind else ""
+    raise BuilderFailed(f"{name} returned {kind}. A builder for an Orbax checkpoint returns {_RETURNS}{hint}")
 
 
 def _check_pair(model: tuple[Any, ...]) -> None:
@@ -112,9 +112,10 @@ def _check_pair(model: tuple[Any, ...]) -> None:
     if len(model) == 2 and callable(model[0]):
         return
     named = [one for one in ("apply", "__call__") if model and callable(getattr(model[0], one, None))]
-    hint = f"; the first has a function {named[0]}: give ({named[0]}, params)" if named else ""
+    hint = f". The first has a function {named[0]}. Use ({named[0]}, params)" if named else ""
     raise BuilderFailed(
-        f"a tuple of {', '.join(map(describe_type, model)) or 'nothing'} is no (apply_fn, params) of a JAX model{hint}"
+        f"a tuple of {', '.join(map(describe_type, model)) or 'nothing'} is not the (apply_fn, params) of a JAX "
+        f"model{hint}"
     )
 
 
@@ -131,9 +132,9 @@ def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, J
         params = nnx.to_pure_dict(nnx.state(copied, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate))))
     elif isinstance(model, tuple):
         _check_pair(model)
-        call, params = _understand("what was given", model, inputs)
+        call, params = _understand("the model", model, inputs)
     else:
-        raise BuilderFailed(f"a {type(model).__name__} has no parameters: give (module.apply, params)")
+        raise BuilderFailed(f"a {type(model).__name__} has no parameters. Use (module.apply, params)")
 
     def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
         return _name_outputs(call(params, given), options.outputs)
@@ -215,7 +216,7 @@ def _name_outputs(outputs: object, given: Sequence[str]) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(outputs)
     names = list(given) or [_output_name(path, index, len(leaves)) for index, (path, _) in enumerate(leaves)]
     if len(names) != len(leaves):
-        raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(leaves)} output(s)")
+        raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(leaves)} output(s)")
     check_distinct("output", names)
     return {name: jnp.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
 

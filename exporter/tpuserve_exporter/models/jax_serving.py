@@ -58,8 +58,8 @@ def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[
     sized = {rows: _convert(_sized(function, rows), variables) for rows in sizes}
     served = ServedFunction(specs, BucketedFunction(sized, function.batched), [variables.module])
     note = (
-        f"JAX cannot leave the number of rows free ({refusal}): there is a program for each of the batch sizes "
-        f"{', '.join(map(str, sizes))}, and a request can have {max(sizes)} rows at most"
+        f"JAX cannot leave the number of rows free ({refusal}). The version has a program for each of the batch "
+        f"sizes {', '.join(map(str, sizes))}, and a request can have at most {max(sizes)} rows"
     )
     return ServedJax(served, _shapes_alone(function), compute_dtype_of(module), (note,))
 
@@ -103,8 +103,8 @@ def _make_variable(name: str, value: Array) -> "tf.Variable":
     import tensorflow as tf
 
     refusal = CannotLower(
-        f"parameter {name} is {value.dtype.name}{list(value.shape)}, and TensorFlow keeps no variables of that dtype: "
-        "give the parameter in a wider one, and cast it in the function"
+        f"parameter {name} is {value.dtype.name}{list(value.shape)}, but TensorFlow has no variables of that dtype. "
+        "Use a wider dtype for the parameter, and cast it in the function"
     )
     if value.dtype.name in _PACKED:
         raise refusal
@@ -161,7 +161,7 @@ def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple
     """Return the module's text with free dimensions, or None and the reason that JAX cannot lower it."""
     try:
         if not function.traced and goes_by_rows(lambda rows: _operations(_sized(function, rows)), batch_sizes):
-            return None, "the model's code goes by their number"
+            return None, "the model's code depends on the number"
         return _export(function), ""
     except Exception as error:  # a user's code given symbols for sizes may raise anything
         return None, f"{type(error).__name__}: {reason_of(error)}"
@@ -173,7 +173,7 @@ def _lower(function: JaxFunction) -> str:
         return _export(function)
     except NotImplementedError as error:
         raise CannotLower(
-            f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}: let the builder do without"
+            f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}. Build the model without it"
         ) from error
     except Exception as error:  # the user's code
         given = ", ".join(f"{name}: {one}" for name, one in function.inputs.items())

@@ -46,14 +46,14 @@ def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSp
     own = getattr(leaf, "type_spec", None)
     if getattr(leaf, "sparse", False) or isinstance(own, tf.SparseTensorSpec):
         raise OptionConflict(
-            f"input {name!r} is sparse: signatures take dense and ragged tensors. Build the model with "
+            f"input {name!r} is sparse, but signatures take only dense and ragged tensors. Build the model with "
             "keras.Input(sparse=False) to serve it"
         )
     if getattr(leaf, "ragged", False) is not True and not isinstance(own, tf.RaggedTensorSpec):
         return None
     if given.shape is not None:
         raise OptionConflict(
-            f"--input {name}: the model's input is ragged and keeps its own shape: give --input {name}"
+            f"--input {name} describes a shape, but the model's input is ragged and keeps its own. Use --input {name}"
         )
     if isinstance(own, tf.RaggedTensorSpec):
         return own
@@ -68,7 +68,7 @@ def _narrow(known: Any, given: InputNaming) -> Any:  # noqa: ANN401 - a spec of 
         return known
     wanted = given_spec(given)
     if wanted.dtype != known.dtype or not _fits(wanted.shape.as_list(), known.shape.as_list()):
-        raise OptionConflict(f"--input says {describe_spec(wanted)}, the model takes {describe_spec(known)}")
+        raise OptionConflict(f"--input describes {describe_spec(wanted)}, but the model takes {describe_spec(known)}")
     return tf.TensorSpec(wanted.shape, known.dtype, name=known.name)
 
 
@@ -91,7 +91,8 @@ def check_names(names: "list[str]") -> None:
     for name in names:
         if not name.isidentifier() or keyword.iskeyword(name) or name == "self":
             raise OptionConflict(
-                f"no signature can have an input called {name!r}: name each --input NAME, of letters, digits and _"
+                f"{name!r} cannot be the name of an input in a signature. Rename each input with --input NAME, of "
+                "letters, digits and _"
             )
 
 
@@ -99,7 +100,9 @@ def check_distinct(what: str, names: "Sequence[str]") -> None:
     """Raise OptionConflict for a repeated name. One tensor would silently replace the other."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise OptionConflict(f"several {what}s are called {', '.join(map(repr, twice))}: name each, --{what} NAME")
+        raise OptionConflict(
+            f"several {what}s have the name {', '.join(map(repr, twice))}. Name each with --{what} NAME"
+        )
 
 
 def _known_inputs(model: "keras.Model") -> Any:  # noqa: ANN401 - a tensor, list or dictionary of tensors
@@ -129,7 +132,7 @@ def build_weights(model: "keras.Model", options: ModelOptions) -> None:
 
 def _given_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
     if not options.inputs or any(given.dtype is None for given in options.inputs):
-        raise OptionConflict("the model does not say what it is called with: give each --input 'name:dtype[batch,...]'")
+        raise OptionConflict("the model's inputs are unknown. Describe each with --input 'name:dtype[batch,...]'")
     check_names([given.name for given in options.inputs])
     specs = {given.name: given_spec(given) for given in options.inputs}
     return (next(iter(specs.values())) if len(specs) == 1 else dict(specs)), specs
@@ -149,7 +152,7 @@ def _input_names(structure: object, leaves: "list[keras.KerasTensor]", options: 
     if options.inputs:
         if len(options.inputs) != len(leaves):
             raise OptionConflict(
-                f"--input is given {len(options.inputs)} time(s), the model has {len(leaves)} input(s)"
+                f"there are {len(options.inputs)} --input options, but the model has {len(leaves)} input(s)"
             )
         return [given.name for given in options.inputs]
     if isinstance(structure, Mapping):

@@ -48,7 +48,7 @@ def _name_outputs(model: "keras.Model", outputs: object, given: tuple[str, ...])
     names = given or _output_names(model, outputs)
     tensors = keras.tree.flatten(outputs)
     if len(names) != len(tensors):
-        raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(tensors)} output(s)")
+        raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(tensors)} output(s)")
     check_distinct("output", names)
     return dict(zip(names, tensors, strict=True))
 

@@ -25,7 +25,9 @@ def serve_module(module: "tf.Module", options: ModelOptions) -> ServedFunction:
     """
     function = getattr(module, "__call__", None)  # noqa: B004 - the method is wanted, with its signature
     if function is None:
-        raise BuilderFailed(f"{options.builder} returned a {type(module).__name__} without __call__: nothing to serve")
+        raise BuilderFailed(
+            f"{options.builder} returned a {type(module).__name__} without __call__, so that there is nothing to serve"
+        )
     parameters = _parameters(function)
     specs = _specs(function, parameters, options.inputs)
     fixed = {name: False for name in _TRAINING if name in parameters and name not in specs}
@@ -62,13 +64,13 @@ def _specs(
     if signature is None or any(one.dtype is not None for one in given):
         if not given or any(one.dtype is None for one in given):
             raise OptionConflict(
-                "the module does not say what it is called with (its __call__ has no input_signature): "
-                "give each --input 'name:dtype[batch,...]'"
+                "the module's inputs are unknown, because its __call__ has no input_signature. Describe each with "
+                "--input 'name:dtype[batch,...]'"
             )
         check_names([one.name for one in given])
         return {one.name: given_spec(one) for one in given}
     if given and len(given) != len(signature):
-        raise OptionConflict(f"--input is given {len(given)} time(s), the module has {len(signature)} input(s)")
+        raise OptionConflict(f"there are {len(given)} --input options, but the module has {len(signature)} input(s)")
     own = [getattr(spec, "name", None) or parameters[index] for index, spec in enumerate(signature)]
     names = [one.name for one in given] or own
     check_names(names)
@@ -83,8 +85,8 @@ def _named(name: str, spec: "tf.TypeSpec") -> "tf.TensorSpec | tf.RaggedTensorSp
         return spec
     if not isinstance(spec, tf.TensorSpec):
         raise OptionConflict(
-            f"input {name!r} is a {type(spec).__name__}: a signature takes dense and ragged tensors; let __call__ take "
-            "the parts of a sparse tensor, and make it with tf.sparse.SparseTensor"
+            f"input {name!r} is a {type(spec).__name__}, but signatures take only dense and ragged tensors. Let "
+            "__call__ take the parts of a sparse tensor and build it with tf.sparse.SparseTensor"
         )
     return tf.TensorSpec(spec.shape, spec.dtype, name=name)
 
@@ -94,7 +96,7 @@ def _name_outputs(outputs: object, given: tuple[str, ...]) -> "dict[str, tf.Tens
 
     tensors = keras.tree.flatten(outputs)
     if given and len(given) != len(tensors):
-        raise OptionConflict(f"--output is given {len(given)} time(s), the module has {len(tensors)} output(s)")
+        raise OptionConflict(f"there are {len(given)} --output options, but the module has {len(tensors)} output(s)")
     names = list(given) or (path_names(outputs) if isinstance(outputs, Mapping) else [])
     if not names:
         names = ["outputs"] if len(tensors) == 1 else [f"output_{index}" for index in range(len(tensors))]

@@ -85,7 +85,7 @@ def _read_leaf(leaf: Any, name: str, live: bool) -> _Leaf:  # noqa: ANN401 - wha
 
     leaf = _as_shape(leaf)
     if live and isinstance(leaf, jax.ShapeDtypeStruct):
-        raise BuilderFailed(f"{name} is a shape without a value: give the trained parameters")
+        raise BuilderFailed(f"{name} is a shape without a value. Pass the trained parameters")
     if isinstance(leaf, Scalar) and not isinstance(leaf, np.generic):
         return _Leaf("scalar", leaf)
     if isinstance(leaf, jax.Array):
@@ -121,15 +121,15 @@ def _check_alive(leaf: "jax.Array", name: str) -> None:
 
     if isinstance(leaf, jax.core.Tracer):
         raise BuilderFailed(
-            f"{name} is a tracer, {leaf.aval.str_short()}: export outside of jax.jit, jax.grad and jax.vmap"
+            f"{name} is a tracer, {leaf.aval.str_short()}. Export outside of jax.jit, jax.grad and jax.vmap"
         )
     if leaf.is_deleted():
         raise BuilderFailed(
-            f"{name} is deleted, as an argument donated to a jitted function is: give what the function returned"
+            f"{name} is deleted, which happens to an argument donated to a jitted function. Pass the function's result"
         )
     if not leaf.is_fully_addressable:
         raise BuilderFailed(
-            f"{name} lies in part on devices of other processes: gather it first, "
+            f"parts of {name} are on devices of other processes. Gather it first with "
             "jax.experimental.multihost_utils.process_allgather(params, tiled=True)"
         )
 
@@ -159,7 +159,7 @@ def _read_keys(leaf: Any, name: str) -> _Leaf:  # noqa: ANN401 - jax has no type
         return _Leaf("keys", jax.random.key_data(leaf), str(jax.random.key_impl(leaf)))
     default = jax.random.key(0)
     if leaf.dtype != default.dtype:
-        raise BuilderFailed(f"{name} is a random key, {leaf.dtype}, without a value: give jax.random.key_data of it")
+        raise BuilderFailed(f"{name} is a random key, {leaf.dtype}, without a value. Pass its jax.random.key_data")
     return _Leaf("keys", jax.eval_shape(jax.random.key_data, leaf), str(jax.random.key_impl(default)))
 
 
@@ -182,6 +182,6 @@ def _check_opaque(leaf: object, name: str) -> None:
     ]  # fmt: skip
     if arrays:
         raise BuilderFailed(
-            f"{name} is a {type(leaf).__qualname__} with arrays ({', '.join(arrays)}), a class that JAX does not know: "
-            "register it, jax.tree_util.register_dataclass, or give its arrays in a dictionary"
+            f"{name} is a {type(leaf).__qualname__} with arrays ({', '.join(arrays)}), and JAX does not know this "
+            "class. Register it with jax.tree_util.register_dataclass, or pass its arrays in a dictionary"
         )

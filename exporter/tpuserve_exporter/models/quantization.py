@@ -37,8 +37,8 @@ def quantize(model: "keras.Model") -> Quantized:
     if not layers:
         kinds = sorted({type(layer).__name__ for layer in model._flatten_layers(include_self=False) if layer.weights})
         raise OptionConflict(
-            "--int8: Keras quantises Dense, EinsumDense and Embedding, and the model has none of these, but "
-            f"{', '.join(kinds[:_MOST_NAMED]) or 'no layer with weights'}: leave --int8 out"
+            "--int8 does not apply: Keras quantizes Dense, EinsumDense and Embedding, but the model has only "
+            f"{', '.join(kinds[:_MOST_NAMED]) or 'layers without weights'}. Omit --int8"
         )
     return Quantized(layers, before, _count_bytes(model))
 

@@ -80,8 +80,8 @@ def spread(outputs: Mapping[str, Any], found: dict[str, tuple[str, ...]]) -> "di
             dense |= dict(zip(found[name], value.nested_row_splits, strict=True))
         elif isinstance(value, tf.__internal__.CompositeTensor):
             raise BuilderFailed(
-                f"output {name!r} is a {type(value).__name__}: a signature gives dense and ragged tensors; return "
-                "tf.sparse.to_dense of a sparse one"
+                f"output {name!r} is a {type(value).__name__}, but signatures return only dense and ragged tensors. "
+                "Return tf.sparse.to_dense of a sparse one"
             )
         else:
             dense[name] = value

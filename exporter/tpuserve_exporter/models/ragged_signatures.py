@@ -49,8 +49,8 @@ def list_sparse(meta_graph: "MetaGraphDef") -> Iterator[str]:
         for indices, rest in _find_inputs(meta_graph, definition, "SparseTensorSpec").items():
             yield (
                 f"{signature} takes a sparse tensor in three parts: clients send its indices as {indices!r}, its "
-                f"values as {rest[0]!r} and its dense shape as {rest[1]!r}. Made-up ones seldom fit together: "
-                "give real ones, --check samples.npz"
+                f"values as {rest[0]!r} and its dense shape as {rest[1]!r}. Made-up parts seldom fit together. Use "
+                "real inputs with --check samples.npz"
             )
 
 

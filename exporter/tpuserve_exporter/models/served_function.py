@@ -48,7 +48,7 @@ class ServedFunction:
         try:
             return function, function.get_concrete_function(**self.inputs)
         except (TypeError, ValueError, tf.errors.OpError) as error:
-            raise BuilderFailed(f"the model cannot be traced for {self._describe()}: {error}") from error
+            raise BuilderFailed(f"cannot trace the model for {self._describe()}: {error}") from error
 
     def _describe(self) -> str:
         return ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in self.inputs.items())

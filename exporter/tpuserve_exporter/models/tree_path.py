@@ -29,10 +29,12 @@ def flatten(tree: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - any tree
     try:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
     except Exception as error:  # a registered class's own code, or keys that JAX cannot sort
-        raise BuilderFailed(f"JAX cannot take the tree of parameters apart: {reason_of(error)}") from error
+        raise BuilderFailed(f"JAX cannot flatten the tree of parameters: {reason_of(error)}") from error
     counted = Counter(keys_of(path) for path, _ in leaves)
     if double := [jax.tree_util.keystr(path) for path, _ in leaves if counted[keys_of(path)] > 1]:
-        raise BuilderFailed(f"leaves of the tree share one path: {' and '.join(double)}. Give them different keys")
+        raise BuilderFailed(
+            f"several leaves of the tree have the same path: {' and '.join(double)}. Use different keys"
+        )
     return list(leaves)
 
 

@@ -40,8 +40,8 @@ def find_not_finite(pairs: Iterable[tuple[str, Array]]) -> list[NotFinite]:
 def not_finite(found: Sequence[NotFinite]) -> WeightsNotFinite:
     """Return the error for variables that are not finite."""
     return WeightsNotFinite(
-        f"{describe(found)}. Training has diverged, or the file is damaged: export an earlier checkpoint, or give "
-        "--allow-nan if the model is meant to have them",
+        f"{describe(found)}. Training has diverged, or the file is damaged. Export an earlier checkpoint, or use "
+        "--allow-nan if the model is meant to have such weights",
         variables=[{"name": one.name, "nan": one.nan, "infinite": one.infinite, "size": one.size} for one in found],
     )
 
@@ -49,7 +49,7 @@ def not_finite(found: Sequence[NotFinite]) -> WeightsNotFinite:
 def describe(found: Sequence[NotFinite]) -> str:
     """Describe the variables, with the number of NaN and infinite elements."""
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return f"weights that are not finite: {', '.join(map(str, found[:_MOST_NAMED]))}{more}"
+    return f"some weights are not finite: {', '.join(map(str, found[:_MOST_NAMED]))}{more}"
 
 
 def named_values(trackables: Iterable[Any]) -> Iterator[tuple[str, Array]]:

@@ -24,7 +24,7 @@ class DeviceMesh(MeshShape):
         try:
             shape = MeshShape.parse(text)
         except FormatError:
-            raise OptionConflict(f"{text!r} is not of the form data=N,model=M, or one of the two") from None
+            raise OptionConflict(f"{text!r} is not of the form data=N,model=M, data=N or model=M") from None
         return cls(shape.data, shape.model)
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class DeviceMesh(MeshShape):
         larger = next((one.name for one in topology.larger() if one.devices >= self.devices), None)
         there = f"{topology.name} has {topology.devices}"
         raise OptionConflict(
-            f"--mesh {self} takes {self.devices} devices, and {there}{f': {larger} has enough' if larger else ''}"
+            f"--mesh {self} needs {self.devices} devices, but {there}{f'. Use {larger}' if larger else ''}"
         )
 
 
@@ -60,13 +60,13 @@ class ShardRule:
         named = [axis for axis in axes if axis is not None]
         if not regex or not equals or not named or set(named) - set(AXES) or len(set(named)) < len(named):
             raise OptionConflict(
-                f"{text!r} is not of the form REGEX=AXES, such as 'embedding/.*=model,-': for each dimension "
-                "data or model, each once, or - where it stays whole"
+                f"{text!r} is not of the form REGEX=AXES, such as 'embedding/.*=model,-'. Each dimension has data, "
+                "model, or - if it is not split, and each axis occurs at most once"
             )
         try:
             return cls(re.compile(regex), axes)
         except re.error as error:
-            raise OptionConflict(f"{text!r} is no regular expression: {error}") from error
+            raise OptionConflict(f"{text!r} is not a regular expression: {error}") from error
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "ShardRule":
@@ -78,8 +78,8 @@ class ShardRule:
         named = [axis for axis in self.axes if axis is not None]
         if all(getattr(mesh, axis) == 1 for axis in named):
             raise OptionConflict(
-                f"--shard '{self}' cuts nothing over --mesh {mesh}: give more devices than one to {named[0]}, such as "
-                f"--mesh {named[0]}=4"
+                f"--shard '{self}' splits nothing over --mesh {mesh}. Use more than one device for {named[0]}, such "
+                f"as --mesh {named[0]}=4"
             )
 
     def to_json(self) -> dict[str, Any]:

@@ -17,9 +17,7 @@ _LITERALS: Mapping[str, ContentKind] = {"text:": "text", "json:": "json"}
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"
 # JPEG, PNG, GIF, BMP, TIFF in both byte orders. WebP has its name at byte 8.
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\x00", b"MM\x00*")
-_FORM = (
-    "give INPUT=EXPECTED, such as photo.jpg=tabby, photo.jpg=281, 'text:a good film=positive' or row.json=scores.npy"
-)
+_FORM = "Use INPUT=EXPECTED, such as photo.jpg=tabby, photo.jpg=281, 'text:a good film=positive' or row.json=scores.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Example:
             raise OptionConflict(f"--example {text!r} is not valid UTF-8") from error
         given, expected = _split(text)
         if not expected:
-            raise OptionConflict(f"--example {text!r} expects nothing: {_FORM}")
+            raise OptionConflict(f"--example {text!r} has no expected answer. {_FORM}")
         for prefix, kind in _LITERALS.items():
             if given.startswith(prefix):
                 literal = given.removeprefix(prefix)
@@ -63,7 +61,7 @@ def _split(text: str) -> tuple[str, str]:
     if text.startswith(tuple(_LITERALS)):
         given, equals, expected = text.rpartition("=")
         if not equals:
-            raise OptionConflict(f"--example {text!r} expects nothing: {_FORM}")
+            raise OptionConflict(f"--example {text!r} has no expected answer. {_FORM}")
         return given, expected
     parts = text.split("=")
     for count in range(1, len(parts)):
@@ -71,8 +69,8 @@ def _split(text: str) -> tuple[str, str]:
         if os.path.isfile("=".join(parts[:count])):
             return "=".join(parts[:count]), "=".join(parts[count:])
     if len(parts) == 1:
-        raise OptionConflict(f"--example {text!r} expects nothing: {_FORM}")
-    raise OptionConflict(f"--example {text!r}: there is no file {parts[0]!r}; {_FORM}")
+        raise OptionConflict(f"--example {text!r} has no expected answer. {_FORM}")
+    raise OptionConflict(f"--example {text!r}: there is no file {parts[0]!r}. {_FORM}")
 
 
 def _read(path: Path) -> bytes:
@@ -93,9 +91,7 @@ def _kind_of(path: Path, content: bytes) -> ContentKind:
     try:
         content.decode()
     except UnicodeDecodeError as error:
-        raise OptionConflict(
-            f"--example: {path.name} is no image, text, JSON, .npy or .npz that can be read"
-        ) from error
+        raise OptionConflict(f"--example: cannot read {path.name} as an image, text, JSON, .npy or .npz") from error
     if not content.strip():
         raise OptionConflict(f"--example: {path.name} is empty")
     return "text"

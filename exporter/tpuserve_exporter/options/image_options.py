@@ -35,11 +35,11 @@ class ImageOptions:
         """Read the options of `signature`, which messages name. Raises OptionConflict for impossible values."""
         resize = options.get("resize", "bilinear")
         if resize not in _METHODS:
-            raise OptionConflict(f"{signature}: resize={resize} is none of {', '.join(_METHODS)}")
+            raise OptionConflict(f"{signature}: resize={resize} is not one of {', '.join(_METHODS)}")
         crop = _read_one(options, "crop", signature)
         if crop is not None and not 0 < crop <= 1:
             raise OptionConflict(
-                f"{signature}: crop is the part of the image to take, above 0 and at most 1, as crop=0.875"
+                f"{signature}: crop is the fraction of the image to keep, above 0 and at most 1, such as crop=0.875"
             )
         return cls(options.get("input"), _read_size(options, signature), crop, resize, _read_values(options, signature))
 
@@ -51,25 +51,25 @@ def _read_values(options: Mapping[str, str], signature: str) -> ImageScale | Non
     if named is not None:
         if given != ["scale"]:
             raise OptionConflict(
-                f"{signature}: scale={options['scale']} sets the mean, the deviation and the order too: "
-                f"omit {given[1]}="
+                f"{signature}: scale={options['scale']} also sets the mean, the standard deviation and the channel "
+                f"order. Omit {given[1]}="
             )
         return named
     scale = _read_one(options, "scale", signature)
     mean = _read_numbers(options, "mean", signature) or (0.0,)
     std = _read_numbers(options, "std", signature) or (1.0,)
     if 0.0 in std:
-        raise OptionConflict(f"{signature}: std is divided by, and cannot be 0")
+        raise OptionConflict(f"{signature}: std is a divisor and cannot be 0")
     if scale == 0.0:
-        raise OptionConflict(f"{signature}: scale=0 makes all images equal; scale=1 leaves the pixels unchanged")
+        raise OptionConflict(f"{signature}: scale=0 makes all images equal. Use scale=1 to leave the pixels unchanged")
     if (order := options.get("order", "rgb")) not in ("rgb", "bgr"):
         raise OptionConflict(f"{signature}: order={order} is neither rgb nor bgr")
     if not given:
         return None
     if scale is None:
         raise OptionConflict(
-            f"{signature}: {given[0]}= needs scale=, which is applied first: scale=1/255 where the mean is of 0..1 "
-            "(such as 0.485), scale=1 where it is of 0..255 (such as 123.68)"
+            f"{signature}: {given[0]}= needs scale=, which is applied first. Use scale=1/255 if the mean is within "
+            "0..1 (such as 0.485), or scale=1 if it is within 0..255 (such as 123.68)"
         )
     return ImageScale("as given", scale, mean, std, bgr=order == "bgr")
 
@@ -79,14 +79,16 @@ def _read_size(options: Mapping[str, str], signature: str) -> tuple[int, int] | 
         return None
     sides = _SIZE.fullmatch(options["size"])
     if sides is None:
-        raise OptionConflict(f"{signature}: size={options['size']} is not HEIGHTxWIDTH, such as size=224x224")
+        raise OptionConflict(
+            f"{signature}: size={options['size']} is not of the form HEIGHTxWIDTH, such as size=224x224"
+        )
     return int(sides[1]), int(sides[2])
 
 
 def _read_one(options: Mapping[str, str], name: str, signature: str) -> float | None:
     numbers = _read_numbers(options, name, signature)
     if len(numbers) > 1:
-        raise OptionConflict(f"{signature}: {name}={options[name]} gives {len(numbers)} numbers; it takes one number")
+        raise OptionConflict(f"{signature}: {name}={options[name]} has {len(numbers)} numbers, but takes one")
     return numbers[0] if numbers else None
 
 
@@ -98,8 +100,8 @@ def _read_numbers(options: Mapping[str, str], name: str, signature: str) -> tupl
     try:
         return tuple(_read_number(part) for part in text.split(":"))
     except (ValueError, ZeroDivisionError) as error:
-        names = f", and none of {', '.join(IMAGE_SCALES)}" if name == "scale" else ""
-        raise OptionConflict(f"{signature}: {name}={text} is no number{names}") from error
+        names = f" nor one of {', '.join(IMAGE_SCALES)}" if name == "scale" else ""
+        raise OptionConflict(f"{signature}: {name}={text} is not a number{names}") from error
 
 
 def _read_number(text: str) -> float:

@@ -38,12 +38,14 @@ class SignatureRequest:
         if not equals or not kind or _NAME.fullmatch(name) is None:
             raise OptionConflict(f"--signature {text!r} is not of the form NAME=KIND[,OPTION=VALUE...]")
         if kind not in KINDS and ":" not in kind:
-            raise OptionConflict(f"--signature {text!r}: the kinds are {', '.join(KINDS)} and pkg.module:function")
+            raise OptionConflict(
+                f"--signature {text!r}: the kind is unknown. Kinds are {', '.join(KINDS)} and pkg.module:function"
+            )
         options: dict[str, str] = {}
         for pair in pairs:
             option, equals, value = pair.partition("=")
             if not option or not equals or option in options:
-                what = "comes twice" if option in options else "is not of the form OPTION=VALUE"
+                what = "is repeated" if option in options else "is not of the form OPTION=VALUE"
                 raise OptionConflict(f"--signature {text!r}: {pair!r} {what}")
             options[option] = value
         request = cls(name, kind, options)
@@ -55,7 +57,7 @@ class SignatureRequest:
         for option in self.options:
             if option not in known:
                 has = ", ".join(known) or "none"
-                raise OptionConflict(f"{self}: there is no option {option!r}; {self.kind} has {has}")
+                raise OptionConflict(f"{self}: there is no option {option!r}. Options of {self.kind}: {has}")
         if self.kind == IMAGE_KIND:
             ImageOptions.read(self.options, str(self))
 
@@ -68,7 +70,7 @@ def check_names(requests: "tuple[SignatureRequest, ...]") -> None:
     names = [request.name for request in requests]
     for name in names:
         if names.count(name) > 1:
-            raise OptionConflict(f"--signature {name}=… is given {names.count(name)} times: each name once")
+            raise OptionConflict(f"--signature {name}=… occurs {names.count(name)} times. Use each name once")
 
 
 def scale_images(requests: "tuple[SignatureRequest, ...]", scale: str | None) -> "tuple[SignatureRequest, ...]":
@@ -80,9 +82,7 @@ def scale_images(requests: "tuple[SignatureRequest, ...]", scale: str | None) ->
         return requests
     open_requests = [one for one in requests if one.kind == IMAGE_KIND and not set(VALUE_OPTIONS) & one.options.keys()]
     if not open_requests:
-        raise OptionConflict(
-            "--image-scale is for signatures of image files without scale=: add --signature NAME=image_bytes"
-        )
+        raise OptionConflict("--image-scale needs an image signature without scale=. Add --signature NAME=image_bytes")
     return tuple(
         replace(one, options={**one.options, "scale": scale}) if one in open_requests else one for one in requests
     )

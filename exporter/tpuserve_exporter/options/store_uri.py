@@ -47,7 +47,7 @@ def parse_out_base(text: str) -> OutBase:
         return Path(text)
     scheme, path = match["scheme"].lower(), match["path"].strip("/")
     if scheme not in EXTRAS:
-        raise OptionConflict(f"{text}: versions go to a directory, to gs:// or to s3://, not to {scheme}://")
+        raise OptionConflict(f"cannot publish to {text}. Use a directory, gs:// or s3:// instead of {scheme}://")
     if not match["bucket"] or not path:
-        raise OptionConflict(f"{text} names no folder for the model: {scheme}://BUCKET/PATH/MODEL")
+        raise OptionConflict(f"{text} names no folder for the model. Use {scheme}://BUCKET/PATH/MODEL")
     return StoreUri(scheme, match["bucket"], path)

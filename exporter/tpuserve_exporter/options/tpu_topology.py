@@ -75,7 +75,7 @@ class TpuTopology:
             return cls(FAMILIES[family], grid)
         found = None if colon else _find_machine(name)
         if found is None:
-            raise OptionConflict(f"{text.strip()!r} is no TPU that is known here. {list_known()}")
+            raise OptionConflict(f"{text.strip()!r} is not a known TPU. {list_known()}")
         return found
 
     @property
@@ -115,7 +115,7 @@ def list_known() -> str:
     for family in FAMILIES.values():
         families.setdefault(family.grids, []).append(family.name)
     listed = "; ".join(f"{', '.join(names)} in {', '.join(grids)}" for grids, names in families.items())
-    return f"There are {listed}: write v5e:2x2, or a machine's name, v5litepod-4, v6e-8, v4-8, v5p-8, tpu7x-8"
+    return f"Known TPUs: {listed}. Write v5e:2x2, or a machine's name: v5litepod-4, v6e-8, v4-8, v5p-8, tpu7x-8"
 
 
 def _find_machine(name: str) -> TpuTopology | None:

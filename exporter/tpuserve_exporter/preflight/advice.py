@@ -29,8 +29,8 @@ def advise_machines(topologies: Iterable[TpuTopology], mesh: DeviceMesh) -> list
     Such a program may compile, but a server runs on one machine.
     """
     return [
-        f"{one.name} with --mesh {mesh}: compiled for {mesh.devices} devices of several machines, of which one has "
-        f"{one.machine_devices}; a server runs on one machine, so that serving it is not checked, and not possible"
+        f"{one.name} with --mesh {mesh} is compiled for {mesh.devices} devices on several machines with "
+        f"{one.machine_devices} devices each. A server runs on one machine, so that it cannot serve these programs"
         for one in topologies
         if mesh.devices > one.machine_devices
     ]
@@ -46,11 +46,11 @@ def _advise_one(
     ways += [trial.describe(outcome) for trial, outcome in fitting if not trial.bfloat16][:1]
     head = f"{failed.topology.name}, batch {failed.program.bucket}: {failed}."
     if ways:
-        return f"{head} What fits: {'; '.join(ways)}"
-    other = "no smaller batch, " if failed.program.batch_size is not None else ""
-    meshes = ", ".join(f"{trial.topology.name} with --mesh {trial.mesh}" for trial, _ in trials if not trial.bfloat16)
-    bfloat16 = "bfloat16" if any(trial.bfloat16 for trial, _ in trials) else ""
-    return f"{head} Nothing that was tried fits: {other}{' nor '.join(filter(None, (bfloat16, meshes)))}"
+        return f"{head} These fit: {'; '.join(ways)}"
+    tried = ["smaller batches"] if failed.program.batch_size is not None else []
+    tried += ["bfloat16"] if any(trial.bfloat16 for trial, _ in trials) else []
+    tried += [f"{trial.topology.name} with --mesh {trial.mesh}" for trial, _ in trials if not trial.bfloat16]
+    return f"{head} None of these fits: {', '.join(tried)}" if tried else head
 
 
 def _beside(one: ProgramVerdict, failed: ProgramVerdict) -> bool:

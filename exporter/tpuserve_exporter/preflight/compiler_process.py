@@ -47,7 +47,7 @@ class CompilerProcess:
             return CompileOutcome.from_json(json.loads(line))
         if not ready:
             self._end()
-            return CompileOutcome("unknown", f"the compiler did not answer in {self._timeout_s:g} s")
+            return CompileOutcome("unknown", f"the compiler did not respond within {self._timeout_s:g} s")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
         status = self._end()

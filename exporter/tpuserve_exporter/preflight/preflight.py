@@ -59,7 +59,9 @@ class PreflightReport:
 
     def explain(self) -> str:
         """Return the error message of an export that requires all programs to pass."""
-        failed = f"{len(self.failures)} of {len(self.verdicts)} programs do not pass for the TPUs asked for"
+        failed = (
+            f"{len(self.failures)} of {len(self.verdicts)} programs do not compile or do not fit on the TPUs of --tpu"
+        )
         return ". ".join([*([failed] if self.failures else []), *self.warnings()])
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -80,8 +82,8 @@ def check_compiler() -> str:
     absent = [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
     if absent:
         raise MissingExtra(
-            f"--tpu takes {' and '.join(absent)}: pip install 'tpuserve-exporter[tpu]', on Linux on x86-64, where "
-            "Google builds the compiler for"
+            f"--tpu needs {' and '.join(absent)}. Run pip install 'tpuserve-exporter[tpu]' on Linux on x86-64, the "
+            "only platform of Google's compiler"
         )
     return f"libtpu {importlib.metadata.version('libtpu')}, jax {importlib.metadata.version('jax')}"
 
@@ -154,11 +156,11 @@ class Preflight:
         tried: dict[ProgramVerdict, list[tuple[Trial, CompileOutcome]]] = {one: [] for one in failing}
         if not trials:
             return tried
-        with self._progress.step("Try what would fit") as step:
+        with self._progress.step("Try alternatives that may fit") as step:
             outcomes = _run(compilers, [trial.job() for trial in trials], step)
             for trial, outcome in zip(trials, outcomes, strict=True):
                 tried[trial.program].append((trial, outcome))
-            step.detail = f"{len(trials)} other way(s)"
+            step.detail = f"{len(trials)} alternative(s)"
         return tried
 
 

@@ -36,7 +36,7 @@ class ProgramShapes:
         inputs = len(program.row_inputs)
         if len(arguments) != inputs + len(program.weights):
             raise SourceUnreadable(
-                f"the program {program.file} takes {len(arguments)} arguments; the manifest says "
+                f"the program {program.file} takes {len(arguments)} arguments, but the manifest lists "
                 f"{inputs} input(s) and {len(program.weights)} weight(s)"
             )
         return cls(tuple(arguments[:inputs]), dict(zip(program.weights, arguments[inputs:], strict=True)))
@@ -58,7 +58,5 @@ def _read_arguments(program: VersionProgram) -> Sequence[Argument]:
         avals = jax.export.deserialize(bytearray(program.path.read_bytes())).in_avals
     except Exception as error:  # invalid bytes raise many kinds of errors
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise SourceUnreadable(
-            f"the program {program.file} cannot be read by jax {jax.__version__}: {reason}"
-        ) from error
+        raise SourceUnreadable(f"jax {jax.__version__} cannot read the program {program.file}: {reason}") from error
     return [Argument(tuple(aval.shape), aval.dtype.name, math.prod(aval.shape) * aval.dtype.itemsize) for aval in avals]

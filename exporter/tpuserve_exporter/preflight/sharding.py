@@ -14,19 +14,20 @@ def check_rules(rules: Sequence[ShardRule], shapes: Mapping[str, tuple[int, ...]
     """Raise OptionConflict for a rule that matches no weight, or that does not divide a weight evenly."""
     for rule in rules:
         if not any(rule.pattern.search(name) for name in shapes):
-            raise OptionConflict(f"--shard '{rule}' finds no weight: there are {_some(shapes)}")
+            raise OptionConflict(f"--shard '{rule}' matches no weight. The weights are {_some(shapes)}")
     for name, shape in shapes.items():
         _check_weight(name, shape, find_axes(name, rules), mesh)
 
 
 def _check_weight(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: DeviceMesh) -> None:
     if len(axes) > len(shape):
-        raise OptionConflict(f"the --shard rule for {name} has {len(axes)} axes, and its shape is {list(shape)}")
+        raise OptionConflict(f"the --shard rule for {name} has {len(axes)} axes, but the shape is {list(shape)}")
     for size, axis in zip(shape, axes, strict=False):
         devices = 1 if axis is None else getattr(mesh, axis)
         if size % devices:
             raise OptionConflict(
-                f"{name} of shape {list(shape)} cannot be cut along {axis}={devices}: {size} is no multiple of that"
+                f"cannot split {name} of shape {list(shape)} along {axis}={devices}: {size} is not a multiple of "
+                f"{devices}"
             )
 
 

@@ -89,12 +89,12 @@ class VersionMemory:
         """Return a sentence on the missing memory, and on batch sizes that would fit."""
         needed = self.needed_bytes or 0
         head = (
-            f"{self.topology.name}: each program fits, all together do not: they need {in_gib(needed)} of "
-            f"{gibibytes(self.available_bytes)}, {gibibytes(needed - self.available_bytes)} too much, with two batches "
-            "in flight"
+            f"{self.topology.name}: each program fits, but not all programs together. They need {in_gib(needed)} of "
+            f"{gibibytes(self.available_bytes)}, {gibibytes(needed - self.available_bytes)} too much, with two "
+            "batches in flight"
         )
         kept = self._fitting_sizes()
-        return f"{head}. What fits: batch sizes {', '.join(map(str, kept))} alone" if kept else head
+        return f"{head}. These batch sizes fit: {', '.join(map(str, kept))}" if kept else head
 
     def _fitting_sizes(self) -> list[int]:
         """Return the batch sizes that remain after dropping as few of the largest as needed, or [] if none fit."""

@@ -102,12 +102,12 @@ class VersionPrograms:
         manifest = _read_manifest(version)
         if manifest.device is None:
             raise SourceUnreadable(
-                f"version {version.name} has no device programs: export it again with --tpu, or --device-programs"
+                f"version {version.name} has no device programs. Export it again with --tpu or --device-programs"
             )
         if manifest.device.format_version > FORMAT_VERSION:
             raise SourceUnreadable(
-                f"its device programs have format_version {manifest.device.format_version}; this exporter knows "
-                f"{FORMAT_VERSION}: upgrade tpuserve-exporter"
+                f"its device programs have format_version {manifest.device.format_version}, but this exporter "
+                f"supports {FORMAT_VERSION}. Upgrade tpuserve-exporter"
             )
         found = cls._list(version, manifest.device)
         for program in found.programs:
@@ -139,12 +139,12 @@ def check_file(program: VersionProgram, files: Mapping[str, _File]) -> None:
     try:
         written = program.path.read_bytes()
     except OSError as error:
-        raise SourceUnreadable(f"the program {program.file} cannot be read: {error.strerror}") from error
+        raise SourceUnreadable(f"cannot read the program {program.file}: {error.strerror}") from error
     described = files.get(program.file)
     if described is not None and hashlib.sha256(written).hexdigest() != described.sha256:
         raise SourceUnreadable(
-            f"the program {program.file} is damaged: its SHA-256 is not what the manifest says. Export the version "
-            "again, or copy it anew"
+            f"the program {program.file} is damaged: its SHA-256 differs from the manifest's. Copy or export the "
+            "version again"
         )
 
 
@@ -154,7 +154,7 @@ def _read_manifest(version: Path) -> _Manifest:
     except FileNotFoundError as error:
         raise SourceUnreadable(_no_version(version)) from error
     except OSError as error:
-        raise SourceUnreadable(f"the manifest cannot be read: {error.strerror}") from error
+        raise SourceUnreadable(f"cannot read the manifest: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -166,7 +166,7 @@ def _no_version(version: Path) -> str:
         int(one.name) for one in version.glob("*") if one.name.isdecimal() and (one / MANIFEST_FILE).exists()
     )
     if numbers:
-        return f"{version} is a base path: name one of its versions, such as {version / str(numbers[-1])}"
+        return f"{version} is a base path. Use one of its versions, such as {version / str(numbers[-1])}"
     if not version.is_dir():
-        return f"{version} is not there: name the directory of a version, such as models/digits/3"
-    return f"{version} is no version directory that `tpuserve export` has made: there is no {MANIFEST_FILE} in it"
+        return f"{version} does not exist. Use the directory of a version, such as models/digits/3"
+    return f"{version} is not a version directory of `tpuserve export`: it contains no {MANIFEST_FILE}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.signature import Signature, TensorSpec
 
-_NOT_OF_SAVED_MODELS = "(a SavedModel's shapes are its own)"
+_NOT_OF_SAVED_MODELS = "(the shapes of a SavedModel are fixed)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,25 @@ def list_buckets(signature: Signature, batch_sizes: Sequence[int], lengths: Sequ
 def _check_shapes(signature: Signature, lengths: Sequence[int]) -> None:
     if ragged := [name for name, spec in (*signature.inputs.items(), *signature.outputs.items()) if spec.row_splits]:
         raise CannotLower(
-            f"{signature.name}: {ragged[0]!r} is ragged, and a device program has one shape: let the model take and "
-            "return padded tensors and masks, or omit --device-programs"
+            f"{signature.name}: {ragged[0]!r} is ragged, but a device program has fixed shapes. Let the model take "
+            "and return padded tensors and masks, or omit --device-programs"
         )
     for name, spec in signature.inputs.items():
         if spec.shape is None:
             raise CannotLower(
-                f"{signature.name}: input {name!r} is of any rank, and a device program is of one shape: give it one, "
-                f"--input '{name}:{spec.dtype}[batch,...]' {_NOT_OF_SAVED_MODELS}"
+                f"{signature.name}: input {name!r} is of any rank, but a device program has fixed shapes. Set the "
+                f"shape with --input '{name}:{spec.dtype}[batch,...]' {_NOT_OF_SAVED_MODELS}"
             )
         if spec.has_batch_dimension and not signature.is_batchable:
             raise CannotLower(
-                f"{signature.name}: input {name!r} is {spec}, of any number of rows, and not every input and output "
-                f"has rows ({signature}): a device program is for one number. Give each a free first dimension, or none"
+                f"{signature.name}: input {name!r} is {spec} with any number of rows, but not every input and output "
+                f"has rows ({signature}). A device program has one number of rows. Use a free first dimension for "
+                "all of them, or for none"
             )
         if spec.free_axes and not lengths:
             dims = ["batch" if axis == 0 and size is None else size or "SIZE" for axis, size in enumerate(spec.shape)]
             raise CannotLower(
-                f"{signature.name}: input {name!r} is {spec} (? is free), and a device program is of one shape: give "
-                f"the lengths that there may be, --sequence-buckets 64,128, or a size, --input '{name}:{spec.dtype}"
-                f"[{','.join(map(str, dims))}]' {_NOT_OF_SAVED_MODELS}"
+                f"{signature.name}: input {name!r} is {spec} (? is free), but a device program has fixed shapes. "
+                "List the possible lengths with --sequence-buckets 64,128, or set a size with --input "
+                f"'{name}:{spec.dtype}[{','.join(map(str, dims))}]' {_NOT_OF_SAVED_MODELS}"
             )

@@ -126,7 +126,7 @@ def list_wide(version: Path, device: ManifestDevice) -> Iterator[str]:
             named = " and ".join(wide[:_MOST_NAMED]) + (
                 f" and {more} more" if (more := len(wide) - _MOST_NAMED) > 0 else ""
             )
-            yield f"{named} of {name} are of 64 bits, which a TPU computes in pairs of 32, slowly: prefer 32"
+            yield f"{named} of {name} have 64 bits, which a TPU computes slowly in pairs of 32. Prefer 32 bits"
 
 
 def describe_programs(version: Path, device: ManifestDevice) -> str:

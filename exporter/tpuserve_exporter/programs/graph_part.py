@@ -37,7 +37,9 @@ class GraphPart:
         names = [self._weights.name_of(one) for one in lowered.captured]
         self.weights = self.weights or tuple(dict.fromkeys(names))
         if len(names) != len(self.weights) or set(names) != set(self.weights):
-            raise CannotLower(f"{self.signature.name}: at {bucket.name} the model uses other weights than at others")
+            raise CannotLower(
+                f"{self.signature.name}: the model uses different weights at {bucket.name} than at other sizes"
+            )
         inputs = len(self.signature.inputs)
         order = [*range(inputs), *(inputs + self.weights.index(name) for name in names)]
         return export_module(lowered.module, "device", order)
@@ -61,9 +63,9 @@ class GraphPart:
         """Raise CannotLower if the module returns new values of variables in addition to its outputs."""
         if count_results(lowered.module) != len(self.signature.outputs):
             raise CannotLower(
-                f"{self.signature.name} changes its own variables when it is called (a counter, a state, statistics of "
-                "training): a device program computes its outputs and nothing else. Export it in inference mode, or "
-                "without device programs"
+                f"{self.signature.name} changes its own variables when it is called (a counter, a state, training "
+                "statistics), but a device program only computes outputs. Export the model in inference mode, or "
+                "omit --device-programs"
             )
 
 

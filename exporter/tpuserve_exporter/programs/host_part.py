@@ -97,8 +97,10 @@ class _Traced:
         within = all(tensor.graph is self._graph.graph for given in self._given for tensor in given.values())
         if len(self._given) == 1 and within:
             return self._given[0]
-        how = "within a loop or a branch" if not within else f"{len(self._given)} times"
-        raise CannotLower(f"{self._name} calls the model {how}; around a device part, a host part calls it once")
+        how = "inside a loop or a branch" if not within else f"{len(self._given)} times"
+        raise CannotLower(
+            f"{self._name} calls the model {how}, but the host part around a device part calls it exactly once"
+        )
 
     def _behind(self, late: "list[tf.Operation]") -> "dict[str, tf.Tensor]":
         """Return the inputs of `after`: the device part's outputs, and the signature's inputs that it uses."""

@@ -59,20 +59,19 @@ def check_lowering() -> None:
     Raises MissingExtra without JAX, and CannotLower if lowering fails or the output is wrong.
     """
     if importlib.util.find_spec("jax") is None:
-        raise MissingExtra("device programs are written with JAX: pip install 'tpuserve-exporter[tpu]'")
+        raise MissingExtra("device programs need JAX. Run pip install 'tpuserve-exporter[tpu]'")
     compute_on_cpu()
     try:
         works = _lower_tiny()
     except Exception as error:  # changed private interfaces raise many kinds of errors
         raise CannotLower(_CHANGED.format(_named(), f"{type(error).__name__}: {reason_of(error)}")) from error
     if not works:
-        raise CannotLower(_CHANGED.format(_named(), "a tiny function, lowered and run, gives another answer"))
+        raise CannotLower(_CHANGED.format(_named(), "a small test function gives another answer after lowering"))
 
 
 _CHANGED = (
-    "device programs cannot be lowered with {} ({}): the interfaces used are private to these packages, and known of "
-    "tensorflow 2.21 and jax 0.10. Install those, pip install 'tpuserve-exporter[tpu]', or export without device "
-    "programs"
+    "cannot lower device programs with {} ({}). Lowering uses private interfaces of tensorflow 2.21 and jax 0.10. "
+    "Run pip install 'tpuserve-exporter[tpu]', or export without device programs"
 )
 
 

@@ -101,23 +101,21 @@ def lower_saved_model(version: Path) -> Iterator[ModelToLower]:
     try:
         loaded = tf.saved_model.load(str(version))
     except Exception as error:  # TensorFlow raises many kinds of errors here
-        raise CannotLower(f"only what loads by Python can be lowered for a device: {reason_of(error)}") from error
+        raise CannotLower(f"cannot lower a SavedModel that does not load in Python: {reason_of(error)}") from error
     signatures = {name: _read_signature(name, graph) for name, graph in loaded.signatures.items()}
     signatures = mark_ragged(signatures, read_saved_model(version).meta_graphs[0])
     chosen = {name: one for name, one in signatures.items() if not _has_strings(one)}
     if not chosen:
         raise CannotLower(
-            f"every signature has strings ({'; '.join(map(str, signatures.values()))}), and a device has none: export "
-            "the checkpoint that the SavedModel is of, with what has strings in the host part of a signature, "
+            f"every signature has strings ({'; '.join(map(str, signatures.values()))}), but a TPU has none. Export "
+            "the checkpoint of this SavedModel instead, with the strings in the host part of a signature: "
             "--signature NAME=image_bytes, tf_example, classify or pkg.module:function"
         )
     weights = GraphWeights([loaded])
     parts = [GraphPart(name, one, loaded.signatures[name], weights) for name, one in chosen.items()]
     straight = {name: _straight(name, one) for name, one in chosen.items()}
     strings = sorted(signatures.keys() - chosen.keys())
-    left_out = tuple(
-        f"{name} has strings, and where in a SavedModel the host's work ends cannot be told" for name in strings
-    )
+    left_out = tuple(f"{name} has strings, and a SavedModel does not show where its host part ends" for name in strings)
     yield ModelToLower(parts, straight, weights, {}, left_out)
     release_weights([loaded])
 

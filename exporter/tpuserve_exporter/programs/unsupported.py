@@ -19,27 +19,29 @@ _NO_KERNEL_NEEDED = frozenset({"Placeholder", "VarHandleOp", "_Arg", "_Retval"})
 _COMPLAINT = re.compile(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}")
 _MOST_PLACES = 3
 _STRINGS = (
-    "leave what makes numbers of them, or them of numbers, to the host part of a signature, --signature "
-    "NAME=image_bytes, tf_example, classify or pkg.module:function"
+    "Move the conversion between strings and numbers to the host part of a signature: --signature NAME=image_bytes, "
+    "tf_example, classify or pkg.module:function"
 )
 # Advice by prefixes of operation names.
 _ADVICE = (
     (("DecodeJpeg", "DecodePng", "DecodeImage", "DecodeBmp", "DecodeGif", "DecodeAndCrop", "ExtractJpeg"),
-     "image files are decoded on the host: leave decoding out of the model, --signature NAME=image_bytes"),
+     "Image files are decoded on the host. Remove decoding from the model, and use --signature NAME=image_bytes"),
     (("ParseExample", "ParseSequence", "ParseSingle", "DecodeRaw", "DecodeCSV"),
-     "tf.Examples are parsed on the host: leave parsing out of the model, --signature NAME=tf_example"),
+     "tf.Examples are parsed on the host. Remove parsing from the model, and use --signature NAME=tf_example"),
     (("LookupTable", "HashTable", "MutableHash", "MutableDense", "AnonymousHash", "InitializeTable"),
-     "vocabularies are looked up on the host: leave the lookup to a signature of your own, "
-     "--signature NAME=pkg.module:function"),
+     "Vocabularies are looked up on the host. Move the lookup to a signature of your own, --signature "
+     "NAME=pkg.module:function"),
     (("String", "Static", "Regex", "AsString", "Substr", "Unicode", "EncodeBase64", "DecodeBase64", "ReduceJoin",
       "Wordpiece", "Sentencepiece"),
      _STRINGS),
     (("CombinedNonMaxSuppression", "NonMaxSuppression"),
-     "tf.image.non_max_suppression_padded can be compiled, with pad_to_max_output_size=True"),
-    (("Sparse",), "pad what is sparse and mask it: tpuserve_exporter.dense_lookup does that for embeddings"),
-    (("Ragged",), "pad what is ragged, to_tensor() with a shape, and mask it"),
-    (("PyFunc", "EagerPyFunc", "Print"), "no device runs Python or prints: take it out of what is served"),
-    (("BatchFunction",), "the server batches for a device: export without --batching in-graph"),
+     "Use tf.image.non_max_suppression_padded with pad_to_max_output_size=True, which can be compiled"),
+    (("Sparse",), "Pad sparse tensors and mask the padding. tpuserve_exporter.dense_lookup does this for embeddings"),
+    (("Ragged",), "Pad ragged tensors with to_tensor() and a shape, and mask the padding"),
+    (("PyFunc", "EagerPyFunc", "Print"), (
+        "A device runs no Python and no prints. Remove the operation from the served model"
+    )),
+    (("BatchFunction",), "The server batches for a device. Export without --batching in-graph"),
 )  # fmt: skip
 
 
@@ -50,12 +52,12 @@ def explain(graph: "tf.types.experimental.ConcreteFunction", error: Exception) -
         if operation not in _NO_KERNEL_NEEDED:
             found.setdefault(operation, [node])
     if not found and "T=DT_STRING" in str(error):
-        return f"the model holds strings, and a device has none: {_STRINGS}"
+        return f"the model has strings, but a TPU has none. {_STRINGS}"
     if not found:
-        return f"cannot be lowered for a device: {reason_of(error)[:300]}"
+        return f"cannot lower the model for a TPU: {reason_of(error)[:300]}"
     named = [f"{operation} (in {_places(nodes)})" for operation, nodes in sorted(found.items())]
     advice = dict.fromkeys(_advise(operation) for operation in sorted(found))
-    return f"a device has no {', no '.join(named)}. {'; '.join(advice)}"
+    return f"a TPU does not support {', '.join(named)}. {'. '.join(advice)}"
 
 
 def find_unsupported(graph: "tf.types.experimental.ConcreteFunction") -> dict[str, list[str]]:
@@ -72,7 +74,7 @@ def check_strings(signature: Signature) -> None:
     tensors = (("input", signature.inputs), ("output", signature.outputs))
     named = [f"{what} {name!r}" for what, specs in tensors for name, spec in specs.items() if spec.dtype == "string"]
     if named:
-        raise CannotLower(f"{signature.name}: {' and '.join(named)} hold(s) strings, and a device has none: {_STRINGS}")
+        raise CannotLower(f"{signature.name}: {' and '.join(named)} hold(s) strings, but a TPU has none. {_STRINGS}")
 
 
 def _all_nodes(graph: "tf.types.experimental.ConcreteFunction") -> "Iterator[NodeDef]":
@@ -106,4 +108,4 @@ def _advise(operation: str) -> str:
     for prefixes, advice in _ADVICE:
         if operation.startswith(prefixes):
             return advice
-    return f"write the model without {operation}, or leave it to a signature of your own (docs/how-to/tpu)"
+    return f"Write the model without {operation}, or move it to a signature of your own (docs/how-to/tpu)"

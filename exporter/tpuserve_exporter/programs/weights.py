@@ -51,8 +51,8 @@ class GraphWeights:
             return name
         if captured.dtype in (tf.resource, tf.variant):
             raise CannotLower(
-                "the model looks up a table, or keeps another resource that is no variable, and a device has none: "
-                "leave the lookup to the host part of a signature, --signature NAME=pkg.module:function"
+                "the model looks up a table or has another resource that is not a variable, but a TPU has none. "
+                "Move the lookup to the host part of a signature, --signature NAME=pkg.module:function"
             )
         name = self._unique("constant")
         shape = tuple(captured.shape.as_list())

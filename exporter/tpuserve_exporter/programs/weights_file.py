@@ -62,7 +62,7 @@ def _write_value(file: BinaryIO, weight: Weight) -> None:
     """Write one value. A separate function frees the value before the writer reads the next."""
     value = np.asarray(weight.read(), order="C")
     if (value.dtype.name, value.shape) != (weight.dtype, weight.shape):
-        raise AssertionError(f"{weight.name} is {value.dtype}{value.shape}, told was {weight}")
+        raise AssertionError(f"{weight.name} is {value.dtype}{value.shape} instead of {weight}")
     file.write(value.reshape(-1).view(np.uint8).data)
 
 
@@ -71,8 +71,7 @@ def _header(weights: Iterable[Weight]) -> bytes:
     for weight in weights:
         if weight.dtype not in _DTYPES:
             raise CannotLower(
-                f"weight {weight.name} is of {weight.dtype}, which weights.safetensors cannot hold; it holds "
-                f"{', '.join(_DTYPES)}"
+                f"weight {weight.name} is of {weight.dtype}, but weights.safetensors holds only {', '.join(_DTYPES)}"
             )
         end = begin + weight.size_bytes
         described[weight.name] = {

@@ -128,12 +128,13 @@ def _check_operations(graph: Any) -> None:  # noqa: ANN401 - torch is untyped he
     unknown |= {str(target) for target in calls if isinstance(target, torch._ops.HigherOrderOperator)}
     if unknown:
         raise CannotLower(
-            f"torchax has no JAX for {', '.join(sorted(unknown))}, so there is no program for a TPU: write the model "
-            "with other operations"
+            f"torchax has no JAX code for {', '.join(sorted(unknown))}, so that there is no program for a TPU. Use "
+            "other operations in the model"
         )
     random = sorted(name for name, operator in found.items() if operator.needs_env)
     if random:
         raise CannotLower(
-            f"the model draws random numbers ({', '.join(random)}), so that no two answers are the same: leave dropout "
-            "out of what is served (module.eval() before torch.export, F.dropout(..., training=self.training))"
+            f"the model draws random numbers ({', '.join(random)}), so that its answers differ each time. Remove "
+            "dropout from the served model (module.eval() before torch.export, F.dropout(..., "
+            "training=self.training))"
         )

@@ -30,10 +30,12 @@ class Outputs:
         leaves = pytree.tree_flatten_with_path(returned)[0]
         tensors = {index: (path, leaf) for index, (path, leaf) in enumerate(leaves) if torch.is_tensor(leaf)}
         if not tensors:
-            raise BuilderFailed(f"the model returns {type(returned).__name__} and no tensor in it: nothing to serve")
+            raise BuilderFailed(
+                f"the model returns {type(returned).__name__} without a tensor, so that there is nothing to serve"
+            )
         names = list(given) or _name([path for path, _ in tensors.values()])
         if len(names) != len(tensors):
-            raise OptionConflict(f"--output is given {len(names)} time(s), the model has {len(tensors)} output(s)")
+            raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(tensors)} output(s)")
         check_distinct("output", names)
         dtypes = {name: dtype_name(leaf.dtype) for name, (_, leaf) in zip(names, tensors.values(), strict=True)}
         return cls(dict(zip(names, tensors, strict=True)), dtypes)

@@ -48,7 +48,7 @@ class Module:
                     self.module, self._positional(tensors), self._by_name(tensors), dynamic_shapes=shapes, strict=False
                 )
         except Exception as error:  # torch raises many kinds of errors
-            raise CannotLower(f"torch.export cannot follow the model's code: {_explain(error)}") from error
+            raise CannotLower(f"torch.export cannot trace the model's code: {_explain(error)}") from error
         self._check_freedom(program, rows)
         return program
 
@@ -87,8 +87,8 @@ class Module:
                 if axis == 0:
                     raise RowsFixed(f"the model's code fixes the rows of {name}")
                 raise OptionConflict(
-                    f"--input {name}: the model's code fixes the size of '{wanted}', so that it cannot be free: give "
-                    "it as a number"
+                    f"--input {name}: the model's code fixes the size of '{wanted}', so that it cannot be free. Set "
+                    "it to a number"
                 )
 
 
@@ -141,4 +141,4 @@ def _explain(error: Exception) -> str:
     said = f"{type(error).__name__}: {reason_of(error)}"
     if "data-dependent" not in said:
         return said
-    return f"{said} What depends on a tensor's values, such as `if x.sum() > 0`, has to be written with torch.where"
+    return f"{said} Write code that depends on a tensor's values, such as `if x.sum() > 0`, with torch.where"

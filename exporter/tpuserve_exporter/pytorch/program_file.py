@@ -47,8 +47,8 @@ def read_program(path: Path, unsafe: bool) -> ExportedProgram:
     except Exception as error:  # torch and zipfile raise many kinds of errors for damaged files
         reason = reason_of(error).replace(str(path), path.name).rstrip(". ")
         raise SourceUnreadable(
-            f"cannot read {path.name} as torch.export.save writes it: {reason}; it has to be whole, saved by torch "
-            f"{_release(torch.__version__)} or an earlier one, with its tensors on the CPU"
+            f"cannot read {path.name} as a file of torch.export.save: {reason}. The file must be complete, saved by "
+            f"torch {_release(torch.__version__)} or earlier, with its tensors on the CPU"
         ) from error
 
 
@@ -60,7 +60,7 @@ def _load(path: Path) -> ExportedProgram:
         return torch.export.load(path)
     programs = load_pt2(str(path)).exported_programs
     if len(programs) != 1:
-        raise ValueError(f"it holds {len(programs)} programs instead of one")
+        raise ValueError(f"it contains {len(programs)} programs instead of one")
     return next(iter(programs.values()))
 
 
@@ -73,9 +73,9 @@ def _check_safe(path: Path) -> None:
         found = sorted(set(_unsafe_parts(archive)))
     if found:
         raise UnsafeSource(
-            f"{path.name} holds more than a graph of tensor operations ({', '.join(found[:5])}): reading it could run "
-            "code that came with it, with all your rights. Save it anew by torch.export.save from a model of plain "
-            "tensors, or give --unsafe if you trust whoever made the file",
+            f"{path.name} contains more than a graph of tensor operations ({', '.join(found[:5])}). Reading it could "
+            "run code from the file, with all your rights. Save it again with torch.export.save from a model of "
+            "plain tensors, or use --unsafe if you trust the file's author",
             parts=found,
         )
 

@@ -60,11 +60,13 @@ class SavedProgram:
         norms = [node for node in self._program.graph.nodes if "batch_norm" in str(node.target)]
         if any(_argument(node, "training") for node in norms):
             yield (
-                "batch normalisation was left in training mode: it normalises by the batch at hand (call the model's "
-                "eval() before torch.export)"
+                "batch normalization was left in training mode, so that it normalizes by the statistics of the "
+                "batch. Call the model's eval() before torch.export"
             )
         if changed := ", ".join(self._program.graph_signature.buffers_to_mutate.values()):
-            yield f"the program changes its buffers {changed} when it is called: served, they stay as they are"
+            yield (
+                f"the program changes its buffers {changed} when it is called. The served version does not change them"
+            )
 
 
 def _argument(node: Any, name: str) -> object:  # noqa: ANN401 - a node of torch.fx
@@ -77,7 +79,7 @@ def _argument(node: Any, name: str) -> object:  # noqa: ANN401 - a node of torch
 def _name(known: Mapping[str, JaxInput], given: Sequence[InputNaming]) -> dict[str, JaxInput]:
     """Apply the names and sizes from --input to the program's inputs, in order. Raises OptionConflict."""
     if given and len(given) != len(known):
-        raise OptionConflict(f"--input is given {len(given)} time(s), the program has {len(known)} input(s)")
+        raise OptionConflict(f"there are {len(given)} --input options, but the program has {len(known)} input(s)")
     check_names([naming.name for naming in given])
     namings = given or [InputNaming(name) for name in known]
     return {naming.name: _narrow(one, naming) for naming, one in zip(namings, known.values(), strict=True)}
@@ -91,6 +93,8 @@ def _narrow(known: JaxInput, given: InputNaming) -> JaxInput:
         isinstance(have, str) or have == want for want, have in zip(wanted.dims, known.dims, strict=True)
     )
     if not fits or wanted.dtype != known.dtype:
-        raise OptionConflict(f"--input says {given.name}: {describe(wanted)}, the program takes {describe(known)}")
+        raise OptionConflict(
+            f"--input describes {given.name}: {describe(wanted)}, but the program takes {describe(known)}"
+        )
     dims = tuple(want if isinstance(want, int) else have for want, have in zip(wanted.dims, known.dims, strict=True))
     return JaxInput(known.dtype, dims)

@@ -23,7 +23,7 @@ _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
 # Files before torch 1.6 start with a magic number, two pickles on the system, and the saved object.
 _PICKLES = 4
-_CODE_IN_IT = "reading it could run code that came with it, with all your rights"
+_CODE_IN_IT = "Reading it could run code from the file, with all your rights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _find_index(path: Path) -> Path:
     found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob("*.safetensors"))
     if len(found) != 1:
         names = ", ".join(one.name for one in found) or "none"
-        raise SourceUnreadable(f"{path.name} should hold one {INDEX_SUFFIX} or one .safetensors: it holds {names}")
+        raise SourceUnreadable(f"{path.name} must contain one {INDEX_SUFFIX} or one .safetensors, but contains {names}")
     return found[0]
 
 
@@ -71,13 +71,13 @@ def _read_shards(index: Path) -> dict[str, torch.Tensor]:
     shards = sorted(set(shard_of.values()))
     missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
-        raise SourceUnreadable(f"{index.name} names shards that are not beside it: {', '.join(missing)}")
+        raise SourceUnreadable(f"{index.name} lists shards that are missing: {', '.join(missing)}")
     tensors: dict[str, torch.Tensor] = {}
     for shard in shards:
         tensors |= _read_safetensors(shard)
     lost = sorted(shard_of.keys() - tensors.keys())
     if lost:
-        raise SourceUnreadable(f"{index.name} names tensors that its shards lack: {', '.join(lost)}")
+        raise SourceUnreadable(f"{index.name} lists tensors that its shards lack: {', '.join(lost)}")
     return tensors
 
 
@@ -89,7 +89,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
     except (OSError, safetensors.SafetensorError) as error:
         raise SourceUnreadable(
-            f"cannot read {path.name} as safetensors: {_said(error, path)}; copy it anew if it was cut short"
+            f"cannot read {path.name} as safetensors: {_said(error, path)}. If it is truncated, copy it again"
         ) from error
 
 
@@ -106,13 +106,13 @@ def _load(path: Path, unsafe: bool) -> Any:  # noqa: ANN401 - whatever was saved
         unsafe_names = [] if unsafe else _unsafe_names(path, error)
         if unsafe_names:
             raise UnsafeSource(
-                f"{path.name} holds more than tensors ({', '.join(unsafe_names)}): {_CODE_IN_IT}. Save tensors alone, "
-                "torch.save(model.state_dict(), ...), or give --unsafe if you trust whoever made the file",
+                f"{path.name} contains more than tensors ({', '.join(unsafe_names)}). {_CODE_IN_IT}. Save only "
+                "tensors with torch.save(model.state_dict(), ...), or use --unsafe if you trust the file's author",
                 globals=unsafe_names,
             ) from error
-        hint = "what it was pickled from must be importable here" if unsafe else "copy it anew if it was cut short"
+        hint = "The classes in its pickle must be importable here" if unsafe else "If it is truncated, copy it again"
         raise SourceUnreadable(
-            f"cannot read {path.name} as torch.save writes it: {_said(error, path)}; {hint}"
+            f"cannot read {path.name} as a file of torch.save: {_said(error, path)}. {hint}"
         ) from error
 
 
@@ -121,8 +121,8 @@ def _refuse_torchscript(path: Path) -> None:
         names = archive.namelist()
     if any(name.endswith("/constants.pkl") for name in names):
         raise SourceUnreadable(
-            f"{path.name} is TorchScript, which has no way to a TPU: save the model anew, by torch.export.save "
-            "(.pt2) or torch.save(model.state_dict(), ...)"
+            f"{path.name} is TorchScript, which cannot be lowered for a TPU. Save the model again with "
+            "torch.export.save (.pt2) or torch.save(model.state_dict(), ...)"
         )
 
 
@@ -158,7 +158,7 @@ def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever
     nodes = dict(_walk("", loaded))
     sets = {path: _tensors(node) for path, node in nodes.items() if not _is_optimizer(node) and _tensors(node)}
     if not sets:
-        raise SourceUnreadable(f"{name} holds no weights: there are no tensors by name in its {type(loaded).__name__}")
+        raise SourceUnreadable(f"{name} contains no weights: its {type(loaded).__name__} has no tensors by name")
     nested = {path: tensors for path, tensors in sets.items() if path}
     optimizer = [
         f"{path}.{leaf}" for path, node in nodes.items() if _is_optimizer(node) for leaf in _optimizer_names(node)

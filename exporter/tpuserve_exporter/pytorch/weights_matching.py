@@ -69,18 +69,18 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     if options.weights == "ema" and not averaged:
         there = ", ".join(map(_quote, file.sets))
         raise CheckpointMismatch(
-            f"{file.name} holds no averaged weights for --weights ema: it has {there}, which --weights raw takes"
+            f"--weights ema: {file.name} has no averaged weights. It has {there}. Use --weights raw"
         )
     if not averaged or (options.weights == "raw" and raw):
         return _best(wanted, raw or averaged, file), []
     best = _best(wanted, averaged, file)
     best = replace(best, averaged=frozenset(best.pairs))
     if not raw:
-        return best, [f"took the averaged weights, '{best.path}': the file holds no others"]
+        return best, [f"used the averaged weights, '{best.path}', because the file has no others"]
     others = _best(wanted, raw, file)
     # Averages cover parameters only. Buffers such as running means come from the raw weights.
     pairs = {name: tensor for name, tensor in others.pairs.items() if name not in best.pairs}
-    note = f"took the averaged weights, '{best.path}', not '{others.path}' (--weights raw takes those)"
+    note = f"used the averaged weights, '{best.path}', instead of '{others.path}' (--weights raw uses those)"
     return replace(best, pairs={**best.pairs, **pairs}), [note]
 
 
@@ -90,8 +90,8 @@ def _best(wanted: Tensors, candidates: Mapping[str, Matching], file: WeightsFile
     preferred = next((tied[path] for path in _PREFERRED if path in tied), None)
     if len(tied) > 1 and preferred is None and best.pairs:
         raise CheckpointMismatch(
-            f"{file.name} holds several sets of weights that fit alike: {', '.join(map(_quote, tied))}; save the one "
-            "to serve as 'model'"
+            f"{file.name} has several sets of weights that fit equally well: {', '.join(map(_quote, tied))}. Save "
+            "the one to serve as 'model'"
         )
     return preferred or best
 
@@ -105,7 +105,9 @@ def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[
     names = {name: rename(name.replace(_COMPILED, ""), options.renames) for name in tensors}
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:
-        raise CheckpointMismatch(f"--rename makes one name of several in {file.name}: {', '.join(sorted(twice))}")
+        raise CheckpointMismatch(
+            f"--rename gives several tensors of {file.name} the same name: {', '.join(sorted(twice))}"
+        )
     return {names[name]: tensor for name, tensor in tensors.items()}
 
 

@@ -53,7 +53,7 @@ def draw_differences(marks: Sequence[Mark], atol: float) -> Markup:
     values = [mark.value for mark in marks if mark.value] + ([atol] if atol > 0 else [])
     scale = _Scale.around(values or [1e-6])
     largest = max((math.inf if mark.value is None else mark.value for mark in marks), default=0.0)
-    label = f"Largest difference {difference(largest if math.isfinite(largest) else None)}, allowed {atol:g} and more"
+    label = f"Largest difference {difference(largest if math.isfinite(largest) else None)}, tolerance {atol:g} or more"
     parts = [*_grid(scale), *_limit(scale, atol), *_columns(columns)]
     parts += [_point(mark, columns, series, scale) for mark in marks]
     drawing = element("svg", *parts, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img", aria_label=label)

@@ -22,7 +22,7 @@ def describe_outcome(document: Mapping[str, Any]) -> str:
     version = document["version"]
     if version is None:
         return "checked, not published"
-    return f"published as version {version}" if document["published"] else f"held by version {version} already"
+    return f"published as version {version}" if document["published"] else f"identical to version {version}"
 
 
 def _origin(manifest: Mapping[str, Any]) -> Markup:
@@ -52,7 +52,7 @@ def show_facts(document: Mapping[str, Any]) -> Markup:
     if not document["ok"]:
         return Markup()
     facts = "".join(_tile(*fact) for fact in list_facts(document))
-    return element("section", Markup(facts), class_="tiles", aria_label="In short")
+    return element("section", Markup(facts), class_="tiles", aria_label="Summary")
 
 
 def _tile(name: str, value: str, note: str = "") -> Markup:
@@ -64,7 +64,7 @@ def _tile(name: str, value: str, note: str = "") -> Markup:
 def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return name, value and note of each important figure of a successful export."""
     manifest, parity = document["manifest"], document["manifest"]["parity"]
-    allowed = f"allowed {parity['atol']:g} + {parity['rtol']:g} * |expected|"
+    allowed = f"tolerance {parity['atol']:g} + {parity['rtol']:g} * |expected|"
     top1 = [
         output["top1_agreement"]
         for signature in parity["signatures"].values()
@@ -76,21 +76,21 @@ def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     total = sum(file["size_bytes"] for file in manifest["files"].values())
     return [
         ("largest difference", difference(parity["max_abs_difference"]), allowed),
-        *([("same best class", percent(min(top1)), "top-1 agreement with the source")] if top1 else []),
+        *([("same first class", percent(min(top1)), "top-1 agreement with the source")] if top1 else []),
         ("batch sizes", ", ".join(map(str, sizes)) or "none", _rows_note(bool(sizes), independent)),
-        ("computes in", manifest["compute_dtype"], f"checked with {parity['rows']} row(s)"),
+        ("compute dtype", manifest["compute_dtype"], f"checked with {parity['rows']} row(s)"),
         ("size", megabytes(total), f"{len(manifest['files'])} files"),
-        ("warm-up", str(document["warmup_records"]), "requests run before it answers"),
+        ("warm-up", str(document["warmup_records"]), "requests run before the version serves"),
         *_served(document.get("serve_check")),
-        ("time", seconds(document["seconds"]), "from start to end"),
+        ("time", seconds(document["seconds"]), "total"),
     ]
 
 
 def _served(checked: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     if checked is None:
         return []
-    answers = f"{checked['grpc_answers']} answers by gRPC, {checked['rest_answers']} by REST"
-    return [("off when served", difference(checked["max_abs_difference"]), answers)]
+    answers = f"{checked['grpc_answers']} answers over gRPC, {checked['rest_answers']} over REST"
+    return [("difference when served", difference(checked["max_abs_difference"]), answers)]
 
 
 def _rows_note(batched: bool, independent: bool) -> str:

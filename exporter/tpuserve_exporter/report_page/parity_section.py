@@ -17,8 +17,9 @@ def show_parity(document: Mapping[str, Any]) -> Markup:
         return Markup()
     atol, rtol = parity["atol"], parity["rtol"]
     intro = (
-        f"Every batch size, and a padded batch, loaded in a session as servers do and by Python, against the source "
-        f"model's own answers. An element may be off by {atol:g} + {rtol:g} * |expected|."
+        "Each batch size, and a padded batch, run by the exported version in a session (as servers load it) and in "
+        f"Python, compared with the answers of the source model. The tolerance per element is {atol:g} + {rtol:g} * "
+        "|expected|."
     )
     outputs = [(name, output) for name, signature in found.items() for output in signature["outputs"]]
     equal = [(name, output) for name, output in outputs if _is_equal(output, found[name]["buckets"])]
@@ -27,7 +28,7 @@ def show_parity(document: Mapping[str, Any]) -> Markup:
     ]
     return element(
         "section",
-        element("h2", "Against the source"),
+        element("h2", "Differences from the source"),
         element("p", intro, class_="quiet"),
         element("div", show_outputs(found), class_="scrolls"),
         *([element("p", _describe_equal(equal, outputs))] if equal else []),
@@ -43,8 +44,8 @@ def _is_equal(output: str, buckets: list[Mapping[str, Any]]) -> bool:
 
 def _describe_equal(equal: list[tuple[str, str]], outputs: list[tuple[str, str]]) -> str:
     if len(equal) == len(outputs):
-        return "All answers are bit-equal."
-    return f"All answers are bit-equal in {', '.join(f'{output} of {name}' for name, output in equal)}."
+        return "All answers are bit-identical."
+    return f"These outputs are bit-identical: {', '.join(f'{output} of {name}' for name, output in equal)}."
 
 
 def show_outputs(found: Mapping[str, Any]) -> Markup:

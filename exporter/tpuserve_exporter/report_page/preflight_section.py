@@ -14,10 +14,10 @@ Place: TypeAlias = tuple[str, int, int, int]
 COLUMNS = ("batch", "verdict", "HBM", "compiled in", "flops", "bytes", "latency, estimated", "layout", "padding")
 _GIB = 2**30
 _INTRO = (
-    "Every program was compiled by the TPU's own compiler, from shapes, without a TPU. Sizes are of one device. "
-    "Latencies are estimates, of the device alone: from arithmetic at its peak or reading and writing once, to all the "
-    "bytes that the compiler counts, without what devices exchange. Layout: how many times their own size arguments "
-    "and outputs take. Padding: the share of a batch that is padding at most."
+    "The TPU's own compiler compiled every program from shapes, without a TPU. Sizes are per device. Latencies are "
+    "estimates for the device alone, without communication between devices. The lower bound is peak arithmetic, or "
+    "reading and writing every byte once. The upper bound counts all bytes that the compiler reports. Layout is the "
+    "memory of arguments and outputs divided by their own size. Padding is the largest share of padding in a batch."
 )
 
 
@@ -29,7 +29,7 @@ def show_preflight(document: Mapping[str, Any]) -> Markup:
     together = list_together(_find(document, "preflight_together"))
     tables = [_show_place(place, ones, together.pop(place[:3], "")) for place, ones in groupby(rows, key=place_of)]
     advice = [element("p", sentence) for sentence in document.get("preflight_advice") or ()]
-    return element("section", element("h2", "On TPUs"), element("p", _INTRO, class_="quiet"), *tables, *advice)
+    return element("section", element("h2", "TPU programs"), element("p", _INTRO, class_="quiet"), *tables, *advice)
 
 
 def _find(document: Mapping[str, Any], name: str) -> list[Row]:
@@ -52,12 +52,12 @@ def _describe_together(row: Row) -> str:
         f"weights {_hbm(sizes['weights'])}, two batches {_hbm(sizes['batches'])}, "
         f"temporaries {_hbm(sizes['temporary'])}, code {_hbm(sizes['code'])}"
     )
-    head = f"All together: {row['verdict']}, {_hbm(sizes['needed'])} of {_hbm(sizes['available'])} ({parts})."
+    head = f"All programs together: {row['verdict']}, {_hbm(sizes['needed'])} of {_hbm(sizes['available'])} ({parts})."
     if number == 0:
         return head
     if number == 1:
-        return f"{head} No second such version fits beside it; a change of versions takes two."
-    return f"{head} {number:,} such versions fit side by side; a change of versions takes two."
+        return f"{head} A second such version does not fit, and a change of versions needs two."
+    return f"{head} {number:,} such versions fit, and a change of versions needs two."
 
 
 def place_of(row: Row) -> Place:
@@ -69,13 +69,13 @@ def describe_place(place: Place) -> str:
     topology, data, model, available = place
     axes = ",".join(f"{axis}={size}" for axis, size in (("data", data), ("model", model)) if size > 1)
     mesh = f", --mesh {axes}" if axes else ", one device"
-    return f"{topology}{mesh}: {_hbm(available)}{' a device' if data * model > 1 else ''}"
+    return f"{topology}{mesh}: {_hbm(available)}{' per device' if data * model > 1 else ''}"
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return the cells of a row in the order of COLUMNS."""
     sizes = [str(size) for size in (row["batch_size"], row["sequence_length"]) if size is not None]
-    bucket = " x ".join(sizes) or "as it is"
+    bucket = " x ".join(sizes) or "fixed"
     if row["latency_s_estimate"] is None:
         return (bucket, row["reason"], *[""] * (len(COLUMNS) - 2))
     lower, upper = row["latency_s_estimate"]

@@ -47,7 +47,7 @@ def show_serving(document: Mapping[str, Any]) -> Markup:
     if not document["ok"] or path is None:
         return Markup()
     blocks = [element("div", element("h3", title), element("pre", text)) for title, text in _snippets(document)]
-    return element("section", element("h2", "Serve and call it"), *blocks)
+    return element("section", element("h2", "Serving and calling"), *blocks)
 
 
 def _snippets(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -58,11 +58,11 @@ def _snippets(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     name = "serving_default" if "serving_default" in signatures else next(iter(signatures))
     inputs = signatures[name]["inputs"]
     if inputs:
-        yield "From Python", _python(model, name, inputs)
+        yield "Python", _python(model, name, inputs)
     instance = _instance(inputs)
     if instance is not None and signatures[name]["batch_sizes"]:
         body = f'{{"signature_name": "{name}", "instances": [{instance}]}}'
-        yield "Over REST", f"curl -d {shlex.quote(body)} http://localhost:8501/v1/models/{shlex.quote(model)}:predict"
+        yield "REST", f"curl -d {shlex.quote(body)} http://localhost:8501/v1/models/{shlex.quote(model)}:predict"
 
 
 def _python(model: str, signature: str, inputs: Mapping[str, Any]) -> str:

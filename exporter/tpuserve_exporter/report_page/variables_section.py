@@ -54,15 +54,15 @@ def _group(restore: Mapping[str, Any]) -> dict[str, list[Sequence[str]]]:
         groups.setdefault(fate, []).append((one["name"], *(sides[:1] if fate == _SERVED else sides)))
     ordered = dict(sorted(groups.items(), key=lambda group: group[0] in _GOOD))
     apart = {
-        "optimizer state, left out": restore["optimizer_state"],
-        "bookkeeping, left out": restore["bookkeeping"],
-        **{f"of '{root}', left out": names for root, names in restore["other_models"].items()},
+        "optimizer state, not served": restore["optimizer_state"],
+        "bookkeeping, not served": restore["bookkeeping"],
+        **{f"of '{root}', not served": names for root, names in restore["other_models"].items()},
     }
     return ordered | {fate: [(name,) for name in names] for fate, names in apart.items() if names}
 
 
 def _show_group(fate: str, rows: Sequence[Sequence[str]]) -> Markup:
-    bad = fate not in _GOOD and "allowed" not in fate and "left out" not in fate
+    bad = fate not in _GOOD and "allowed" not in fate and "not served" not in fate
     summary = element("summary", element("span", fate, class_="bad" if bad else None), f" ({len(rows)})")
     headings = ("name", "model", "checkpoint")[: len(rows[0])]
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
@@ -75,7 +75,7 @@ def _show_largest(variables: Sequence[Mapping[str, Any]]) -> Markup:
     sizes = {one["name"]: size for one in variables if (size := _size_bytes(one["model"] or ""))}
     if len(sizes) < 2:
         return Markup()
-    heading = element("h3", f"The largest, of {megabytes(sum(sizes.values()))}")
+    heading = element("h3", f"Largest variables, of {megabytes(sum(sizes.values()))} in total")
     return join((heading, draw_largest(sizes, _MOST_BARS)))
 
 

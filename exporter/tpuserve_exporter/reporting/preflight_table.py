@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpuserve_exporter.preflight.preflight import PreflightReport
 
 _PASSED = "compiles and fits"
-_NOTE = "Latencies are estimates from flops and bytes, without what devices exchange; no TPU was used."
+_NOTE = "Latencies are estimates from flops and bytes, without communication between devices. No TPU was used."
 # The terminal width that a table needs, in columns.
 _TABLE_WIDTH = 118
 
@@ -50,7 +50,7 @@ def print_suggestion(console: Console, report: "PreflightReport") -> None:
     """Print the suggested batch sizes if they differ from the checked ones."""
     if report.batch_sizes and set(report.batch_sizes) != {one.program.batch_size for one in report.verdicts}:
         sizes = ",".join(map(str, report.batch_sizes))
-        others = "the others do not fit, or take as long as the next larger, by these estimates"
+        others = "by these estimates, other sizes do not fit, or take as long as the next larger size"
         console.print(Text(f"Suggested: --batch-sizes {sizes} ({others})"), soft_wrap=True)
 
 

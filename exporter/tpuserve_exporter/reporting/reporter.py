@@ -17,7 +17,7 @@ from tpuserve_exporter.reporting.shown_progress import RecordedProgress, choose_
 if TYPE_CHECKING:
     from tpuserve_exporter.stages.exported import Exported
 
-_BROKEN_OFF_DOCUMENT = {"ok": False, "error": "broken off", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
+_BROKEN_OFF_DOCUMENT = {"ok": False, "error": "interrupted", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
 # The width of tables in a file or a pipe, in columns.
 _LOG_WIDTH = 120
 
@@ -38,7 +38,7 @@ class Reporter:
 
     def break_off(self) -> int:
         self._write(_BROKEN_OFF_DOCUMENT)
-        click.echo("broken off", err=True)
+        click.echo("interrupted", err=True)
         return BROKEN_OFF
 
     def succeed(self, exported: "Exported", seconds: float) -> int:

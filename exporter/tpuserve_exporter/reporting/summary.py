@@ -23,7 +23,7 @@ from tpuserve_formats.manifest.version import ManifestParity
 
 # The most rows of a mismatch table, so that it fits on one screen.
 _MOST_ROWS = 30
-_PARITY_COLUMNS = ("against the source", "largest", "mean", "top-1", "largest at")
+_PARITY_COLUMNS = ("output", "largest", "mean", "top-1", "largest at")
 
 
 def success_document(exported: Exported, seconds: float, steps: Sequence[FinishedStep] = ()) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def print_success(console: Console, exported: Exported, seconds: float, steps: i
         for name, largest, mean, top1, _ in _parity_rows(exported.manifest.parity):
             agreement = "" if top1 == "-" else f", top-1 agreement {top1}"
             console.print(
-                f"  {name}: off by {largest} at most, {mean} in the mean{agreement}",
+                f"{name}: largest difference {largest}, mean {mean}{agreement}",
                 soft_wrap=True,
                 markup=False,
                 highlight=False,
@@ -100,7 +100,7 @@ def _title(exported: Exported) -> str:
         return "Checked, not published (dry run)"
     if exported.published:
         return f"Published version {exported.version}"
-    return f"Version {exported.version} already holds exactly this: not published again (--again does)"
+    return f"Not published again: version {exported.version} is identical (--again publishes it anyway)"
 
 
 def _parity_rows(parity: ManifestParity) -> Iterator[tuple[str, str, str, str, str]]:
@@ -157,15 +157,15 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
         *(("signature", str(signature)) for signature in exported.signatures.values()),
         *(("preprocessing", sentence) for sentence in exported.preprocessing),
         ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),
-        ("rows independent", "yes" if independent else "no: requests will not share batches"),
-        *([] if deterministic else [("deterministic", "no, the same request gets another answer each time")]),
+        ("rows independent", "yes" if independent else "no, requests do not share batches"),
+        *([] if deterministic else [("deterministic", "no, the answer to the same request differs each time")]),
         ("compute dtype", manifest.compute_dtype),
         *([] if manifest.quantized is None else [("quantized", str(manifest.quantized))]),
         *([] if manifest.frozen is None else [("frozen", str(manifest.frozen))]),
         ("largest difference", _describe_parity(manifest.parity)),
         *_describe_programs(exported),
         *_describe_numerics(exported.manifest.device),
-        *([("examples", f"{exported.examples} answered as expected")] if exported.examples else []),
+        *([("examples", f"{exported.examples} correct")] if exported.examples else []),
         *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),
         ("warm-up requests", str(exported.warmup_records)),
         ("size", megabytes(sum(file.size_bytes for file in manifest.files.values()))),
@@ -190,7 +190,7 @@ def _describe_programs(exported: Exported) -> list[tuple[str, str]]:
         return []
     programs = [program for part in device.parts.values() for program in part.programs]
     sizes = describe_sizes((one.batch_size, one.sequence_length) for one in programs)
-    known = "" if exported.preflight is not None else "; `tpuserve check` tells whether a TPU takes them"
+    known = "" if exported.preflight is not None else "; `tpuserve check` shows whether they fit on a TPU"
     return [("device programs", f"{sizes}{known}")]
 
 
@@ -203,19 +203,19 @@ def _describe_numerics(device: ManifestDevice | None) -> list[tuple[str, str]]:
         for name, signature in device.numerics.signatures.items()
         for output, found in signature["outputs"].items()
     )
-    return [("on a TPU (emulation)", f"{name}: {_describe_output(found)}") for name, found in outputs]
+    return [("on a TPU (emulated)", f"{name}: {_describe_output(found)}") for name, found in outputs]
 
 
 def _describe_output(found: Mapping[str, float | None]) -> str:
     largest, mean = _number(found["max_abs_difference"]), _number(found["mean_abs_difference"])
     top1 = found["top1_agreement"]
     agreement = "" if top1 is None else f", top-1 agreement {top1:.2%}"
-    return f"off by {largest} at most, {mean} in the mean{agreement}"
+    return f"largest difference {largest}, mean {mean}{agreement}"
 
 
 def _describe_parity(parity: ManifestParity) -> str:
     allowed = Tolerance(parity.atol, parity.rtol)
-    return f"{parity.max_abs_difference:.3g} over {parity.rows} row(s), allowed {allowed}"
+    return f"{parity.max_abs_difference:.3g} over {parity.rows} row(s), tolerance {allowed}"
 
 
 def _mismatch_table(problems: list[Entry]) -> Table:
@@ -225,5 +225,5 @@ def _mismatch_table(problems: list[Entry]) -> Table:
     for entry in problems[:_MOST_ROWS]:
         table.add_row(Text(entry.name), Text(entry.fate), Text(entry.model or "-"), Text(entry.checkpoint or "-"))
     if len(problems) > _MOST_ROWS:
-        table.add_row(Text(f"and {len(problems) - _MOST_ROWS} more: --json or --report FILE lists them"))
+        table.add_row(Text(f"and {len(problems) - _MOST_ROWS} more (--json or --report FILE lists them)"))
     return table

@@ -61,7 +61,7 @@ class ArraysFile:
             if key in self._arrays:
                 return self._arrays[key]
         held = ", ".join(sorted(self._arrays)) or "nothing"
-        raise SamplesUnfit(f"{self._name} has no array for input {name!r} of {signature.name}; it holds {held}")
+        raise SamplesUnfit(f"{self._name} has no array for input {name!r} of {signature.name}. It has {held}")
 
     def as_examples(self, signature: Signature) -> Array | None:
         """Return tf.Examples with a feature for each array, or None if the arrays differ in their rows."""
@@ -78,13 +78,15 @@ def _load_arrays(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file) and not _is_bare_array(file):
-                raise SamplesUnfit(f"cannot read {path.name} as an .npz file: it is cut short, or something else")
+                raise SamplesUnfit(f"cannot read {path.name} as an .npz file: it is truncated or has another format")
             file.seek(0)
             arrays = read_numpy(file)
     except (OSError, ValueError) as error:
         raise SamplesUnfit(f"cannot read {path.name} as an .npz file: {error}") from error
     if arrays.keys() == {""}:
-        raise SamplesUnfit(f"{path.name} is one bare array: save it by the input's name, np.savez(file, NAME=array)")
+        raise SamplesUnfit(
+            f"{path.name} is one array without a name. Save it under the input's name with np.savez(file, NAME=array)"
+        )
     return arrays
 
 
@@ -130,7 +132,7 @@ class RecordsFile:
         features = self._examples[index].features.feature
         if name not in features:
             held = ", ".join(sorted(features)) or "nothing"
-            raise SamplesUnfit(f"record {index} of {self._name} has no feature {name!r}; it has {held}")
+            raise SamplesUnfit(f"record {index} of {self._name} has no feature {name!r}. It has {held}")
         return features[name]
 
 
@@ -143,9 +145,9 @@ def _load_records(path: Path, compression: str) -> list[bytes]:
             records.append(record.numpy())  # noqa: PERF401 - those read before the damage count it
     except tf.errors.OpError as error:
         read = f"damaged after {len(records)} record(s)" if records else "neither .npz nor TFRecord"
-        raise SamplesUnfit(f"{path.name} is {read}") from error
+        raise SamplesUnfit(f"cannot read {path.name}: it is {read}") from error
     if not records:
-        raise SamplesUnfit(f"{path.name} holds no records")
+        raise SamplesUnfit(f"{path.name} contains no records")
     return records
 
 
@@ -156,7 +158,7 @@ def _parse(record: bytes, index: int, path: Path) -> "Example":
     try:
         return Example.FromString(record)
     except DecodeError as error:
-        raise SamplesUnfit(f"record {index} of {path.name} is no tf.Example: {reason_of(error)}") from error
+        raise SamplesUnfit(f"record {index} of {path.name} is not a tf.Example: {reason_of(error)}") from error
 
 
 def _stack(name: str, spec: TensorSpec, lists: Sequence[Sequence[object]], said: PadValue | None) -> Array:
@@ -176,4 +178,4 @@ def _stack(name: str, spec: TensorSpec, lists: Sequence[Sequence[object]], said:
         return np.array([np.array(values, dtype).reshape(shape) for values in lists])
     except ValueError as error:
         sizes = ", ".join(map(str, sorted({len(values) for values in lists})))
-        raise SamplesUnfit(f"input {name!r} is {spec}, the file's rows have {sizes} value(s)") from error
+        raise SamplesUnfit(f"input {name!r} is {spec}, but the file's rows have {sizes} value(s)") from error

@@ -37,7 +37,9 @@ def find_samples(
         return samples
     found, reason = find_made_up(signature, rows, model, longest)
     if found is None:
-        raise SamplesUnfit(f"{signature.name} fails on made-up inputs ({reason}): give real ones, --check samples.npz")
+        raise SamplesUnfit(
+            f"{signature.name} fails on made-up inputs ({reason}). Use --check samples.npz with real inputs"
+        )
     return found
 
 
@@ -94,7 +96,9 @@ def _check_ragged_rows(signature: Signature, inputs: Tensors) -> None:
     """Raise SamplesUnfit for a ragged input without rows, because the checks would compare no values."""
     for name, spec in signature.inputs.items():
         if spec.row_splits and len(inputs[spec.row_splits[0]]) < 2:
-            raise SamplesUnfit(f"input {name!r} has no rows: {spec.row_splits[0]!r} needs at least two row splits")
+            raise SamplesUnfit(
+                f"input {name!r} has no rows, because {spec.row_splits[0]!r} needs at least two row splits"
+            )
 
 
 def _as_examples(given: SampleFile, signature: Signature) -> Tensors | None:
@@ -153,7 +157,7 @@ def fit_array(value: Array, spec: TensorSpec, wanted: str, given: str) -> Array:
     if dims is not None and not (
         len(dims) == value.ndim and all(want in (None, got) for want, got in zip(dims, value.shape, strict=True))
     ):
-        raise SamplesUnfit(f"{wanted} is {spec}, {given} has shape {list(value.shape)}")
+        raise SamplesUnfit(f"{wanted} is {spec}, but {given} has shape {list(value.shape)}")
     if not value.size:  # an empty JSON list has no dtype
         return value.astype(_numpy_dtype(spec))
     if spec.dtype == "string" and value.dtype.kind == "O":
@@ -161,14 +165,14 @@ def fit_array(value: Array, spec: TensorSpec, wanted: str, given: str) -> Array:
     if spec.dtype == "string" and value.dtype.kind in "SU":
         return np.char.encode(value).astype(object) if value.dtype.kind == "U" else value.astype(object)
     if spec.dtype == "string" or not np.can_cast(value.dtype, _numpy_dtype(spec), "same_kind"):
-        raise SamplesUnfit(f"{wanted} is {spec}, {given} has dtype {value.dtype}")
+        raise SamplesUnfit(f"{wanted} is {spec}, but {given} has dtype {value.dtype}")
     return value.astype(_numpy_dtype(spec))
 
 
 def _repeat(inputs: Tensors, rows: int) -> Tensors:
     counts = {name: len(value) for name, value in inputs.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
-        raise SamplesUnfit(f"inputs need one number of rows, and at least one: {counts}")
+        raise SamplesUnfit(f"all inputs need the same number of rows, and at least one. Their rows: {counts}")
     count = count_rows(inputs)
     return inputs if count >= rows else take_rows(inputs, np.arange(rows) % count)
 
@@ -247,6 +251,6 @@ def check_lengths(signature: Signature, inputs: Tensors, sequences: SequenceOpti
         longest = max((value.shape[axis] for axis in signature.inputs[name].free_axes), default=0)
         if sequences.buckets and longest > sequences.buckets[-1]:
             raise SamplesUnfit(
-                f"{what}: input {name!r} of {signature.name} is {longest} long, the last of --sequence-buckets is "
-                f"{sequences.buckets[-1]}"
+                f"{what}: input {name!r} of {signature.name} is {longest} long, but the largest of "
+                f"--sequence-buckets is {sequences.buckets[-1]}"
             )

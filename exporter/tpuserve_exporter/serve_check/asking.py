@@ -29,7 +29,7 @@ def ask_grpc(server: ServerProcess, signature: str, inputs: Tensors) -> dict[str
     try:
         outputs = PredictionServiceStub(server.channel).Predict(request, timeout=_TIMEOUT_S).outputs
     except grpc.RpcError as error:
-        raise ParityFailed(f"the server answers {error.code().name}: {error.details()}") from error
+        raise ParityFailed(f"the server returns {error.code().name}: {error.details()}") from error
     return {name: tf.make_ndarray(tensor) for name, tensor in outputs.items()}
 
 
@@ -49,13 +49,13 @@ def ask_rest(server: ServerProcess, signature: str, inputs: Tensors, like: Tenso
         with opener.open(request, timeout=_TIMEOUT_S) as reply:
             outputs = json.load(reply)["outputs"]
     except urllib.error.HTTPError as error:
-        raise ParityFailed(f"the server answers {error.code}: {error.read().decode(errors='replace')}") from error
+        raise ParityFailed(f"the server returns {error.code}: {error.read().decode(errors='replace')}") from error
     except (OSError, ValueError, KeyError) as error:
-        raise ParityFailed(f"the server does not answer: {error}") from error
+        raise ParityFailed(f"the server does not respond: {error}") from error
     if len(like) == 1:  # REST omits the name of a single output
         outputs = {next(iter(like)): outputs}
     if outputs.keys() != like.keys():
-        raise ParityFailed(f"outputs {sorted(outputs)} instead of {sorted(like)}")
+        raise ParityFailed(f"the outputs are {sorted(outputs)} instead of {sorted(like)}")
     return {name: _from_json(outputs[name], np.asarray(value)) for name, value in like.items()}
 
 

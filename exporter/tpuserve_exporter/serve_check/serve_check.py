@@ -38,9 +38,9 @@ class ServeCheck:
     ask_seconds: float
 
     def __str__(self) -> str:
-        answers = f"{self.grpc_answers} answer(s) by gRPC and {self.rest_answers} by REST as the source's"
+        answers = f"{self.grpc_answers} answer(s) over gRPC and {self.rest_answers} over REST match the source"
         difference = f"largest difference {self.max_abs_difference:.3g}"
-        return f"{answers}, {difference}; ready after {self.start_seconds:.1f} s"
+        return f"{answers}, {difference}, ready after {self.start_seconds:.1f} s"
 
 
 def make_questions(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[Question]:
@@ -101,7 +101,7 @@ def _ask(protocol: str, server: ServerProcess, question: Question, tolerance: To
     difference = compare(question.expected, answered, tolerance)
     if difference.beyond:
         raise ParityFailed(
-            f"{where}: {difference.beyond}, allowed is {tolerance} (--atol, --rtol)",
+            f"{where}: {difference.beyond}. The tolerance is {tolerance} (--atol, --rtol)",
             max_abs_difference=difference.max_abs if difference.max_abs < float("inf") else None,
             atol=tolerance.atol,
             rtol=tolerance.rtol,

@@ -48,7 +48,8 @@ def find_server() -> str:
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
     if found is None:
         raise MissingExtra(
-            "--serve-check takes the server, which is not installed here: pip install tpuserve-server, or leave it out"
+            "--serve-check needs the server, which is not installed. Run pip install tpuserve-server, or omit "
+            "--serve-check"
         )
     return found
 
@@ -90,13 +91,13 @@ def _wait(process: "subprocess.Popen[bytes]", channel: "grpc.Channel", model: st
         if process.poll() is not None:
             said = _last_line(log)
             if reason := _LOAD_ERROR.search(said):
-                raise SessionLoadFailed(f"the server does not load the version: {reason[1]}")
-            raise SessionLoadFailed(f"the server ended with status {process.returncode}: {said}")
+                raise SessionLoadFailed(f"the server cannot load the version: {reason[1]}")
+            raise SessionLoadFailed(f"the server exited with status {process.returncode}: {said}")
         status = _find_status(channel, model)
         if status is not None and status.state == status.AVAILABLE:
             return
         if status is not None and status.state == status.END:
-            raise SessionLoadFailed(f"the server does not load the version: {status.status.error_message}")
+            raise SessionLoadFailed(f"the server cannot load the version: {status.status.error_message}")
         time.sleep(_LOOK_AGAIN_S)
     raise SessionLoadFailed(f"the server was not ready after {_START_TIMEOUT_S:.0f} s: {_last_line(log)}")
 
@@ -118,7 +119,7 @@ def _find_status(channel: "grpc.Channel", model: str) -> Any:  # noqa: ANN401 - 
 
 def _last_line(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "it logged nothing"
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -25,7 +25,7 @@ class DevicePart:
         self.ragged = function.ragged
         self.outputs: Mapping[str, tf.TensorSpec] = self.graph.structured_outputs
         if not isinstance(self.outputs, Mapping):
-            raise BuilderFailed("the model returns no tensors by name")
+            raise BuilderFailed("the model's result is not a dictionary of tensors")
 
     def call(self, **inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
         """Call the traced graph. The inputs may have more specific static shapes than its specs."""

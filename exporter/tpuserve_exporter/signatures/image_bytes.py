@@ -145,15 +145,15 @@ def _find_input(request: SignatureRequest, named: str | None, device: DevicePart
     """Return the input named by the option, or else the only input that fits an image. Raises OptionConflict."""
     described = ", ".join(f"{name}: {_text(spec)}" for name, spec in device.inputs.items())
     if named is not None and named not in device.inputs:
-        raise OptionConflict(f"{request}: the model has no input {named!r}; it takes {described}")
+        raise OptionConflict(f"{request}: the model has no input {named!r}. Its inputs are {described}")
     fitting = [name for name, spec in device.inputs.items() if named in (None, name) and _layout(spec) is not None]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise OptionConflict(f"{request}: images fit the inputs {', '.join(fitting)}: say which, input=NAME")
+        raise OptionConflict(f"{request}: several inputs fit images: {', '.join(fitting)}. Choose one with input=NAME")
     raise OptionConflict(
-        f"{request}: an image is numbers of [batch, height, width, 1, 3 or 4], or [batch, 1 or 3, height, width], or "
-        f"[batch, height, width]; the model takes {described}"
+        f"{request}: no input of the model fits an image. Images need numbers of shape [batch, height, width, 1, 3 "
+        f"or 4], [batch, 1 or 3, height, width], or [batch, height, width]. The model takes {described}"
     )
 
 
@@ -187,11 +187,12 @@ def _find_size(
         own = dims[axis]
         if own is not None and wanted not in (None, own):
             raise OptionConflict(
-                f"{request}: size={request.options['size']}, the model's input {name!r} is {dims['H']}x{dims['W']}"
+                f"{request}: size={request.options['size']} differs from the model's input {name!r}, which is "
+                f"{dims['H']}x{dims['W']}"
             )
         sizes.append(own or wanted)
     if sizes[0] is None or sizes[1] is None:
-        raise OptionConflict(f"{request}: the model's input {name!r} has no size: give one, size=HEIGHTxWIDTH")
+        raise OptionConflict(f"{request}: the model's input {name!r} has no fixed size. Set it with size=HEIGHTxWIDTH")
     return sizes[0], sizes[1]
 
 
@@ -200,16 +201,16 @@ def _check_channels(request: SignatureRequest, values: ImageScale, channels: int
     for option, numbers in (("mean", values.mean), ("std", values.std)):
         if len(numbers) in (1, channels):
             continue
-        wanted = "one number" if channels == 1 else f"one number, or {channels} with colons between"
+        wanted = "one number" if channels == 1 else f"one number, or {channels} separated by colons"
         if option in request.options:
-            given = f"{option}={request.options[option]} gives {len(numbers)} numbers"
-            raise OptionConflict(f"{request}: {given}; it takes {wanted}")
+            given = f"{option}={request.options[option]} has {len(numbers)} numbers"
+            raise OptionConflict(f"{request}: {given}, but takes {wanted}")
         raise OptionConflict(
-            f"{request}: the {option} of scale={request.options['scale']} is of {len(numbers)} channels, the model "
-            f"takes {channels}: give scale=, mean= and std= as numbers"
+            f"{request}: the {option} of scale={request.options['scale']} has {len(numbers)} channels, but the model "
+            f"takes {channels}. Set scale=, mean= and std= to numbers"
         )
     if values.bgr and channels != 3:
-        raise OptionConflict(f"{request}: order=bgr is for 3 channels, the model takes {channels}")
+        raise OptionConflict(f"{request}: order=bgr needs 3 channels, but the model takes {channels}")
 
 
 def _text(spec: "tf.TensorSpec") -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _PNG, _JPEG, _BMP, _WEBP = b"\x89PNG", b"\xff\xd8\xff", b"BM", b"WEBP"
-_ANIMATED = "an animated WebP is not decoded: send one picture as JPEG, PNG or still WebP"
+_ANIMATED = "animated WebP is not supported: send one image as JPEG, PNG or still WebP"
 # The animation flag in an extended WebP header, and byte offsets in the header.
 _ANIMATION_FLAG, _FLAGS_AT, _EXTENDED, _EXTENDED_AT = 2, 20, b"VP8X", 12
 # ITU-R 601-2 weights in Pillow's fixed-point arithmetic, which leaves grey pixels unchanged.

@@ -41,19 +41,23 @@ def choose_scale(
         return ScaleChoice(given, warning=_doubt(request, given, find_leading()))
     if spec.dtype.is_integer:
         _check_integers(request, _BYTES, spec)
-        return ScaleChoice(_BYTES, note=f"{request.name} takes pixels as 0..255, as its input is {spec.dtype.name}")
+        return ScaleChoice(
+            _BYTES, note=f"{request.name} takes pixels as 0..255, because its input is {spec.dtype.name}"
+        )
     leading = find_leading()
     if leading.is_for_bytes:
-        return ScaleChoice(_BYTES, note=f"{request.name} takes pixels as 0..255: the model begins with {leading}")
+        return ScaleChoice(
+            _BYTES, note=f"{request.name} takes pixels as 0..255, because the model begins with {leading}"
+        )
     raise OptionConflict(
-        f"{request}: {_explain(leading)} which pixel values it was trained with. Add --image-scale with one of "
-        f"{describe_scales()}"
+        f"{request}: {_explain(leading)} which pixel values it was trained with. Add --image-scale with one "
+        f"of {describe_scales()}"
     )
 
 
 def _explain(leading: LeadingArithmetic) -> str:
     if leading.is_for_units:
-        return f"the model begins with {leading}, which suggests 0..1, but does not prove"
+        return f"the model begins with {leading}, which suggests 0..1 but does not prove"
     if str(leading):
         return f"the model begins with {leading}, which does not show"
     return "the model does not show"
@@ -65,8 +69,8 @@ def _doubt(request: SignatureRequest, given: ImageScale, leading: LeadingArithme
     if not leading.is_for_bytes or high - low >= _LEAST_RANGE:
         return ""
     return (
-        f"{request.name} feeds pixels as {low:.3g}..{high:.3g}, and the model itself begins with {leading}, "
-        "which is for 0..255: images are likely scaled twice. Use --image-scale none"
+        f"{request.name} feeds pixels as {low:.3g}..{high:.3g}, but the model itself begins with {leading}, which "
+        "expects 0..255. The images are probably scaled twice. Use --image-scale none"
     )
 
 
@@ -82,6 +86,7 @@ def _check_integers(request: SignatureRequest, values: ImageScale, spec: "tf.Ten
     if not spec.dtype.is_integer or (spec.dtype.min <= low and high <= spec.dtype.max and high - low >= _LEAST_RANGE):
         return
     raise OptionConflict(
-        f"{request}: pixels as {low:.3g}..{high:.3g} do not fit the input's {spec.dtype.name} "
-        f"({spec.dtype.min}..{spec.dtype.max}): give others, such as scale=1,mean=128 for -128..127"
+        f"{request}: pixels as {low:.3g}..{high:.3g} do not fit the input's "
+        f"{spec.dtype.name} ({spec.dtype.min}..{spec.dtype.max}). Set other values, such as scale=1,mean=128 for "
+        "-128..127"
     )

@@ -21,13 +21,17 @@ def batch_calls(device: DevicePart, batching: InGraphBatching, batch_sizes: Sequ
 
     signature = device.signature
     if signature.is_ragged:
-        raise OptionConflict(f"--batching in-graph joins rows, and row splits cannot be joined ({signature}): omit it")
+        raise OptionConflict(
+            f"--batching in-graph joins rows, but row splits cannot be joined ({signature}). Omit --batching"
+        )
     if not signature.is_batchable:
-        raise OptionConflict(f"--batching in-graph: not every input and output has rows ({signature})")
+        raise OptionConflict(
+            f"--batching in-graph needs rows, but not every input and output has rows ({signature}). Omit --batching"
+        )
     if any(spec.free_axes for spec in signature.inputs.values()):
         raise OptionConflict(
-            f"--batching in-graph joins calls along their rows, so all else must have one size ({signature}): give the "
-            "free dimensions one, --input NAME:DTYPE[batch,SIZE]"
+            "--batching in-graph joins calls along their rows, so that all other dimensions need a fixed size "
+            f"({signature}). Set their sizes with --input NAME:DTYPE[batch,SIZE]"
         )
 
     @tf.nondifferentiable_batch_function(  # type: ignore[untyped-decorator]  # TensorFlow is untyped

@@ -33,9 +33,9 @@ def classify(
     name = _find_output(request, device, "scores", _are_scores, "floats of [batch, classes]")
     count = device.outputs[name].shape[1]
     if labels and count is not None and count != len(labels):
-        raise OptionConflict(f"{request}: output {name!r} has {count} classes, --labels {len(labels)}")
+        raise OptionConflict(f"{request}: output {name!r} has {count} classes, but --labels has {len(labels)}")
     if count is None and not labels:
-        raise OptionConflict(f"{request}: output {name!r} does not say how many classes there are: give --labels FILE")
+        raise OptionConflict(f"{request}: the number of classes of output {name!r} is unknown. Use --labels FILE")
     names = list(labels) or [str(index) for index in range(count or 0)]
 
     def read(outputs: "Mapping[str, tf.Tensor]") -> "dict[str, tf.Tensor]":
@@ -90,14 +90,14 @@ def _find_output(
     described = ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in device.outputs.items())
     named = request.options.get(option)
     if named is not None and named not in device.outputs:
-        raise OptionConflict(f"{request}: the model has no output {named!r}; it has {described}")
+        raise OptionConflict(f"{request}: the model has no output {named!r}. Its outputs are {described}")
     fitting = [name for name, spec in device.outputs.items() if named in (None, name) and fits(spec)]
     usual = [name for name in _USUAL_SCORES if option == "scores" and name in fitting]
     if usual or fitting == [named] or (fitting and len(device.outputs) == 1):
         return (usual or fitting)[0]
     if fitting:
-        raise OptionConflict(f"{request}: which output is it, {' or '.join(fitting)}? Say so: {option}=NAME")
-    raise OptionConflict(f"{request} takes {wanted}; the model's outputs are {described}")
+        raise OptionConflict(f"{request}: several outputs fit: {', '.join(fitting)}. Choose one with {option}=NAME")
+    raise OptionConflict(f"{request} needs {wanted}, but the model's outputs are {described}")
 
 
 def _are_scores(spec: "tf.TensorSpec") -> bool:

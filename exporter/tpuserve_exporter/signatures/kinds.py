@@ -34,9 +34,9 @@ def serve_signatures(
         serve = kinds.get(request.kind)
         if serve is not None and request.kind != "tensor" and device.ragged.inputs:
             raise OptionConflict(
-                f"{request}: the model's input {next(iter(device.ragged.inputs))} is ragged, and only "
-                "signatures of tensors take ragged inputs: give --signature NAME=tensor, or a function, "
-                "pkg.module:function, that makes the values and row splits"
+                f"{request}: the model's input {next(iter(device.ragged.inputs))} is ragged, but only tensor "
+                "signatures take ragged inputs. Use --signature NAME=tensor, or a function, pkg.module:function, "
+                "that makes the values and row splits"
             )
         served[request.name] = own_function.serve(request, device) if serve is None else serve(request)
     if DEFAULT_SIGNATURE not in served:

@@ -30,11 +30,11 @@ def read_labels(path: Path | None) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise OptionConflict(f"--labels: cannot read {path.name} as text: {error}") from error
     if not lines:
-        raise OptionConflict(f"--labels: {path.name} is empty: it holds a class on each line")
+        raise OptionConflict(f"--labels: {path.name} is empty. Write one class per line")
     for number, line in enumerate(lines, start=1):
         if not line:
             raise OptionConflict(f"--labels: line {number} of {path.name} is empty")
     repeated = [name for name, count in Counter(lines).items() if count > 1]
     if repeated:
-        raise OptionConflict(f"--labels: {repeated[0]!r} is in {path.name} {Counter(lines)[repeated[0]]} times")
+        raise OptionConflict(f"--labels: {repeated[0]!r} occurs {Counter(lines)[repeated[0]]} times in {path.name}")
     return lines

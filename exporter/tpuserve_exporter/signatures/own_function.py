@@ -59,7 +59,7 @@ def _check(request: SignatureRequest, made: object) -> ServedFunction:
     """Check that `made` is a function, specs by name, and optionally trackables. Raises BuilderFailed."""
     import tensorflow as tf
 
-    wanted = "it returns a function, a dictionary of tf.TensorSpec, and maybe a list of what to track"
+    wanted = "expected a function, a dictionary of tf.TensorSpec, and optionally a list of objects to track"
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise BuilderFailed(f"{request} returned {type(made).__name__}; {wanted}")
     function, specs, *tracked = made
@@ -75,7 +75,7 @@ def _check(request: SignatureRequest, made: object) -> ServedFunction:
                 raise
             raise builder_failure(str(request), error) from error
         if not isinstance(outputs, Mapping):
-            raise BuilderFailed(f"{request} returned {type(outputs).__name__}; it returns a dictionary of tensors")
+            raise BuilderFailed(f"{request} returned {type(outputs).__name__} instead of a dictionary of tensors")
         return outputs
 
     return ServedFunction(named, run, tracked[0] if tracked else [])

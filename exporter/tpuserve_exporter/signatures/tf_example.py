@@ -62,11 +62,11 @@ def _feature(
 
     dims = spec.shape.as_list() if spec.shape.rank is not None else []
     if not dims or dims[0] is not None:
-        raise OptionConflict(f"{request}: input {name!r} has no free dimension for rows, which Examples are")
+        raise OptionConflict(f"{request}: input {name!r} has no free dimension for the rows, which Examples need")
     if None in dims[2:]:
         raise OptionConflict(
-            f"{request}: input {name!r} is {dims} (None is free); a feature's length may be free, and no other "
-            "dimension: give it a size, --input"
+            f"{request}: input {name!r} is {dims} (None is free), but only the length of a feature may be free. Set "
+            "the other sizes with --input"
         )
     dtype = _stored_dtype(request, name, spec)
     if dims[1:2] != [None]:
@@ -85,4 +85,4 @@ def _stored_dtype(request: SignatureRequest, name: str, spec: "tf.TensorSpec") -
         return tf.int64
     if spec.dtype == tf.string:
         return tf.string
-    raise OptionConflict(f"{request}: input {name!r} is of {spec.dtype.name}, which no feature of an Example holds")
+    raise OptionConflict(f"{request}: input {name!r} is {spec.dtype.name}, which no feature of an Example can hold")

@@ -24,12 +24,12 @@ def find_prefix(source: Path) -> Path:
         return named
     indexes = list(source.glob("*.index"))
     if not indexes:
-        raise SourceUnreadable(f"{source} holds no checkpoint: no *.index in it")
+        raise SourceUnreadable(f"{source} contains no checkpoint (*.index)")
     if len({_NUMBER.sub("", index.stem) for index in indexes}) > 1:
         names = ", ".join(sorted(index.stem for index in indexes))
         raise SourceUnreadable(
-            f"{source} holds several checkpoints that are not steps of one training: {names}. "
-            f"Name one, such as {min(indexes).with_suffix('')}"
+            f"{source} contains several checkpoints that are not steps of one training: {names}. Name one, such as "
+            f"{min(indexes).with_suffix('')}"
         )
     return max(indexes, key=_age).with_suffix("")
 

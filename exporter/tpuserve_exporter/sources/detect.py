@@ -34,7 +34,7 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
             f"there is no file or directory {source}, and no checkpoint of that name{_others(source)}"
         )
     raise SourceUnreadable(
-        f"{source} is no source this knows: not .keras, .h5, .pt, .pt2, safetensors, a checkpoint or a SavedModel"
+        f"the kind of {source} is unknown: it is not .keras, .h5, .pt, .pt2, safetensors, a checkpoint or a SavedModel"
     )
 
 
@@ -54,21 +54,21 @@ def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
 def _explain_none(source: Path) -> str:
     versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
     within = [] if versions else list_others(source, None)
-    hint = f"; its subdirectories {', '.join(versions)} are SavedModels: name one" if versions else ""
-    hint = f"; it holds {', '.join(within)}: name one" if within else hint
-    return f"{source} holds no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}"
+    hint = f". Its subdirectories {', '.join(versions)} are SavedModels. Name one of them" if versions else ""
+    hint = f". It contains {', '.join(within)}. Name one of them" if within else hint
+    return f"{source} contains no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}"
 
 
 def _explain_several(source: Path, kinds: dict[DirectoryKind, str], others: list[str]) -> str:
     found = [f"{TITLES[kind]} ({name})" for kind, name in kinds.items()]
     options = " or ".join(f"--from {OPTIONS[kind]}" for kind in kinds)
-    return f"{source} holds several sources: {', '.join([*found, *others])}. Name the path of one, or give {options}"
+    return f"{source} contains several sources: {', '.join([*found, *others])}. Name the path of one, or use {options}"
 
 
 def _others(source: Path) -> str:
     """Return a hint that lists the checkpoints in the directory of a missing one."""
     there = sorted(path.stem for path in source.parent.glob("*.index"))
-    return f": {source.parent} holds {', '.join(there)}" if there else ""
+    return f": {source.parent} contains {', '.join(there)}" if there else ""
 
 
 def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:

@@ -72,8 +72,8 @@ def check_known(graph_def: "GraphDef") -> None:
     unknown = [f"{op} (node {name})" for op, name in by_op.items() if op_def_registry.get(op) is None]
     if unknown:
         raise SourceUnreadable(
-            f"the graph needs operations that this TensorFlow does not have: {', '.join(sorted(unknown))}. They are "
-            "of a library, which servers do not have either: save the model without them"
+            f"this TensorFlow does not have operations that the graph needs: {', '.join(sorted(unknown))}. They "
+            "belong to a library that servers do not have either. Save the model without them"
         )
 
 
@@ -91,14 +91,14 @@ def check_operations(graph_def: "GraphDef") -> None:
     stateful = [f"{op} (node {name})" for op, name in by_op.items() if _makes_resource(op)]
     if stateful:
         raise CannotLower(
-            f"of what a graph keeps, only variables are taken over; not {', '.join(sorted(stateful))}: "
-            "let the builder do without them in what is served"
+            f"the graph keeps state other than variables: {', '.join(sorted(stateful))}. Remove it from the served "
+            "part of the model"
         )
     homeless = [f"{op} (node {name})" for op, name in by_op.items() if not _runs_on_cpu(op)]
     if homeless:
         raise CannotLower(
-            f"the graph has operations that run on a TPU alone: {', '.join(sorted(homeless))}. "
-            "Serve a tensor before them, or the graph of a builder (--model) without them"
+            f"some operations of the graph run only on a TPU: {', '.join(sorted(homeless))}. Serve a tensor before "
+            "them, or build the graph without them (--model)"
         )
 
 

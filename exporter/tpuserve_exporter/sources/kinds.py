@@ -35,7 +35,7 @@ KINDS = {
     for kind in (
         Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2.checkpoint"),
         Kind("tf1-ckpt", "a TF1 checkpoint (directory, prefix or .index file)", "tf1.checkpoint"),
-        Kind("tf1-meta", "a .meta graph of TensorFlow 1, beside its checkpoint", "tf1.meta"),
+        Kind("tf1-meta", "a .meta graph of TensorFlow 1 with its checkpoint", "tf1.meta"),
         Kind("keras", "a .keras or .h5 file", "keras.file"),
         Kind("orbax", "an Orbax checkpoint", "orbax.checkpoint", "jax", ("jax", "flax", "orbax")),
         Kind(
@@ -58,8 +58,8 @@ def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> Opened
     require_packages(kind, source.name)
     if options.int8 and kind not in _QUANTIZED:
         raise OptionConflict(
-            f"--int8 is how Keras quantises its own models, and {source.name} is {KINDS[kind].title}: quantise the "
-            "model in its own framework before it is saved, or leave --int8 out"
+            f"--int8 quantizes only Keras models, but {source.name} is {KINDS[kind].title}. Quantize the model in "
+            "its own framework before the export, or omit --int8"
         )
     opener: Callable[[Path, ModelOptions], OpenedSource]
     opener = importlib.import_module(f"tpuserve_exporter.sources.{KINDS[kind].module}").open_source
@@ -77,8 +77,8 @@ def open_as_said(kind: SourceKind, source: Path, options: ModelOptions) -> Opene
         found = _detect(source, options)
         if found is None or found == kind:
             raise
-        reason = str(error).partition(". ")[0].removesuffix(f": --from {found}")
-        said = f"--from {kind}: {reason}. It looks like {KINDS[found].title}: --from {found}, or leave --from out"
+        reason = str(error).partition(". ")[0]
+        said = f"--from {kind}: {reason}. It looks like {KINDS[found].title}. Use --from {found}, or omit --from"
         raise SourceUnreadable(said) from error
 
 
@@ -94,6 +94,5 @@ def require_packages(kind: SourceKind, name: str) -> None:
     missing = [package for package in wanted.packages if importlib.util.find_spec(package) is None]
     if missing:
         raise MissingExtra(
-            f"{name} is {wanted.title}, which takes {', '.join(missing)}: "
-            f"pip install 'tpuserve-exporter[{wanted.extra}]'"
+            f"{name} is {wanted.title} and needs {', '.join(missing)} (pip install 'tpuserve-exporter[{wanted.extra}]')"
         )

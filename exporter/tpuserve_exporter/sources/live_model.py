@@ -27,11 +27,11 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
         "allow_unused": options.allow_unused,
     }  # fmt: skip
     if named := [name for name, value in given.items() if value]:
-        raise OptionConflict(f"{', '.join(named)}: for checkpoints; the model that was given has its weights already")
-    if options.int8 and not _is_keras(model):
         raise OptionConflict(
-            "int8 is how Keras quantises its own models, in files: quantise this one before it is given"
+            f"{', '.join(named)} applies only to checkpoints, but a live model already has its weights"
         )
+    if options.int8 and not _is_keras(model):
+        raise OptionConflict("int8 quantizes only Keras models in files. Quantize the model before the export")
     if isinstance(model, ServedFunction):
         function = dense_function(model)
         return OpenedSource("function", "function", function, TracedReference(function))
@@ -41,7 +41,7 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
         return _open_jax(model, options)
     if "torch" in _modules(model):
         return _open_torch(model, options)
-    raise OptionConflict(f"cannot export {_describe(model)}: give {_TAKEN}")
+    raise OptionConflict(f"cannot export {_describe(model)}. Pass {_TAKEN}")
 
 
 def _is_keras(model: object) -> "TypeGuard[keras.Model]":
@@ -53,7 +53,7 @@ def _is_keras(model: object) -> "TypeGuard[keras.Model]":
 def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
 
     if is_changed(options):
-        raise OptionConflict("compute_dtype and int8 would change the model that was given: save it, export the file")
+        raise OptionConflict("compute_dtype and int8 would change the live model. Save it, and export the file")
     return OpenedSource(
         kind="keras",
         name=model.name,

@@ -21,7 +21,7 @@ def source_errors(source: Path) -> Iterator[None]:
 def unreadable(path: Path, error: OSError) -> SourceUnreadable:
     """Return the failure for a path that cannot be read, with a hint if permissions are missing."""
     reason = error.strerror or str(error)
-    hint = ". Give the user that exports permission to read it" if isinstance(error, PermissionError) else ""
+    hint = ". Give the exporting user permission to read it" if isinstance(error, PermissionError) else ""
     return SourceUnreadable(f"cannot read {path}: {reason}{hint}")
 
 

@@ -36,15 +36,15 @@ def check_version(job: Job, answered: Answered, session: SessionModel) -> Checke
 
 def _ask_examples(job: Job, version: CheckedVersion, session: SessionModel) -> tuple[ShownSample, ...]:
     options = job.options
-    title = "Ask the examples" if options.examples else "Answer sample inputs"
+    title = "Run the examples" if options.examples else "Run sample inputs"
     with job.progress.step(title) as step:
-        rows_from = "made up" if options.check is None else options.check.name
+        rows_from = "made-up input" if options.check is None else options.check.name
         asking = ExampleAsking(session, version, options.signatures, job.labels, rows_from)
         samples = tuple(asking.ask(options.examples))
         if options.examples:
-            step.detail = f"{len(options.examples)} answered as expected"
+            step.detail = f"{len(options.examples)} correct"
     counts = {one.prediction.count for one in samples if one.prediction.count}
     if job.labels and counts and len(job.labels) not in counts:
         found = " or ".join(map(str, sorted(counts)))
-        job.warnings.add(f"--labels has {len(job.labels)} classes, the scores have {found}: the labels do not fit")
+        job.warnings.add(f"--labels has {len(job.labels)} classes, but the scores have {found}")
     return samples

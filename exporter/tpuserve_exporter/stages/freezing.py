@@ -21,7 +21,7 @@ def freeze_model(job: Job, opened: OpenedSource) -> Frozen:
     """Fold the operations that depend only on weights. Raises CannotLower and BuilderFailed."""
     if not job.options.model.freeze or isinstance(opened.model, Path):
         return Frozen(opened)
-    with job.progress.step("Fold what follows from the weights") as step:
+    with job.progress.step("Fold batch norms and constants") as step:
         frozen = freeze(opened.model)
         freezing = ManifestFreezing(folded=frozen.folded, computed=frozen.computed, dropped=dict(frozen.dropped))
         step.detail = str(freezing)

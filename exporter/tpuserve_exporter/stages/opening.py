@@ -28,7 +28,9 @@ def open_model(job: Job, live: object | None) -> OpenedSource:
     with job.progress.step("Read the source") as step, temporary_disk_errors(), source_errors(options.source):
         source = _open_kind(options, live)
         if source.quantized is not None and "tflite" in options.also:
-            raise OptionConflict("TensorFlow Lite takes no model that Keras has quantised: --int8 or --also tflite")
+            raise OptionConflict(
+                "TensorFlow Lite cannot convert a model that Keras has quantized. Omit --int8 or --also tflite"
+            )
         at_step = "" if source.step is None else f" at step {source.step}"
         restored = "" if source.restore is None else f"; {source.restore.summary()}"
         step.detail = f"{source.kind} {source.name}{at_step}{restored}"
@@ -52,7 +54,7 @@ def _check_weights(job: Job, source: OpenedSource) -> None:
     model = source.model
     values = saved_values(model) if isinstance(model, Path) else named_values(model.trackables)
     scalars = {} if source.jax is None else source.jax.scalars
-    with job.progress.step("Look for NaN in the weights"):
+    with job.progress.step("Check the weights for NaN"):
         found = find_not_finite(itertools.chain(values, ((name, np.asarray(one)) for name, one in scalars.items())))
     if found and not job.options.model.allow_nan:
         raise not_finite(found)

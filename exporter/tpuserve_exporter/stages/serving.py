@@ -26,7 +26,7 @@ def serve_version(job: Job, described: Described, questions: Sequence[Question])
     """Start a server and compare its predictions. Blocks. Raises MissingExtra, SessionLoadFailed or ParityFailed."""
     if not job.options.serve_check:
         return Served(described)
-    with job.progress.step("Serve it by a real server") as step:
+    with job.progress.step("Serve the version and compare its answers") as step:
         tolerance = described.checked.version.tolerance
         answers = check_serving(described.folder, job.destination.model_name, questions, tolerance)
         step.detail = str(answers)

@@ -93,11 +93,11 @@ def _write_signatures(job: Job, device: DevicePart, folder: Path) -> Mapping[str
 def _write_programs(job: Job, saved: _SavedModel, folder: Path) -> ManifestDevice:
     sizes, sequences, dtype = job.options.batch_sizes, job.options.sequences, saved.source.compute_dtype
     with saved.to_lower as model:
-        with job.progress.step("Lower it for a TPU") as step:
+        with job.progress.step("Lower the model for a TPU") as step:
             device = write_programs(folder, model, sizes, sequences, dtype, step.advance)
             step.detail = describe_programs(folder, device)
         for warning in list_wide(folder, device):
             job.warnings.add(warning)
         for reason in model.left_out:
-            job.warnings.add(f"{reason}: it runs on the CPU, device programs or not")
+            job.warnings.add(f"{reason}. This signature runs on the CPU")
     return device

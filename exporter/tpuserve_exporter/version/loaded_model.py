@@ -34,7 +34,7 @@ class SessionModel:
             outputs: Tensors = self._session.run(fetches, feed_dict=feeds)
         except UnicodeDecodeError as error:
             # The graph refused a string. The error quotes the string, which is not valid UTF-8.
-            raise SamplesUnfit(f"{signature.name} cannot take a string it was fed") from error
+            raise SamplesUnfit(f"{signature.name} cannot take one of its input strings") from error
         except ValueError as error:
             raise SamplesUnfit(f"{signature.name}: {error}") from error
         return outputs
@@ -122,7 +122,7 @@ def _read_meta_graph(path: Path) -> "MetaGraphDef":
 def _settle_all(meta_graph: "MetaGraphDef", graph: "tf.Graph") -> dict[str, Signature]:
     signatures = read_signatures(meta_graph.signature_def)
     if not signatures:
-        raise SessionLoadFailed("the SavedModel has no signature to serve")
+        raise SessionLoadFailed("the SavedModel has no signatures")
     return mark_ragged({name: _settle(signature, graph) for name, signature in signatures.items()}, meta_graph)
 
 
@@ -136,9 +136,9 @@ def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
     def settle(name: str, spec: TensorSpec) -> TensorSpec:
         if not spec.graph_name:
             raise SessionLoadFailed(
-                f"{name!r} of signature {signature.name} is a {spec.dtype}: servers take and give dense tensors, and "
-                "ragged ones as values and row splits. Save a function of such: one that makes the tensor of its parts "
-                "(tf.sparse.SparseTensor), and returns tf.sparse.to_dense of it"
+                f"{name!r} of signature {signature.name} is a {spec.dtype}, but servers take and return only dense "
+                "tensors, and ragged ones as values and row splits. Save a function that builds the tensor from its "
+                "parts (tf.sparse.SparseTensor) and returns tf.sparse.to_dense of it"
             )
         tensor = graph.get_tensor_by_name(spec.graph_name)
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())

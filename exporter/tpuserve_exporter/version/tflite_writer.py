@@ -28,7 +28,7 @@ _MOST_PLACES = 5
 def check_litert() -> None:
     """Raise MissingExtra if LiteRT, which checks the model, is not installed."""
     if importlib.util.find_spec("ai_edge_litert") is None:
-        raise MissingExtra("--also tflite is checked with LiteRT: pip install 'tpuserve-exporter[tflite]'")
+        raise MissingExtra("--also tflite needs LiteRT for its checks. Run pip install 'tpuserve-exporter[tflite]'")
 
 
 def write_tflite(version: Path, device: DevicePart, signatures: Collection[ServedSignature]) -> int:
@@ -39,7 +39,7 @@ def write_tflite(version: Path, device: DevicePart, signatures: Collection[Serve
     """
     bare = [signature for signature in signatures if signature.kind == TENSOR_KIND]
     if not bare:
-        raise OptionConflict("--also tflite is for signatures of tensors: ask for one, --signature NAME=tensor")
+        raise OptionConflict("--also tflite needs a signature of tensors. Add --signature NAME=tensor")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "device")
         write_saved_model(path, device, device.call, bare)
@@ -64,7 +64,9 @@ def _signatures_of_tensors(saved_model: Path) -> "dict[str, SignatureDef]":
         if all(info.dtype != string for info in definitions[name].inputs.values())
     }
     if not found:
-        raise CannotLower("--also tflite: every signature takes strings, and TensorFlow Lite can parse none")
+        raise CannotLower(
+            "--also tflite does not apply: every signature takes strings, which TensorFlow Lite cannot parse"
+        )
     return found
 
 
@@ -84,12 +86,12 @@ def _convert(saved_model: Path, version: Path) -> int:
 def _explain(message: str, reason: str) -> str:
     places = {found[2]: found[1] for line in message.splitlines() if (found := _LACKING.search(line))}
     if not places:
-        return f"--also tflite: the model cannot be converted: {reason[:300]}"
+        return f"--also tflite: cannot convert the model: {reason[:300]}"
     named = [f"{operation} ({place})" if place else operation for operation, place in sorted(places.items())]
     lacking = ", ".join(named[:_MOST_PLACES]) + (f" and {more} more" if (more := len(named) - _MOST_PLACES) > 0 else "")
     if "bf16" in message:
         return (
-            f"--also tflite: TensorFlow Lite has no bfloat16 for {lacking}: export in float32 "
-            "(--compute-dtype float32), or without --also tflite"
+            f"--also tflite: TensorFlow Lite has no bfloat16 for {lacking}. Use --compute-dtype float32, or omit "
+            "--also tflite"
         )
-    return f"--also tflite: TensorFlow Lite lacks {lacking}, or takes it in no such form: leave --also tflite out"
+    return f"--also tflite: TensorFlow Lite does not support {lacking}, or not in this form. Omit --also tflite"

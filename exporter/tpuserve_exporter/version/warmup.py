@@ -96,9 +96,9 @@ def keep_warmup(
             _answer(model, signature, inputs, f"warm-up record {index}")
     predictions = [(record, log) for record, log in zip(records, logs, strict=True) if _is_prediction(log)]
     kept = [record for record, log in predictions if _signature_name(log.predict_log.request) in signatures]
-    warn(f"the source's own warm-up requests are kept: {len(kept)} of {len(records)}")
+    warn(f"the source's own warm-up requests: {len(kept)} of {len(records)} are kept")
     if len(predictions) < len(records):
-        warn(f"{len(records) - len(predictions)} warm-up request(s) are no predictions and were left out")
+        warn(f"{len(records) - len(predictions)} warm-up request(s) were dropped because they are not predictions")
     if len(kept) < len(records):
         _write(version, kept)
     return len(kept)
@@ -138,9 +138,9 @@ def _read(path: Path) -> list[bytes]:
     except (FormatError, OSError) as error:
         raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
     if not records and path.stat().st_size:  # shorter than a record header, which TensorFlow ignores
-        raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged: it holds no record")
+        raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged: it contains no records")
     if len(records) > MAX_RECORDS:
-        raise SamplesUnfit(f"{WARMUP_FILE.name} has more than {MAX_RECORDS} records: no server takes it")
+        raise SamplesUnfit(f"{WARMUP_FILE.name} has more than {MAX_RECORDS} records, which no server accepts")
     return records
 
 
@@ -151,7 +151,7 @@ def _parse(record: bytes, index: int) -> "PredictionLog":
     try:
         return PredictionLog.FromString(record)
     except DecodeError as error:
-        raise SamplesUnfit(f"warm-up record {index} is no PredictionLog") from error
+        raise SamplesUnfit(f"warm-up record {index} is not a PredictionLog") from error
 
 
 def _is_prediction(log: "PredictionLog") -> bool:
@@ -167,17 +167,19 @@ def _read_request(request: "PredictRequest", model: SessionModel, what: str) -> 
 
     name = _signature_name(request)
     if name not in model.signatures:
-        raise SamplesUnfit(f"{what} is for signature {name!r}, which the model lacks")
+        raise SamplesUnfit(f"{what} is for signature {name!r}, but the model has no such signature")
     signature = model.signatures[name]
     if set(request.inputs) != set(signature.inputs):
-        raise SamplesUnfit(f"{what} has inputs {sorted(request.inputs)}, {name} takes {sorted(signature.inputs)}")
+        raise SamplesUnfit(f"{what} has inputs {sorted(request.inputs)}, but {name} takes {sorted(signature.inputs)}")
     try:
         inputs = {alias: tf.make_ndarray(tensor) for alias, tensor in request.inputs.items()}
     except (TypeError, ValueError) as error:
-        raise SamplesUnfit(f"{what} cannot be read: {reason_of(error)}") from error
+        raise SamplesUnfit(f"cannot read {what}: {reason_of(error)}") from error
     for alias, value in inputs.items():
         if (came := tf.dtypes.as_dtype(request.inputs[alias].dtype).name) != signature.inputs[alias].dtype:
-            raise SamplesUnfit(f"{what}: input {alias!r} is {signature.inputs[alias]}, not {came}{list(value.shape)}")
+            raise SamplesUnfit(
+                f"{what}: input {alias!r} is {came}{list(value.shape)} instead of {signature.inputs[alias]}"
+            )
     return signature, inputs
 
 

@@ -92,7 +92,7 @@ def test_shards_of_safetensors_are_one_model(export: Export, trained: modules.Ti
 
     (tmp_path / shards[1]).unlink()
     finished = export(tmp_path / "model.safetensors.index.json", tmp_path / "again", *TINY)
-    assert (finished.code, f"not beside it: {shards[1]}" in " ".join(finished.err.split())) == (6, True)
+    assert (finished.code, f"lists shards that are missing: {shards[1]}" in " ".join(finished.err.split())) == (6, True)
 
 
 def test_sequences_of_any_length_keep_their_integers(export: Export, tmp_path: Path) -> None:
@@ -168,5 +168,5 @@ def test_a_model_of_this_process_is_served_and_stays_as_it_is(
 
 
 def test_what_of_torch_is_no_model_is_refused(tensorflow: None, tmp_path: Path) -> None:
-    with pytest.raises(OptionConflict, match=r"cannot export torch.Tensor: of torch, give an nn.Module or a program"):
+    with pytest.raises(OptionConflict, match=r"cannot export torch.Tensor. From torch, pass an nn.Module or a program"):
         export_live(torch.zeros(1), tmp_path / "base", progress=False)

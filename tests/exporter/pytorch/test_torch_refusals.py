@@ -90,8 +90,8 @@ def test_every_mismatch_is_listed(export: Export, tmp_path: Path) -> None:
 def test_a_file_that_could_run_code_is_not_read(export: Export, tmp_path: Path) -> None:
     torch.save({"model": modules.tiny().state_dict(), "x": Trap(tmp_path / "ran")}, tmp_path / "trap.pt")
     said = refused(export, tmp_path / "trap.pt", 11, *TINY)
-    assert "trap.pt holds more than tensors (posix.mkdir): reading it could run code that came with it" in said
-    assert "give --unsafe if you trust whoever made the file" in said
+    assert "trap.pt contains more than tensors (posix.mkdir). Reading it could run code from the file" in said
+    assert "use --unsafe if you trust the file's author" in said
     assert not (tmp_path / "ran").exists()
 
 
@@ -129,7 +129,7 @@ def test_truncated_files_are_unreadable(export: Export, program: Path, tmp_path:
 @pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps({"a": 1})])
 def test_files_that_are_none_of_torchs_are_unreadable(export: Export, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.pt").write_bytes(content)
-    assert "cannot read model.pt as torch.save writes it" in refused(export, tmp_path / "model.pt", 6, *TINY)
+    assert "cannot read model.pt as a file of torch.save" in refused(export, tmp_path / "model.pt", 6, *TINY)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -140,7 +140,7 @@ def test_torchscript_is_told_from_weights(export: Export, tmp_path: Path) -> Non
 
 def test_a_file_without_weights_is_unreadable(export: Export, tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "empty.pt")
-    assert "empty.pt holds no weights" in refused(export, tmp_path / "empty.pt", 6, *TINY)
+    assert "empty.pt contains no weights" in refused(export, tmp_path / "empty.pt", 6, *TINY)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_file_without_weights_is_unreadable(export: Export, tmp_path: Path) ->
     [
         (("--model", "tests.exporter.pytorch.modules:tiny", "--input", "features"), 2, "forward(features)"),
         ((*TINY[:2], "--input", "features:string[batch,3]"), 2, "torch has no dtype 'string'"),
-        ((*TINY[:2], "--input", "my-x:float32[batch,3]"), 2, "no signature can have an input called 'my-x'"),
-        ((*TINY, "--output", "a", "--output", "b"), 2, "--output is given 2 time(s), the model has 1 output(s)"),
-        (("--model", "tests.exporter.builders:tiny"), 7, "a torch.nn.Module is needed"),
+        ((*TINY[:2], "--input", "my-x:float32[batch,3]"), 2, "'my-x' cannot be the name of an input in a signature"),
+        ((*TINY, "--output", "a", "--output", "b"), 2, "there are 2 --output options, but the model has 1 output(s)"),
+        (("--model", "tests.exporter.builders:tiny"), 7, "instead of a torch.nn.Module"),
     ],
 )
 def test_wrong_options_are_refused(
@@ -162,7 +162,7 @@ def test_wrong_options_are_refused(
 def test_a_program_has_shapes_of_its_own(export: Export, program: Path, tmp_path: Path) -> None:
     shutil.copy(program, tmp_path / "model.pt2")
     said = refused(export, tmp_path / "model.pt2", 2, "--input", "x:float32[batch,4]")
-    assert "--input says x: float32[batch, 4], the program takes float32[rows, 3]" in said
+    assert "--input describes x: float32[batch, 4], but the program takes float32[rows, 3]" in said
 
 
 def _change(program: Path, path: Path, changes: dict[str, Callable[[bytes], bytes]], more: dict[str, bytes]) -> Path:
@@ -183,7 +183,7 @@ def test_a_program_that_was_not_saved_to_its_end_is_unreadable(export: Export, p
             if "/models/" not in name:
                 part.writestr(name, whole.read(name))
     said = refused(export, tmp_path / "part.pt2", 6)
-    assert "cannot read part.pt2 as torch.export.save writes it: it holds 0 programs instead of one" in said
+    assert "cannot read part.pt2 as a file of torch.export.save: it contains 0 programs instead of one" in said
 
 
 def _graph(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
@@ -227,7 +227,7 @@ def test_a_program_that_could_run_code_is_not_read(
     monkeypatch.chdir(tmp_path)
     path = _change(program, tmp_path / "trap.pt2", {"models/model.json": _graph(change)}, {})
     said = refused(export, path, 11)
-    assert "trap.pt2 holds more than a graph of tensor operations" in said
+    assert "trap.pt2 contains more than a graph of tensor operations" in said
     assert part in said
     assert not (tmp_path / "ran").exists()
 

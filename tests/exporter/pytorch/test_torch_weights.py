@@ -75,7 +75,7 @@ def test_averaged_weights_are_taken_unless_raw_ones_are_asked_for(
     model, report = put(tmp_path, {"model": trained(1), key: prefixed(trained(2), "module.")}, weights=weights)
     assert holds(model, trained(2 if averaged else 1))
     assert report.notes == (
-        (f"took the averaged weights, '{key}', not 'model' (--weights raw takes those)",) * averaged
+        (f"used the averaged weights, '{key}', instead of 'model' (--weights raw uses those)",) * averaged
     )
     assert set(report.other_models) == ({"model"} if averaged else {key})
 
@@ -96,7 +96,7 @@ def test_swa_models_of_torch_are_averages(tmp_path: Path) -> None:
 
 
 def test_several_sets_that_fit_alike_are_a_mismatch(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointMismatch, match="several sets of weights that fit alike: 'a', 'b'"):
+    with pytest.raises(CheckpointMismatch, match="several sets of weights that fit equally well: 'a', 'b'"):
         put(tmp_path, {"a": trained(1), "b": trained(2)})
     assert holds(put(tmp_path, {"student": trained(1), "model": trained(2)})[0], trained(2))
 
@@ -106,7 +106,7 @@ def test_renames_come_before_names_are_matched(tmp_path: Path) -> None:
     model, report = put(tmp_path, weights, renames=(Rename.parse(r"^encoder\.fc=hidden"),))
     assert holds(model, trained())
     assert not report.problems
-    with pytest.raises(CheckpointMismatch, match="makes one name of several"):
+    with pytest.raises(CheckpointMismatch, match="gives several tensors of"):
         put(tmp_path, weights, renames=(Rename.parse(r"^\w+\.=x."),))
 
 

@@ -38,9 +38,10 @@ class KerasArchive:
         layers = sorted(set(_lambdas(self.config)))
         if layers and not unsafe:
             raise UnsafeSource(
-                f"{self.path.name} holds Lambda layers ({', '.join(layers)}): Python code, which would run as it is "
-                "read, with all your rights. Build the model with a function of your own, --model pkg.module:function, "
-                "and only the weights are read; or, if you trust whoever wrote the file, give --unsafe",
+                f"{self.path.name} contains Lambda layers ({', '.join(layers)}): Python code that would run with all "
+                "your rights while the file is read. Build the model with your own function, --model "
+                "pkg.module:function, so that only the weights are read. If you trust the file's author, use "
+                "--unsafe",
                 layers=layers,
             )
 
@@ -108,7 +109,7 @@ def _reading(path: Path) -> Iterator[None]:
         reason = known or reason_of(error).replace(f"{path.parent}/", "")
         if isinstance(error, zipfile.BadZipFile | KeyError) or any(words in reason for words in _NOT_WHOLE):
             kind = "an HDF5 file" if path.suffix == ".h5" else "a .keras archive"
-            reason = f"it is cut short, or not {kind}. Copy or save it again"
+            reason = f"it is truncated or not {kind}. Copy or save it again"
         raise SourceUnreadable(f"cannot read {path.name}: {reason}") from error
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import keras
 
 
-_BUILD = "name a function that builds the model, --model pkg.module:function, and the weights of the file go into that"
+_BUILD = "Name a function that builds the model, --model pkg.module:function, to load only the weights of the file"
 # Errors of files, not of models.
 _DAMAGE = (OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -81,10 +81,10 @@ def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
     """Check that the file holds a model, and that reading it runs no code. Raises OptionConflict or UnsafeSource."""
     if not archive.config:
         raise OptionConflict(
-            f"{archive.path.name} holds weights alone: name the function that builds the model, --model"
+            f"{archive.path.name} contains only weights. Name the function that builds the model with --model"
         )
     if options.renames:
-        raise OptionConflict("--rename is for weights that go into a model of yours: --model pkg.module:function")
+        raise OptionConflict("--rename applies only to weights for your own model. Add --model pkg.module:function")
     archive.check_safe(options.unsafe)
 
 
@@ -131,9 +131,9 @@ def _reading(archive: KerasArchive) -> Iterator[None]:
         name = archive.path.name
         if (unknown := _unregistered(error)) is not None:
             raise SourceUnreadable(
-                f"{name} needs the class {unknown}, which nothing here has registered with Keras: {_BUILD}"
+                f"{name} needs the class {unknown}, which is not registered with Keras. {_BUILD}"
             ) from error
-        hint = "" if isinstance(error, _DAMAGE) else f"; {_BUILD}"
+        hint = "" if isinstance(error, _DAMAGE) else f". {_BUILD}"
         raise SourceUnreadable(f"cannot read {name}: {reason_of(error).removesuffix('.')}{hint}") from error
 
 
@@ -147,11 +147,13 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
     """Load the model with Keras 2 itself, tf_keras."""
     if importlib.util.find_spec("tf_keras") is None:
         raise MissingExtra(
-            f"{archive.path.name} was written by Keras {archive.keras_version}, which takes tf_keras: "
-            "pip install tf-keras, or name a function that builds the model in Keras 3, --model pkg.module:function"
+            f"{archive.path.name} was written by Keras {archive.keras_version} and needs tf_keras. Run pip install "
+            "tf-keras, or name a function that builds the model in Keras 3 with --model pkg.module:function"
         )
     if is_changed(options):
-        raise OptionConflict("--compute-dtype and --int8 are for Keras 3 models: build the model in Keras 3, --model")
+        raise OptionConflict(
+            "--compute-dtype and --int8 apply only to Keras 3 models. Build the model in Keras 3 with --model"
+        )
     model = _load_keras_2(archive, options)
     averaged = restore_h5_averages(archive, model, options)
     function = serve_keras_2(model, options)

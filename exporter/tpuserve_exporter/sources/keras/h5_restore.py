@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import h5py
     import keras
 
-_AS_TRAINED = "took the weights as trained: {} does not say whether its optimizer kept averages (--weights raw)"
+_AS_TRAINED = "used the weights as trained: {} does not show whether its optimizer kept averages (--weights raw)"
 
 
 def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport:
@@ -85,13 +85,13 @@ def choose_averages(
     averages = find_h5_averages(file, archive, model, weights)
     if options.weights == "ema" and not averages and may_hold_averages(file, archive):
         raise CheckpointMismatch(
-            f"--weights ema: {archive.path.name} does not say what its optimizer kept, so averages that may be in it "
-            "are not read: export the .keras file or a checkpoint of the run, or the weights as trained, --weights raw"
+            f"--weights ema: {archive.path.name} does not show what its optimizer kept, so that its averages cannot "
+            "be read. Export the .keras file or a checkpoint of the run, or use --weights raw"
         )
     if options.weights == "ema" and not averages:
         raise CheckpointMismatch(
-            f"--weights ema: {archive.path.name} holds no moving averages (of an optimizer with use_ema): export the "
-            "weights as trained, --weights raw"
+            f"--weights ema: {archive.path.name} has no moving averages (of an optimizer with use_ema). Use "
+            "--weights raw"
         )
     return averages
 

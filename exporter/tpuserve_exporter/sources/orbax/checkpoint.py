@@ -58,15 +58,13 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 def _check_options(options: ModelOptions) -> str:
     if options.builder is None:
         raise OptionConflict(
-            "a checkpoint holds no model: name the function that makes it, --model pkg.module:function"
+            "a checkpoint contains no model. Name the function that builds it with --model pkg.module:function"
         )
     if options.compute_dtype != "keep":
-        raise OptionConflict(
-            "--compute-dtype does not apply to JAX models: their builder says what they compute in (--model-arg)"
-        )
+        raise OptionConflict("--compute-dtype does not apply to JAX models. Their builder sets the dtype (--model-arg)")
     if options.allow_missing:
         raise OptionConflict(
-            "--allow-missing does not apply to JAX models: their parameters have no values of their own"
+            "--allow-missing does not apply to JAX models, because their parameters have no initial values"
         )
     return options.builder
 
@@ -78,7 +76,7 @@ def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[Pa
     report = _report(wanted | _stored_scalars(model.tree, tree, matching), tree, matching, options)
     if report.problems:
         raise CheckpointMismatch(
-            report.refusal(f"{tree.layout.name} does not fit the model that {options.builder} makes", may_miss=False),
+            report.refusal(f"{tree.layout.name} does not fit the model that {options.builder} builds", may_miss=False),
             restore=report,
         )
     return *_fill(model.tree, tree, matching), report

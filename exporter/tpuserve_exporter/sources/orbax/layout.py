@@ -63,11 +63,9 @@ def _nearby(directory: Path) -> list[Path]:
 def find_layout(source: Path) -> OrbaxLayout:
     """Return the layout of an item, a step, or the latest step of a manager's directory. Raises SourceUnreadable."""
     if not source.is_dir():
-        raise SourceUnreadable(f"{source} is no directory: Orbax saves directories")
+        raise SourceUnreadable(f"{source} is not a directory, but Orbax checkpoints are directories")
     if _UNFINISHED.search(source.name):
-        raise SourceUnreadable(
-            f"{source.name} was never finished: Orbax renames a checkpoint when all of it is written"
-        )
+        raise SourceUnreadable(f"{source.name} is not finished: Orbax renames a checkpoint when it is complete")
     items = _items(source)
     if items:
         return OrbaxLayout(source.name, _step_of(source), items)
@@ -96,7 +94,7 @@ def _step_of(directory: Path) -> int | None:
 def _explain(source: Path) -> str:
     unfinished = sorted(path.name for path in source.iterdir() if _UNFINISHED.search(path.name))
     if unfinished:
-        return f"{source.name} holds no finished checkpoint: {', '.join(unfinished)} was being written"
+        return f"{source.name} contains no finished checkpoint. {', '.join(unfinished)} is incomplete"
     where = next((path for path in _nearby(source) if (path / _STEP_FILE).is_file()), source)
     part = where.name if where == source else where.relative_to(source).as_posix()
-    return f"{part} holds no tree that can be told the leaves of: its {TREE_FILE} is missing"
+    return f"{part} contains no readable tree: its {TREE_FILE} is missing"

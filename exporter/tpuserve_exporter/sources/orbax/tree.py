@@ -96,10 +96,10 @@ def _reason(error: Exception, directory: Path) -> str:
     If files are missing or damaged, add advice.
     """
     if isinstance(error, json.JSONDecodeError):
-        return f"its description, {TREE_FILE} or a file beside it, is cut short or damaged. {_AGAIN}"
+        return f"its description, {TREE_FILE} or a file next to it, is truncated or damaged. {_AGAIN}"
     said = reason_of(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
     if (status := _NOT_WHOLE.match(said)) is not None:
-        return f"a file in it is missing, cut short or damaged ({status[1]}). {_AGAIN}"
+        return f"a file in it is missing, truncated or damaged ({status[1]}). {_AGAIN}"
     for path in (directory.resolve(), directory.absolute(), directory):
         said = said.replace(f"{path.parent}/", "")
     return f"{type(error).__name__}: {said}" if isinstance(error, KeyError) else said

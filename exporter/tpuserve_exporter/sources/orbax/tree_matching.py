@@ -147,7 +147,7 @@ def _rename(paths: _Originals, names: TreeNames, renames: Sequence[Rename]) -> d
         new = path if name == before else names.path(name)
         if new in renamed:
             raise OptionConflict(
-                f"--rename gives {names.name(renamed[new])} and {names.name(original)} one name, {name}"
+                f"--rename gives {names.name(renamed[new])} and {names.name(original)} the same name, {name}"
             )
         renamed[new] = original
     return renamed
@@ -188,8 +188,8 @@ def _choose(candidates: Sequence[Subtree], part: KeyPath, weights: Weights) -> _
     is_main = part in ((), (_PARAMS,))
     if weights == "ema" and not averages and is_main:
         raise CheckpointMismatch(
-            "the checkpoint keeps no moving average: no part of it that fits is called ema, average, avg, polyak or "
-            "swa (--weights raw serves the weights as trained)"
+            "--weights ema: the checkpoint has no moving average. No fitting part of it is named ema, average, avg, "
+            "polyak or swa. Use --weights raw"
         )
     by_average = _takes_average(trained, averages, weights)
     tied = averages if by_average else trained
@@ -198,10 +198,10 @@ def _choose(candidates: Sequence[Subtree], part: KeyPath, weights: Weights) -> _
     chosen = _prefer(tied, part)
     rivals = [one for one in (*averages, *trained) if one is not chosen]
     if by_average and is_main:
-        raw = f"; --weights raw serves {_prefer(trained, part)}" if trained else ""
-        return _Choice(chosen, rivals, f"took the moving average of the weights, {chosen}{raw}")
+        raw = f" (--weights raw uses {_prefer(trained, part)})" if trained else ""
+        return _Choice(chosen, rivals, f"used the moving average of the weights, {chosen}{raw}")
     others = ", ".join(str(one) for one in tied if one is not chosen)
-    note = f"took {chosen} of the checkpoint, where {others} would fit as well" if others else ""
+    note = f"used {chosen} of the checkpoint, although {others} would also fit" if others else ""
     return _Choice(chosen, rivals, note)
 
 
@@ -231,6 +231,6 @@ def _prefer(tied: Sequence[Subtree], part: KeyPath) -> Subtree:
         return shortest[0]
     name = "/".join(shortest[0].root)
     raise CheckpointMismatch(
-        f"several parts of the checkpoint fit alike: {', '.join(map(str, tied))}; say which one is the model, such as "
-        f"--rename '^{re.escape(name)}/={name}/params/'"
+        f"several parts of the checkpoint fit equally well: {', '.join(map(str, tied))}. Choose the model's part, "
+        f"such as --rename '^{re.escape(name)}/={name}/params/'"
     )

@@ -43,11 +43,11 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         SourceUnreadable: if the SavedModel is damaged or TensorFlow does not know an operation.
     """
     if options.builder is not None or options.inputs or options.outputs:
-        raise OptionConflict("a SavedModel brings its own graph and names: --model, --input and --output do not apply")
+        raise OptionConflict("a SavedModel has its own graph and names. Omit --model, --input and --output")
     if options.compute_dtype != "keep":
-        raise OptionConflict("a SavedModel is taken over as it is: --compute-dtype does not apply")
+        raise OptionConflict("a SavedModel keeps its dtypes. Omit --compute-dtype")
     if options.weights == "ema" or options.renames:
-        raise OptionConflict("a SavedModel is taken over as it is: --weights and --rename do not apply")
+        raise OptionConflict("a SavedModel keeps its weights and names. Omit --weights and --rename")
     saved_model = read_saved_model(source)
     check_whole(source, saved_model)
     if options.freeze or options.as_function:
@@ -64,8 +64,8 @@ def _open_to_change(source: Path, saved_model: "SavedModel", options: ModelOptio
         loaded = tf.saved_model.load(str(source))
     except Exception as error:  # TensorFlow raises many types here
         raise SourceUnreadable(
-            f"{source.name} does not load by Python ({reason_of(error)}), which --freeze, --signature and "
-            "--batching take: leave them out"
+            f"{source.name} does not load in Python ({reason_of(error)}), which --freeze, --signature and --batching "
+            "need. Omit them"
         ) from error
     name = _choose(source, loaded.signatures, options)
     signature = loaded.signatures[name]
@@ -78,7 +78,7 @@ def _open_to_change(source: Path, saved_model: "SavedModel", options: ModelOptio
     row_splits = read_row_splits(next(served, saved_model.meta_graphs[0])).get(name, RaggedNames())
     function = dense_function(ServedFunction(inputs, signature, [loaded], row_splits))
     others = sorted(loaded.signatures.keys() - {name})
-    notes = (f"of its signatures {name} is taken; not {', '.join(others)}",) if others else ()
+    notes = (f"only the signature {name} is exported, without {', '.join(others)}",) if others else ()
     return OpenedSource(
         kind="savedmodel", name=source.name, model=function, reference=TracedReference(function), notes=notes
     )
@@ -93,10 +93,13 @@ def _choose(source: Path, signatures: "Mapping[str, Any]", options: ModelOptions
         return str(next(iter(signatures)))
     name = options.signature_name
     if name not in signatures:
-        how = "--signature puts others before that one alone" if options.as_function else "say which to freeze"
+        how = (
+            "--signature applies only to that one"
+            if options.as_function
+            else ("Choose the one to freeze with --signature-name")
+        )
         raise OptionConflict(
-            f"{source.name} has no signature {name!r}, but {', '.join(sorted(signatures)) or 'none at all'}: {how}"
-            f"{'' if options.as_function else ', --signature-name'}"
+            f"{source.name} has no signature {name!r}, only {', '.join(sorted(signatures)) or 'none at all'}. {how}"
         )
     return name
 
@@ -107,8 +110,8 @@ def _check_predicts(source: Path, name: str) -> None:
     method = parse_saved_model(str(source)).meta_graphs[0].signature_def[name].method_name
     if method.endswith(("classify", "regress")):
         raise OptionConflict(
-            f"{source.name}'s signature {name!r} is for {method.rpartition('/')[2]}, not tensors, and "
-            "--freeze, --signature and --batching take one of tensors: say which, --signature-name"
+            f"the signature {name!r} of {source.name} is for {method.rpartition('/')[2]}, but --freeze, --signature "
+            "and --batching need one of tensors. Choose it with --signature-name"
         )
 
 
@@ -120,7 +123,7 @@ def copy_saved_model(source: Path, path: Path) -> None:
         SourceUnreadable: if a file cannot be copied.
     """
     if path.resolve().is_relative_to(source.resolve()):
-        raise OptionConflict(f"OUT_BASE lies within SOURCE ({source}): choose a directory beside it")
+        raise OptionConflict(f"OUT_BASE is inside SOURCE ({source}). Choose a directory outside of it")
     try:
         shutil.copytree(source, path, ignore=_leave_out)
     except shutil.Error as error:

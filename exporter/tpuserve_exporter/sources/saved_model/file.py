@@ -19,7 +19,7 @@ def read_saved_model(source: Path) -> "SavedModel":
 
     binary, text = source / "saved_model.pb", source / "saved_model.pbtxt"
     if not binary.is_file() and not text.is_file():
-        raise SourceUnreadable(f"{source.name} is no SavedModel: there is no saved_model.pb in it")
+        raise SourceUnreadable(f"{source.name} is not a SavedModel: it contains no saved_model.pb")
     saved = SavedModel()
     try:
         if binary.is_file():
@@ -29,7 +29,7 @@ def read_saved_model(source: Path) -> "SavedModel":
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
         name = binary.name if binary.is_file() else text.name
         raise SourceUnreadable(
-            f"cannot read {source.name}/{name}: it is cut short, or no SavedModel: copy or save it again"
+            f"cannot read {source.name}/{name}: it is truncated or not a SavedModel. Copy or save it again"
         ) from error
     except OSError as error:
         raise SourceUnreadable(f"cannot read {source.name}: {error.strerror}") from error
@@ -41,7 +41,7 @@ def check_whole(source: Path, saved: "SavedModel") -> None:
     for meta_graph in saved.meta_graphs:
         if meta_graph.saver_def.restore_op_name and find_variables(source) is None:
             raise SourceUnreadable(
-                f"{source.name} has no values for its variables, variables/variables.index and .data files: copy or "
+                f"{source.name} has no values for its variables (variables/variables.index and .data files). Copy or "
                 "save it again"
             )
         check_known(meta_graph.graph_def)

@@ -118,7 +118,7 @@ def _only_for(graph: V1Graph, rows: int, error: Exception) -> OptionConflict:
     inputs = " ".join(
         f"--input '{name}:{spec.dtype.name}{[rows, *spec.shape[1:]]}'" for name, spec in graph.inputs.items()
     )
-    return OptionConflict(f"the graph is built for batches of {rows} alone ({reason_of(error)}): serve it so, {inputs}")
+    return OptionConflict(f"the graph works only for batches of {rows} ({reason_of(error)}). Use {inputs}")
 
 
 def check_free(graph: V1Graph, rows: int) -> None:

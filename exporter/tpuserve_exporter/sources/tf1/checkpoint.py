@@ -27,11 +27,11 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """
     if options.builder is None:
         raise OptionConflict(
-            "a checkpoint holds no model: name the function of tensors that builds it, --model pkg.module:function, or "
-            "give the .meta file beside it"
+            "a checkpoint contains no model. Name the function of tensors that builds it with --model "
+            "pkg.module:function, or use the .meta file next to it"
         )
     if options.compute_dtype != "keep":
-        raise OptionConflict("a TF1 graph says itself what it computes in: --compute-dtype does not apply")
+        raise OptionConflict("a TF1 graph sets its own dtypes. Omit --compute-dtype")
     checkpoint = read_checkpoint(find_prefix(source), options)
     built = build_graph(options.builder, options)
     graph = built.served
@@ -92,7 +92,7 @@ def _specs(function: Any, options: ModelOptions) -> "dict[str, tf.TensorSpec]": 
     if not options.inputs or any(one.dtype is None for one in options.inputs):
         parameters = [name for name in _parameters(function) if name not in options.builder_args]
         example = "".join(f" --input '{name}:DTYPE[batch,...]'" for name in parameters) or " --input ..."
-        raise OptionConflict(f"--model is a function of tensors: say what it takes,{example}")
+        raise OptionConflict(f"the inputs of the --model function are unknown. Describe each with{example}")
     check_names([one.name for one in options.inputs])
     return {one.name: given_spec(one) for one in options.inputs}
 
@@ -119,12 +119,12 @@ def _name_outputs(builder: str, outputs: object, given: Sequence[str]) -> "dict[
     wrong = next((one for one in named.values() if not isinstance(one, tf.Tensor)), None)
     if wrong is not None or not named:
         raise BuilderFailed(
-            f"{builder} returned {type(outputs if wrong is None else wrong).__name__}; a function for a TF1 checkpoint "
-            "returns a tensor, or tensors in a dictionary or list"
+            f"{builder} returned {type(outputs if wrong is None else wrong).__name__}. A function for a TF1 "
+            "checkpoint returns a tensor, or tensors in a dictionary or list"
         )
     if not given:
         return named
     if len(given) != len(named):
-        raise OptionConflict(f"--output is given {len(given)} time(s), the model has {len(named)} output(s)")
+        raise OptionConflict(f"there are {len(given)} --output options, but the model has {len(named)} output(s)")
     check_distinct("output", given)
     return dict(zip(given, named.values(), strict=True))

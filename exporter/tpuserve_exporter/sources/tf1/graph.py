@@ -72,7 +72,7 @@ class V1Graph:
         try:
             wrapped = tf.compat.v1.wrap_function(import_graph, list(self.inputs.values()))
         except (TypeError, ValueError) as error:
-            raise SourceUnreadable(f"the graph cannot be taken over: {reason_of(error)}") from error
+            raise SourceUnreadable(f"cannot import the graph: {reason_of(error)}") from error
 
         def call(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             outputs = wrapped(*(inputs[name] for name in self.inputs))

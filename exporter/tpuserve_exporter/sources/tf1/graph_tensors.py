@@ -45,7 +45,7 @@ class GraphTensors:
         if node_of(tensor) in self._names:
             return
         near = get_close_matches(node_of(tensor), self._names, 3)
-        hint = f": there are {', '.join(near)}" if near else ""
+        hint = f". Similar names: {', '.join(near)}" if near else ""
         raise OptionConflict(f"{option}: the graph has no tensor {tensor}{hint}")
 
     def find(self, tensor: str) -> "tf.Tensor | None":

@@ -53,6 +53,6 @@ def read_variable(node: "NodeDef") -> GraphVariable:
 
     shape = tf.TensorShape(node.attr["shape"].shape)
     if not shape.is_fully_defined():
-        raise SourceUnreadable(f"the graph does not say the shape of its variable {node.name}")
+        raise SourceUnreadable(f"the shape of the graph's variable {node.name} is unknown")
     dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
     return GraphVariable(node.name, dtype, tuple(shape.as_list()), node.op == RESOURCE_VARIABLE)

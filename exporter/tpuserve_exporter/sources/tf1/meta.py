@@ -65,14 +65,12 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
 
 def _check_options(options: ModelOptions) -> None:
     if options.builder is not None:
-        raise OptionConflict(
-            "a .meta file brings its own graph: --model does not apply; it is for the checkpoint, without .meta"
-        )
+        raise OptionConflict("a .meta file has its own graph. Omit --model, or export the checkpoint without .meta")
     if options.compute_dtype != "keep":
-        raise OptionConflict("a TF1 graph says itself what it computes in: --compute-dtype does not apply")
+        raise OptionConflict("a TF1 graph sets its own dtypes. Omit --compute-dtype")
     if options.outputs:
         raise OptionConflict(
-            "a .meta graph's outputs are named by --output-tensor TENSOR=NAME: --output does not apply"
+            "--output does not apply to a .meta graph. Name its outputs with --output-tensor TENSOR=NAME"
         )
 
 
@@ -88,18 +86,18 @@ def read_meta_graph(meta: Path) -> "MetaGraphDef":
     index = meta.with_suffix(".index")
     if not meta.is_file():
         raise SourceUnreadable(
-            f"there is no {meta.name} beside {index.name}: name the function that makes the graph, --model"
+            f"there is no {meta.name} next to {index.name}. Name the function that builds the graph with --model"
         )
     if not index.is_file() and not meta.with_suffix("").is_file():
         raise SourceUnreadable(
-            f"{meta.name} is a graph without values: {index.name} and its .data files have to lie beside it"
+            f"{meta.name} is a graph without values. Its {index.name} and .data files must be in the same directory"
         )
     try:
         meta_graph = MetaGraphDef.FromString(meta.read_bytes())
     except DecodeError as error:
-        raise SourceUnreadable(f"cannot read {meta.name}: it is no MetaGraphDef, or cut short") from error
+        raise SourceUnreadable(f"cannot read {meta.name}: it is truncated or not a MetaGraphDef") from error
     if not meta_graph.graph_def.node:
-        raise SourceUnreadable(f"{meta.name} holds no graph")
+        raise SourceUnreadable(f"{meta.name} contains no graph")
     return meta_graph
 
 
@@ -115,7 +113,9 @@ class NoInitialValues:
     """No initial values: a graph from a file is not initialized, so the checkpoint must hold all served variables."""
 
     def initialize(self, names: Sequence[str]) -> Mapping[str, Array]:
-        raise CheckpointMismatch(f"--allow-missing: a .meta graph has no values but the checkpoint's for {names[0]}")
+        raise CheckpointMismatch(
+            f"--allow-missing: the values of a .meta graph come only from the checkpoint, which has none for {names[0]}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +155,12 @@ def prepare(meta_graph: "MetaGraphDef", options: ModelOptions) -> Prepared:
     notes += stop_training(plain, fetched)
     _check_fed(plain, tensors, options, fetched)
     if summed := sorted(sums & {node.name for node in reached(plain, fetched)}):
-        notes.append(f"sums over replicas are taken over one: {', '.join(summed)}")
+        notes.append(f"sums over replicas become sums over one replica: {', '.join(summed)}")
     specs = {str(spec.name): spec for spec in inputs.values()}
     feeds = {name: f"{_PLACEHOLDER}{name}:0" for name in specs}
     as_built = cut_graph(plain, specs, feeds, fetches, _read_variables(meta_graph))
     if unused := [name for name in specs if name not in as_built.feeds]:
-        raise OptionConflict(f"--input-tensor: no output depends on {', '.join(unused)}; leave it out")
+        raise OptionConflict(f"--input-tensor: no output depends on {', '.join(unused)}. Omit it")
     return _free_rows(as_built, tensors, {str(spec.name): tensor for tensor, spec in inputs.items()}, notes)
 
 
@@ -184,13 +184,13 @@ def _fetches(tensors: GraphTensors, options: ModelOptions) -> dict[str, str]:
     """Return the tensors to serve, by their names in the signature."""
     if not options.output_tensors:
         raise OptionConflict(
-            "say what to serve, --output-tensor TENSOR[=NAME]; likely: "
-            f"{tensors.describe(tensors.likely_outputs()) or 'none was found'}"
+            "no outputs are named. Use --output-tensor TENSOR[=NAME]. Likely outputs: "
+            f"{tensors.describe(tensors.likely_outputs()) or 'none'}"
         )
     for naming in options.output_tensors:
         tensors.check("--output-tensor", naming.tensor)
         if naming.tensor in {one.tensor for one in options.input_tensors}:
-            raise OptionConflict(f"{naming.tensor} is given as --input-tensor and as --output-tensor")
+            raise OptionConflict(f"{naming.tensor} is both an --input-tensor and an --output-tensor")
     check_distinct("output", [naming.name for naming in options.output_tensors])
     return {one.name: _with_number(one.tensor) for one in options.output_tensors}
 
@@ -200,14 +200,14 @@ def _inputs(tensors: GraphTensors, options: ModelOptions) -> "dict[str, tf.Tenso
     outputs = [naming.tensor for naming in options.output_tensors]
     if not options.input_tensors:
         raise OptionConflict(
-            "say what to feed, --input-tensor TENSOR[=NAME]; what is to be served depends on: "
+            "no inputs are named. Use --input-tensor TENSOR[=NAME]. The outputs depend on "
             f"{tensors.describe(tensors.likely_inputs(outputs)) or 'no input'}"
         )
     check_distinct("input", [naming.name for naming in options.input_tensors])
     check_names([naming.name for naming in options.input_tensors])
     unknown = {one.name for one in options.inputs} - {one.name for one in options.input_tensors}
     if unknown:
-        raise OptionConflict(f"--input {min(unknown)}: no --input-tensor is called so")
+        raise OptionConflict(f"--input {min(unknown)} names no --input-tensor")
     return {naming.tensor: _spec(tensors, naming, options) for naming in options.input_tensors}
 
 
@@ -221,13 +221,13 @@ def _spec(tensors: GraphTensors, naming: TensorNaming, options: ModelOptions) ->
     if found is None or found.shape.rank is None:
         if given is None:
             raise OptionConflict(
-                f"the graph does not say the shape of {naming.tensor}: --input '{naming.name}:DTYPE[...]'"
+                f"the shape of {naming.tensor} is unknown. Set it with --input '{naming.name}:DTYPE[...]'"
             )
         return tf.TensorSpec(given.shape, given.dtype, name=naming.name)
     free = tf.TensorShape([None, *found.shape.as_list()[1:]] if found.shape.rank else [])
     if given is not None and (given.dtype != found.dtype or not free.is_compatible_with(given.shape)):
         known = tf.TensorSpec(free, found.dtype, name=naming.tensor)
-        raise OptionConflict(f"--input says {describe_spec(given)}, the graph has {describe_spec(known)}")
+        raise OptionConflict(f"--input describes {describe_spec(given)}, but the graph has {describe_spec(known)}")
     return tf.TensorSpec(given.shape if given else free, found.dtype, name=naming.name)
 
 
@@ -238,11 +238,11 @@ def _check_fed(plain: "GraphDef", tensors: GraphTensors, options: ModelOptions, 
     needed = [one for one in unfed if not tensors.has_default(one)]
     if needed:
         raise OptionConflict(
-            f"what is to be served depends on more, give each --input-tensor: {tensors.describe(needed)}"
+            f"the outputs depend on more inputs. Name each with --input-tensor: {tensors.describe(needed)}"
         )
     random = [f"{node.op} (node {node.name})" for node in find_random(plain, fetched)]
     if random and not options.allow_nondeterminism:
         raise TrainingMode(
-            f"what is to be served depends on random numbers, {', '.join(sorted(random))}: serve a tensor before them, "
-            "or give what comes of them as --input-tensor; --allow-nondeterminism serves answers that differ each time"
+            f"the outputs depend on random numbers: {', '.join(sorted(random))}. Serve a tensor before them, or name "
+            "their result as --input-tensor. Use --allow-nondeterminism to serve answers that differ each time"
         )

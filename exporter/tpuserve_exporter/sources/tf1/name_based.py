@@ -91,13 +91,13 @@ def read_checkpoint(prefix: Path, options: ModelOptions) -> NameBasedCheckpoint:
     """
     reader = open_checkpoint(prefix)
     if reader.has_tensor(OBJECT_GRAPH_KEY):
-        raise SourceUnreadable(f"{prefix.name} is a checkpoint of TensorFlow 2, with an object graph: --from tf2-ckpt")
+        raise SourceUnreadable(f"{prefix.name} is a TensorFlow 2 checkpoint with an object graph. Use --from tf2-ckpt")
     dtypes = reader.get_variable_to_dtype_map()
     stored = dict[str, Stored]()
     for key, shape in sorted(reader.get_variable_to_shape_map().items()):
         name = rename(key, options.renames)
         if name in stored:
-            raise CheckpointMismatch(f"--rename makes {name} of both {stored[name].key} and {key}")
+            raise CheckpointMismatch(f"--rename gives {stored[name].key} and {key} the same name, {name}")
         stored[name] = Stored(key, dtypes[key].name, tuple(shape))
     return NameBasedCheckpoint(prefix, reader, stored)
 
@@ -140,8 +140,7 @@ def _choose(
     averages = {name: stored[shadow] for name, shadow in shadows.items() if shadow in stored}
     if weights == "ema" and not averages:
         raise CheckpointMismatch(
-            f"--weights ema: {checkpoint.prefix.name} holds no averages (NAME{_AVERAGE}): "
-            "export what it holds, --weights raw"
+            f"--weights ema: {checkpoint.prefix.name} has no averages (NAME{_AVERAGE}). Use --weights raw"
         )
     taken = averages if weights != "raw" else {}
     return raw | taken, len(taken)
@@ -197,5 +196,5 @@ def _notes(checkpoint: NameBasedCheckpoint, averages: int, variables: int, optio
     for idle in idle_renames([one.key for one in checkpoint.stored.values()], options.renames):
         yield f"--rename {idle} changes no name"
     if averages:
-        how = "--weights ema" if options.weights == "ema" else "--weights raw takes the others"
-        yield f"took the moving averages of {averages} of {variables} variables ({how})"
+        how = "--weights ema" if options.weights == "ema" else "--weights raw uses the others"
+        yield f"used the moving averages of {averages} of {variables} variables ({how})"

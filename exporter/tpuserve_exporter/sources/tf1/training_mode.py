@@ -27,7 +27,7 @@ _SCALING = frozenset({"Mul", "RealDiv"})
 _SHARE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "RealDiv", "Sub", "Cast", "Identity"})
 # The variables that a fused batch norm takes at inference, in the order of its inputs.
 _STATISTICS = ("moving_mean", "moving_variance")
-GIVE_INFERENCE = "Export the inference graph: give the function that builds it, --model, with its checkpoint"
+GIVE_INFERENCE = "Export the inference graph: its checkpoint, with the function that builds it as --model"
 
 
 def stop_training(graph_def: "GraphDef", fetched: Sequence[str]) -> list[str]:
@@ -57,7 +57,7 @@ def _remove_dropouts(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[
             pass_on(node, kept, node.attr["T"].type)
             removed.append(node.name)
     if removed:
-        yield f"took dropout out, which is of training alone: {', '.join(sorted(removed))}"
+        yield f"removed dropout, which applies only in training: {', '.join(sorted(removed))}"
 
 
 def _dropped_out(node: "NodeDef", nodes: "dict[str, NodeDef]") -> str | None:
@@ -105,7 +105,7 @@ def _use_moving_statistics(graph_def: "GraphDef", fetched: Sequence[str]) -> Ite
     switched = [node.name for node in reached(graph_def, fetched) if _switch_norm(graph_def, node, nodes, averages)]
     switched += _replace_statistics(graph_def, single)
     if switched:
-        yield f"batch norm was in training mode: it uses its moving statistics now: {', '.join(sorted(switched))}"
+        yield f"batch norm was in training mode and now uses its moving statistics: {', '.join(sorted(switched))}"
 
 
 def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str]:
@@ -115,15 +115,15 @@ def _skip_updates(graph_def: "GraphDef", fetched: Sequence[str]) -> Iterator[str
         pass_on(node, node.input[0], node.attr["T"].type)
     if updates:
         names = ", ".join(sorted(node.name for node in updates))
-        yield f"each request updated moving averages, which now keep the values of the checkpoint: {names}"
+        yield f"requests no longer update moving averages, which keep the checkpoint's values: {names}"
 
 
 def _check_renormalised(there: set[str], averages: Mapping[str, str]) -> None:
     """Raise TrainingMode if the outputs use both a statistic and its average. `there` are the outputs' nodes."""
     if both := sorted(statistic for statistic, variable in averages.items() if variable in there):
         raise TrainingMode(
-            f"the outputs are normalised by batch statistics and by their moving averages: {', '.join(both)}. "
-            f"This is batch renormalisation in training mode. {GIVE_INFERENCE}"
+            f"the outputs are normalized by batch statistics and by their moving averages: {', '.join(both)}. This "
+            f"is batch renormalization in training mode. {GIVE_INFERENCE}"
         )
 
 

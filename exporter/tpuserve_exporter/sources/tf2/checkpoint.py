@@ -28,7 +28,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """
     if options.builder is None:
         raise OptionConflict(
-            "a checkpoint holds no model: name the function that builds it, --model pkg.module:function"
+            "a checkpoint contains no model. Name the function that builds it with --model pkg.module:function"
         )
     graph = read_object_graph(find_prefix(source))
     built = _build(options.builder, options)
@@ -86,7 +86,7 @@ def _build_to_compute(builder: str, graph: ObjectGraph, options: ModelOptions) -
 
     model = _build(builder, options).model
     if not isinstance(model, keras.Model):
-        raise OptionConflict("--compute-dtype and --int8 are for Keras 3 models: let the builder make one that does so")
+        raise OptionConflict("--compute-dtype and --int8 apply only to Keras 3 models. Set the dtype in the builder")
     restore(model, graph, options)
     quantized = change(model, options)
     return _Built(model, serve_keras(model, options), described_dtype(model), quantized)

@@ -67,12 +67,14 @@ def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions
     """Yield notes for users on how the model was matched."""
     if any(entry.fate is not Fate.MISSING for entry in entries):
         if matching.way is Way.POSITION:
-            yield "names differ from the checkpoint's: matched by position in the model"
+            yield "names differ from the checkpoint's, so that variables were matched by position in the model"
         if matching.way is Way.COUNT:
-            yield "layers are numbered otherwise than the checkpoint's: matched in the order of their numbers"
+            yield (
+                "layer numbers differ from the checkpoint's, so that layers were matched in the order of their numbers"
+            )
     if matching.rivals and not is_averaged_model(matching.root):
         others = ", ".join(f"'{root}'" for root in matching.rivals)
-        yield f"took '{matching.root}' of the checkpoint, where {others} would fit as well"
+        yield f"used '{matching.root}' of the checkpoint, although {others} would also fit"
     if matching.averages:
         where = f" in '{matching.root}'" if is_averaged_model(matching.root) else ""
         yield describe_averages(len(matching.averages), len(matching.pairs), options.weights, where)
@@ -80,5 +82,5 @@ def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions
 
 def describe_averages(averages: int, variables: int, wanted: Weights, where: str = "") -> str:
     """Return a note that averages were taken, and which option takes the trained weights."""
-    how = "--weights ema" if wanted == "ema" else "--weights raw takes them as trained"
-    return f"took the moving averages{where} of {averages} of {variables} variables ({how})"
+    how = "--weights ema" if wanted == "ema" else "--weights raw uses them as trained"
+    return f"used the moving averages{where} of {averages} of {variables} variables ({how})"

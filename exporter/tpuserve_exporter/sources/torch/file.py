@@ -44,7 +44,7 @@ def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSo
             name, program, Outputs.read(program.returned(), options.outputs), options, None, program.report()
         )
     if not isinstance(model, torch.nn.Module):
-        raise OptionConflict(f"cannot export {name}: of torch, give an nn.Module or a program of torch.export")
+        raise OptionConflict(f"cannot export {name}. From torch, pass an nn.Module or a program of torch.export")
     module = copy.deepcopy(model).cpu().eval()
     copied = Module(module, _inputs(module, options))
     return _opened(name, copied, Outputs.read(copied.run_example(), options.outputs), options, None, None)
@@ -52,7 +52,7 @@ def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSo
 
 def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
     if options.builder is not None:
-        raise OptionConflict(f"{source.name} is a program and needs no model: leave --model out")
+        raise OptionConflict(f"{source.name} is a program and needs no model. Omit --model")
     program = SavedProgram(read_program(source, options.unsafe), options.inputs)
     outputs = Outputs.read(program.returned(), options.outputs)
     return _opened(source.name, program, outputs, options, None, program.report())
@@ -97,7 +97,8 @@ def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
         if file.module is not None:
             return file.module
         raise OptionConflict(
-            f"{file.name} holds weights and no model: name the function that builds it, --model pkg.module:function"
+            f"{file.name} contains weights and no model. Name the function that builds it with --model "
+            "pkg.module:function"
         )
     function = find_builder(options.builder)
     check_arguments(options.builder, function, options.builder_args)
@@ -106,7 +107,7 @@ def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
     except Exception as error:  # the user's code
         raise builder_failure(options.builder, error) from error
     if not isinstance(module, torch.nn.Module):
-        raise BuilderFailed(f"{options.builder} returned {describe_type(module)}; a torch.nn.Module is needed")
+        raise BuilderFailed(f"{options.builder} returned {describe_type(module)} instead of a torch.nn.Module")
     return module
 
 
@@ -115,8 +116,8 @@ def _inputs(module: torch.nn.Module, options: ModelOptions) -> dict[str, JaxInpu
     arguments = ", ".join(inspect.signature(module.forward).parameters)
     if not options.inputs or any(given.dims is None for given in options.inputs):
         raise OptionConflict(
-            "a torch module does not say what it is called with: give each --input 'name:dtype[batch,...]' of its "
-            f"forward({arguments})"
+            "the inputs of a torch module are unknown. Describe each with --input 'name:dtype[batch,...]'. Its "
+            f"forward takes ({arguments})"
         )
     names = [given.name for given in options.inputs]
     check_names(names)

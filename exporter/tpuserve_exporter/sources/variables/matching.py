@@ -98,13 +98,14 @@ def _choose(tied: Sequence[Matching], graph: ObjectGraph, wanted: Weights) -> Ma
     averaged = [one for one in tied if is_averaged_model(one.root)]
     trained = [one for one in tied if one not in averaged]
     if wanted == "raw" and not trained:
-        raise CheckpointMismatch(f"--weights raw: of {graph.prefix.name} only '{averaged[0].root}' fits the model")
+        raise CheckpointMismatch(f"--weights raw: only '{averaged[0].root}' of {graph.prefix.name} fits the model")
     candidates = averaged if averaged and wanted != "raw" else trained
     chosen = next((one for one in candidates if one.root == _PREFERRED), candidates[0])
     if len(candidates) > 1 and chosen.root != _PREFERRED:
         names = ", ".join(f"'{one.root}'" for one in candidates)
         raise CheckpointMismatch(
-            f"{graph.prefix.name} holds several models that fit alike: {names}; save the one to serve as '{_PREFERRED}'"
+            f"{graph.prefix.name} has several models that fit equally well: {names}. Save the one to serve as "
+            f"'{_PREFERRED}'"
         )
     return chosen
 
@@ -121,8 +122,8 @@ def _averages(
     found = {index: stored for index, stored in pairs.items() if stored.shape == weights[index].shape}
     if wanted == "ema" and chosen.pairs and not found:
         raise CheckpointMismatch(
-            f"--weights ema: {graph.prefix.name} holds no moving averages of these variables (an optimizer's use_ema, "
-            "slots called 'average', or a model called 'ema'): export the weights as trained, --weights raw"
+            f"--weights ema: {graph.prefix.name} has no moving averages of these variables (an optimizer's use_ema, "
+            "slots named 'average', or a model named 'ema'). Use --weights raw"
         )
     return found
 

@@ -52,7 +52,7 @@ def renamed(variables: Mapping[int, StoredVariable], renames: Sequence[Rename]) 
     before, after = Counter(one.name for one in variables.values()), Counter(named.values())
     clashing = sorted({name for node, name in named.items() if after[name] > before[variables[node].name]})
     if clashing:
-        raise CheckpointMismatch(f"--rename gives several variables one name: {', '.join(clashing)}")
+        raise CheckpointMismatch(f"--rename gives several variables the same name: {', '.join(clashing)}")
     return {node: replace(one, name=named[node]) for node, one in variables.items()}
 
 
@@ -120,7 +120,7 @@ def read_object_graph(prefix: Path) -> ObjectGraph:
     reader = open_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     if OBJECT_GRAPH_KEY not in shapes:
-        raise SourceUnreadable(f"{prefix.name} is a name-based TF1 checkpoint: no object graph in it")
+        raise SourceUnreadable(f"{prefix.name} is a name-based TF1 checkpoint without an object graph")
     graph = TrackableObjectGraph.FromString(bytes(read_tensor(reader, prefix, OBJECT_GRAPH_KEY).item()))
     variables = {
         number: StoredVariable(
@@ -202,10 +202,10 @@ def _reading(what: str, prefix: Path) -> Iterator[None]:
 
 # TensorFlow's messages for incomplete files, and their meanings.
 _NOT_WHOLE = (
-    ("not an sstable", "it is cut short, or no index of a checkpoint"),
-    ("Read less bytes than requested", "it is cut short"),
-    ("No such file or directory", "a part of it is missing, {file}"),
-    ("Checksum does not match", "it is damaged, its checksums do not match"),
+    ("not an sstable", "it is truncated or not the index of a checkpoint"),
+    ("Read less bytes than requested", "it is truncated"),
+    ("No such file or directory", "{file} is missing"),
+    ("Checksum does not match", "it is damaged, because its checksums do not match"),
 )
 
 
