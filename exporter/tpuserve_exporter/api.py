@@ -50,9 +50,9 @@ class ExportedVersion:
         write_report(Path(path), self.report)
 
     def __repr__(self) -> str:
-        told = "checked, not published" if self.version is None else f"version {self.version} at {self.path}"
+        outcome = "checked, not published" if self.version is None else f"version {self.version} at {self.path}"
         difference = self.report["manifest"]["parity"]["max_abs_difference"]
-        return f"<{self.name}: {told}, largest difference {difference:.3g}, {len(self.warnings)} warning(s)>"
+        return f"<{self.name}: {outcome}, largest difference {difference:.3g}, {len(self.warnings)} warning(s)>"
 
     def _repr_html_(self) -> str:
         from tpuserve_exporter.report_page.compact import render_compact
@@ -89,21 +89,21 @@ def export(
     path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     reports = [report] if isinstance(report, str | os.PathLike) else list(report)
     with tempfile.TemporaryDirectory() as scratch:
-        given: dict[str, object] = {
+        file_options: dict[str, object] = {
             "check": _as_file(check, scratch, "check"),
             "warmup": _as_file(warmup, scratch, "warmup"),
             "example": list(_example_texts(examples, scratch)),
         }
-        parsed = _parse(path or type(source).__name__, os.fspath(out_base), given | options)
+        parsed = _parse(path or type(source).__name__, os.fspath(out_base), file_options | options)
         live = source if path is None else None
         return _run(parsed, live, [Path(one) for one in reports], progress, started)
 
 
-def _parse(source: str, out_base: str, given: Mapping[str, object]) -> "ExportOptions":
+def _parse(source: str, out_base: str, keywords: Mapping[str, object]) -> "ExportOptions":
     from tpuserve_exporter.command.exporting import command
     from tpuserve_exporter.command.keywords import parse_keywords
 
-    return parse_keywords(command, [source, out_base], given)
+    return parse_keywords(command, [source, out_base], keywords)
 
 
 def _run(
@@ -161,8 +161,8 @@ def _check_keras() -> None:
 def _example_texts(examples: Examples, folder: str) -> Iterator[str]:
     """Yield `INPUT=EXPECTED` for each example. Write bytes and arrays to files."""
     pairs = examples.items() if isinstance(examples, Mapping) else examples
-    for number, (given, expected) in enumerate(pairs, start=1):
-        source = _as_content(given, os.path.join(folder, f"example {number}"))
+    for number, (example_input, expected) in enumerate(pairs, start=1):
+        source = _as_content(example_input, os.path.join(folder, f"example {number}"))
         answer = os.path.join(folder, f"expected {number}")
         yield f"{source}={expected if isinstance(expected, str | Integral) else _as_content(expected, answer)}"
 
@@ -193,7 +193,7 @@ def _save_arrays(arrays: Mapping[str, Any], path: str) -> str:
     """Save arrays as `path`, and return it. The exporter reads no pickles, so object arrays become byte strings."""
     import numpy as np
 
-    given = {key: np.asarray(value) for key, value in arrays.items()}
-    plain = {key: value.astype(np.bytes_) if value.dtype == object else value for key, value in given.items()}
+    converted = {key: np.asarray(value) for key, value in arrays.items()}
+    plain = {key: value.astype(np.bytes_) if value.dtype == object else value for key, value in converted.items()}
     np.savez(path, allow_pickle=False, **plain)
     return path

@@ -24,18 +24,18 @@ def stderr_caught() -> Iterator[Callable[[], bytes]]:
 
 
 @contextlib.contextmanager
-def _stderr_held_back() -> Iterator[None]:
+def _stderr_buffered() -> Iterator[None]:
     """Hold back what the process writes to descriptor 2, and show it only if the body fails."""
-    said = b""
+    output = b""
     try:
         with stderr_caught() as read:
             try:
                 yield
             except BaseException:
-                said = read()
+                output = read()
                 raise
     finally:
-        os.write(2, said)
+        os.write(2, output)
 
 
 def start_tensorflow() -> None:
@@ -49,7 +49,7 @@ def start_tensorflow() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     # TensorFlow serves the model, so this setting overrides the environment and Keras's configuration file.
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    with _stderr_held_back():
+    with _stderr_buffered():
         import keras  # noqa: F401 - reads its configuration now
         import tensorflow as tf
 

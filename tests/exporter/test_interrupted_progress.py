@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from tpuserve_exporter.reporting.held_signals import held_signals
+from tpuserve_exporter.reporting.delayed_signals import delayed_signals
 from tpuserve_exporter.reporting.shown_progress import TerminalProgress
 
 _CONTROL = re.compile(r"\x1b\[\??\d*[A-Za-z]")
@@ -99,7 +99,7 @@ def test_a_dumb_terminal_gets_lines_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_interruption_takes_effect_when_the_body_has_ended() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), held_signals():  # noqa: PT012 - that the body ends is what is shown
+    with pytest.raises(KeyboardInterrupt), delayed_signals():  # noqa: PT012 - that the body ends is what is shown
         signal.raise_signal(signal.SIGINT)
         done.append("drawn")
     assert done == ["drawn"]
@@ -107,7 +107,7 @@ def test_an_interruption_takes_effect_when_the_body_has_ended() -> None:
 
 
 def test_a_failure_within_is_told_as_it_is() -> None:
-    with pytest.raises(OSError, match="no terminal"), held_signals():
+    with pytest.raises(OSError, match="no terminal"), delayed_signals():
         raise OSError("no terminal")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -116,7 +116,7 @@ def test_threads_that_are_never_interrupted_hold_nothing() -> None:
     seen = []
 
     def draw() -> None:
-        with held_signals():
+        with delayed_signals():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=draw)

@@ -11,8 +11,8 @@ from tests.exporter.conftest import Finished
 from tests.exporter.test_fingerprint import save
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.errors import ParityFailed, SessionLoadFailed
-from tpuserve_exporter.serve_check.asking import ask_grpc, ask_rest, can_be_json
-from tpuserve_exporter.serve_check.serve_check import Question, ask_all, check_serving
+from tpuserve_exporter.serve_check.predict import can_be_json, predict_grpc, predict_rest
+from tpuserve_exporter.serve_check.serve_check import ServedRequest, check_serving, send_all
 from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
@@ -53,8 +53,8 @@ def server(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_strings_and_integers_come_back_by_both_protocols(server: ServerProcess) -> None:
-    by_grpc = ask_grpc(server, "serving_default", INPUTS)
-    by_rest = ask_rest(server, "serving_default", INPUTS, by_grpc)
+    by_grpc = predict_grpc(server, "serving_default", INPUTS)
+    by_rest = predict_rest(server, "serving_default", INPUTS, by_grpc)
     np.testing.assert_array_equal(by_grpc["id"], [0, 1])
     np.testing.assert_allclose(by_grpc["y"], [[5.0, 0.0], [4.0, 16.0]])
     assert by_rest["id"].dtype == by_grpc["id"].dtype
@@ -64,18 +64,18 @@ def test_strings_and_integers_come_back_by_both_protocols(server: ServerProcess)
 
 def test_what_a_server_refuses_is_said_in_its_words(server: ServerProcess) -> None:
     with pytest.raises(ParityFailed, match=r"the server returns FAILED_PRECONDITION: .*no_such"):
-        ask_grpc(server, "no_such", INPUTS)
+        predict_grpc(server, "no_such", INPUTS)
     with pytest.raises(ParityFailed, match=r"the server returns 400: .*no_such"):
-        ask_rest(server, "no_such", INPUTS, {"y": INPUTS["x"]})
+        predict_rest(server, "no_such", INPUTS, {"y": INPUTS["x"]})
 
 
 def test_another_answer_than_the_source_s_fails(server: ServerProcess) -> None:
     expected = {"y": np.array([[5.0, 0.0], [4.0, 16.5]], np.float32), "id": np.array([0, 1])}
-    question = Question("serving_default", 2, INPUTS, expected)
+    request = ServedRequest("serving_default", 2, INPUTS, expected)
     with pytest.raises(
         ParityFailed, match=r"served by gRPC, serving_default, 2 row\(s\): output 'y' differs by up to 0.5"
     ):
-        ask_all(server, [question], Tolerance(1e-5, 1e-4))
+        send_all(server, [request], Tolerance(1e-5, 1e-4))
 
 
 def test_a_version_that_no_server_loads_fails_with_the_server_s_reason(tensorflow: None, tmp_path: Path) -> None:

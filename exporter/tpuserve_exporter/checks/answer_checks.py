@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tpuserve_exporter.checks.asking import LEAST_ROWS
+from tpuserve_exporter.checks.case_runs import LEAST_ROWS
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.repeated_answers import Change, find_change
 from tpuserve_exporter.checks.row_independence import (

@@ -39,11 +39,13 @@ class ProgramAnswers:
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
         """Return the outputs by name. Raises ParityFailed if a program fails, SamplesUnfit if padding does."""
         entry, part = self._device.signatures[signature.name], self._part(signature)
-        given = self._prepare(signature, inputs)
-        program = self._choose(signature, given)
-        outputs = self._model.run(part, program, {name: self._pad(part, name, given[name], program) for name in given})
-        rows = None if program.batch_size is None else _count_rows(given)
-        longest = _longest(part, given)
+        prepared = self._prepare(signature, inputs)
+        program = self._choose(signature, prepared)
+        outputs = self._model.run(
+            part, program, {name: self._pad(part, name, prepared[name], program) for name in prepared}
+        )
+        rows = None if program.batch_size is None else _count_rows(prepared)
+        longest = _longest(part, prepared)
         cut = {
             name: _cut(part.outputs[name].free_axes, value, rows, self._length, longest)
             for name, value in outputs.items()
@@ -77,12 +79,12 @@ class ProgramAnswers:
         half = self._host.signatures[key]
         return self._host.run(half, {name: values[name] for name in half.inputs})
 
-    def _choose(self, signature: Signature, given: Tensors) -> DeviceProgram:
+    def _choose(self, signature: Signature, prepared: Tensors) -> DeviceProgram:
         """Return the program with the smallest batch size that takes all rows."""
         programs = self._programs(signature)
         if programs[0].batch_size is None:
             return programs[0]
-        rows = _count_rows(given)
+        rows = _count_rows(prepared)
         return next(one for one in programs if one.batch_size is not None and one.batch_size >= rows)
 
     def _pad(self, part: DevicePartEntry, name: str, value: Array, program: DeviceProgram) -> Array:
@@ -105,8 +107,8 @@ def list_answers(
         yield name, ProgramAnswers(model, device, length, host)
 
 
-def _longest(part: DevicePartEntry, given: Tensors) -> int:
-    sizes = ((given[name], tensor.free_axes) for name, tensor in part.inputs.items())
+def _longest(part: DevicePartEntry, prepared: Tensors) -> int:
+    sizes = ((prepared[name], tensor.free_axes) for name, tensor in part.inputs.items())
     return max((value.shape[axis] for value, axes in sizes for axis in axes), default=0)
 
 

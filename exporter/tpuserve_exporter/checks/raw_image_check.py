@@ -25,16 +25,16 @@ class RawAnswer:
     expected: Tensors
 
 
-def ask_raw_images(source: WrappedReference, samples: Mapping[str, Tensors]) -> dict[str, RawAnswer]:
+def run_raw_images(source: WrappedReference, samples: Mapping[str, Tensors]) -> dict[str, RawAnswer]:
     """Return the source's answers to images of known pixels, by signature. Other inputs are those of `samples`."""
     return {
-        name: _ask(source, raw.name, raw.prepare(pixels), pixels, samples[name])
+        name: _run(source, raw.name, raw.prepare(pixels), pixels, samples[name])
         for name, raw in source.raw_images.items()
         for pixels in [raw.draw(_ROWS)]
     }
 
 
-def _ask(source: WrappedReference, name: str, prepared: Array, pixels: Array, sample: Tensors) -> RawAnswer:
+def _run(source: WrappedReference, name: str, prepared: Array, pixels: Array, sample: Tensors) -> RawAnswer:
     others = take_rows({other: value for other, value in sample.items() if other != INPUT}, slice(0, _ROWS))
     files = np.array([encode_png(one) for one in pixels], object)
     return RawAnswer({INPUT: files, **others}, source.run_device({name: prepared, **others}))

@@ -22,11 +22,11 @@ class RecordedAnswers:
         """Return whether any answer for the signature is recorded."""
         return any(name == signature.name for name, _ in self._answers)
 
-    def record(self, model: Runnable, signature: Signature, questions: Iterable[Tensors]) -> None:
+    def record(self, model: Runnable, signature: Signature, requests: Iterable[Tensors]) -> None:
         """Run `model` on the inputs and keep its answers. TensorFlow errors are kept too, and `run` raises them."""
         import tensorflow as tf
 
-        for inputs in questions:
+        for inputs in requests:
             key = (signature.name, _digest(inputs))
             if key not in self._answers:
                 try:

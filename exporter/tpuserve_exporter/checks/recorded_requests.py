@@ -11,7 +11,7 @@ from tpuserve_exporter.checks.difference import Tolerance, compare, merge
 from tpuserve_exporter.errors import SamplesUnfit, SourceUnreadable, reason_of
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
-from tpuserve_exporter.version.warmup import read_answered
+from tpuserve_exporter.version.warmup import read_recorded
 from tpuserve_formats.manifest import MANIFEST_FILE
 
 
@@ -77,10 +77,10 @@ def check_recorded(
     allowed = choose_allowed((version, golden), atol, rtol)
     found = []
     with open_session(version) as session:
-        recorded = read_answered(golden, session)
+        recorded = read_recorded(golden, session)
         for done, (signature, inputs, answer) in enumerate(recorded):
             advance(done, len(recorded))
-            found.append(compare(answer, _ask(session, signature, inputs), allowed.tolerance))
+            found.append(compare(answer, _run(session, signature, inputs), allowed.tolerance))
     if not found:
         raise SourceUnreadable(
             f"{golden} has no recorded answers. Export it again to record them, or use --against with another version"
@@ -94,7 +94,7 @@ def check_recorded(
     return RecordedCheck(golden, len(found), output, outputs[output].max_abs if output else 0.0, allowed, beyond)
 
 
-def _ask(session: SessionModel, signature: Signature, inputs: Tensors) -> Tensors:
+def _run(session: SessionModel, signature: Signature, inputs: Tensors) -> Tensors:
     import tensorflow as tf
 
     try:

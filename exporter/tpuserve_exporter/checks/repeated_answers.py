@@ -26,21 +26,21 @@ def find_change(signature: Signature, samples: Tensors, model: Runnable, toleran
 
     If the model refuses the other request, only the first two answers count.
     """
-    asked = take_rows(samples, slice(0, _ROWS)) if signature.is_batchable else samples
-    first = model.run(signature, asked)
-    if difference := compare(first, model.run(signature, asked), tolerance).beyond:
+    inputs = take_rows(samples, slice(0, _ROWS)) if signature.is_batchable else samples
+    first = model.run(signature, inputs)
+    if difference := compare(first, model.run(signature, inputs), tolerance).beyond:
         return Change.EACH_TIME, difference
-    if not _takes(model, signature, _reverse(asked, signature)):
+    if not _takes(model, signature, _reverse(inputs, signature)):
         return Change.NEVER, ""
-    difference = compare(first, model.run(signature, asked), tolerance).beyond
+    difference = compare(first, model.run(signature, inputs), tolerance).beyond
     return (Change.AFTER_OTHERS if difference else Change.NEVER), difference
 
 
-def _reverse(asked: Tensors, signature: Signature) -> Tensors:
+def _reverse(inputs: Tensors, signature: Signature) -> Tensors:
     """Return the same rows in reverse order, or reversed values if the inputs have no rows."""
     if signature.is_batchable:
-        return {name: value[::-1] for name, value in asked.items()}
-    return {name: np.flip(value) for name, value in asked.items()}
+        return {name: value[::-1] for name, value in inputs.items()}
+    return {name: np.flip(value) for name, value in inputs.items()}
 
 
 def _takes(model: Runnable, signature: Signature, inputs: Tensors) -> bool:

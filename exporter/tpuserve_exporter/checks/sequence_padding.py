@@ -7,17 +7,17 @@ from tpuserve_exporter.options.export_options import PadValue
 from tpuserve_exporter.signature import Array, TensorSpec
 
 
-def pad_sequence(name: str, spec: TensorSpec, value: Array, bucket: int, said: PadValue | None) -> Array:
+def pad_sequence(name: str, spec: TensorSpec, value: Array, bucket: int, pad_value: PadValue | None) -> Array:
     """Pad each free dimension at its end with `said`, by default zero or an empty string. Raises SamplesUnfit."""
     shape = tuple(bucket if axis in spec.free_axes else size for axis, size in enumerate(value.shape))
     if spec.dtype == "string":
-        padding: object = said.encode() if isinstance(said, str) else b""
-        fits = said is None or isinstance(said, str)
+        padding: object = pad_value.encode() if isinstance(pad_value, str) else b""
+        fits = pad_value is None or isinstance(pad_value, str)
     else:
-        padding = said or 0
-        fits = not isinstance(said, str) and _fits(said or 0, value.dtype)
+        padding = pad_value or 0
+        fits = not isinstance(pad_value, str) and _fits(pad_value or 0, value.dtype)
     if not fits:
-        raise SamplesUnfit(f"cannot pad input {name!r} ({spec}) with {said!r}")
+        raise SamplesUnfit(f"cannot pad input {name!r} ({spec}) with {pad_value!r}")
     padded = np.full(shape, padding, value.dtype)
     padded[tuple(slice(size) for size in value.shape)] = value
     return padded

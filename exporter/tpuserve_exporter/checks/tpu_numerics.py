@@ -6,10 +6,10 @@ The emulation omits other TPU differences: the order of sums, and its own functi
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tpuserve_exporter.checks.asking_programs import ask_programs
 from tpuserve_exporter.checks.difference import COARSE
 from tpuserve_exporter.checks.parity import compare_cases
 from tpuserve_exporter.checks.parity_result import ParityResult
+from tpuserve_exporter.checks.program_runs import run_programs
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.runnable import Runnable
@@ -31,9 +31,9 @@ def compare_numerics(
 ) -> dict[str, ParityResult]:
     """Compare every program's emulated answers with the source's, by signature. Differences do not fail the export.
 
-    `warn` takes differences beyond bfloat16's usual ones, and rows with another first class. Raises as `ask_programs`.
+    `warn` takes differences beyond bfloat16's usual ones, and rows with another first class. Raises as `run_programs`.
     """
-    answers = ask_programs(version, device, signatures, samples, options, progress, lambda _: None, in_bfloat16=True)
+    answers = run_programs(version, device, signatures, samples, options, progress, lambda _: None, in_bfloat16=True)
     found = {}
     for name, signature in signatures.items():
         ways = {way: one for way, one in answers.items() if one.knows(signature)}

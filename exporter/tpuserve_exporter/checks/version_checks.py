@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpuserve_exporter.checks.answer_checks import AnswerChecks, Answers
-from tpuserve_exporter.checks.asking import Asked, Asking, check_sequences
+from tpuserve_exporter.checks.case_runs import CaseResults, CaseRunner, check_sequences
 from tpuserve_exporter.checks.difference import COARSE, Tolerance
 from tpuserve_exporter.checks.padding_independence import check_padding
 from tpuserve_exporter.checks.parity import compare_cases, require_parity, require_shapes
@@ -60,11 +60,11 @@ class Checks:
         self._options = options
         self._progress = progress
         self._warn = warn
-        self._asking = Asking(options, progress, warn)
+        self._runner = CaseRunner(options, progress, warn)
 
-    def ask(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> Asked:
-        """Run the source, then `version` in Python, then its programs, before `open` loads `version`. See Asking."""
-        return self._asking.ask(source, version, device)
+    def record_answers(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> CaseResults:
+        """Run the source, then `version` in Python, then its programs, before `open` loads it. See CaseRunner."""
+        return self._runner.run(source, version, device)
 
     @contextlib.contextmanager
     def open(self, version: Path) -> Iterator[SessionModel]:
@@ -78,7 +78,7 @@ class Checks:
     def run(
         self,
         source: OpenedSource,
-        asked: Asked,
+        results: CaseResults,
         version: Path,
         session: SessionModel,
         device: ManifestDevice | None,
@@ -89,9 +89,9 @@ class Checks:
         """
         check_sequences(session.signatures.values(), self._options.sequences, device)
         tolerance = self._choose_tolerance(source, session)
-        reference = asked.source or session
-        loaded: dict[str, Runnable] = {"session": session} | ({"Python": asked.python} if asked.python else {})
-        samples = self._samples(asked, session)
+        reference = results.source or session
+        loaded: dict[str, Runnable] = {"session": session} | ({"Python": results.python} if results.python else {})
+        samples = self._samples(results, session)
         lite = self._load_by_litert(version)
         answers = self._check_answers(source, version, session, samples, tolerance)
         checked = {
@@ -102,8 +102,8 @@ class Checks:
                 reference,
                 loaded
                 | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {})
-                | {way: answers for way, answers in asked.programs.items() if answers.knows(signature)},
-                asked.raw.get(name),
+                | {way: answers for way, answers in results.programs.items() if answers.knows(signature)},
+                results.raw.get(name),
                 tolerance,
                 answers[name],
             )
@@ -145,16 +145,16 @@ class Checks:
                 sizes = ", ".join(map(str, self._options.batch_sizes))
                 self._warn(f"{name}: its device programs take exactly {sizes} rows, because the rows cannot be padded")
 
-    def _samples(self, asked: Asked, session: SessionModel) -> Mapping[str, Tensors]:
+    def _samples(self, results: CaseResults, session: SessionModel) -> Mapping[str, Tensors]:
         """Return the source's samples, which the session must take, or without a source, samples for the session."""
-        if asked.source is None:
-            given = self._asking.open_given()
-            return {name: self._asking.find_samples(one, given, session) for name, one in session.signatures.items()}
+        if results.source is None:
+            file = self._runner.open_check_file()
+            return {name: self._runner.find_samples(one, file, session) for name, one in session.signatures.items()}
         for name, signature in session.signatures.items():
-            refusal = refusal_of(signature, asked.samples[name], session)
+            refusal = refusal_of(signature, results.samples[name], session)
             if refusal is not None:
                 raise ParityFailed(f"{name} fails in a session on inputs that the source takes: {refusal}")
-        return asked.samples
+        return results.samples
 
     def _load_by_litert(self, version: Path) -> TfliteModel | None:
         if "tflite" not in self._options.also:

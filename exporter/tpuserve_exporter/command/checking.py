@@ -106,7 +106,11 @@ def command(
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     try:
         progress = choose_progress(as_json, console)
-        answers = None if topologies and against is None else _ask(version, against or version, atol, rtol, progress)
+        answers = (
+            None
+            if topologies and against is None
+            else _compare_answers(version, against or version, atol, rtol, progress)
+        )
         report = _compile(version, topologies, mesh, rules, progress) if topologies else None
     except ExportError as error:
         return report_failure(error, as_json)
@@ -135,7 +139,9 @@ def _check_options(
         raise click.UsageError("--atol and --rtol have no effect with --tpu alone. Add --against, or omit --tpu")
 
 
-def _ask(version: Path, golden: Path, atol: float | None, rtol: float | None, progress: Progress) -> "RecordedCheck":
+def _compare_answers(
+    version: Path, golden: Path, atol: float | None, rtol: float | None, progress: Progress
+) -> "RecordedCheck":
     from tpuserve_exporter.tensorflow_start import start_tensorflow
 
     if not version.is_dir():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NOT_KEYWORDS = ("--json", "--help", "--report", "--verbose")
 
 
-def parse_keywords(command: click.Command, arguments: Sequence[str], given: Mapping[str, object]) -> "ExportOptions":
+def parse_keywords(command: click.Command, arguments: Sequence[str], keywords: Mapping[str, object]) -> "ExportOptions":
     """Return the options from keywords `given` and positional `arguments`.
 
     Raises:
@@ -25,7 +25,7 @@ def parse_keywords(command: click.Command, arguments: Sequence[str], given: Mapp
         TypeError: if a name is not an option.
     """
     known = _options(command)
-    words = [word for name, value in given.items() for word in _words(_find(name, known), value)]
+    words = [word for name, value in keywords.items() for word in _words(_find(name, known), value)]
     try:
         context = command.make_context("export", [*words, "--", *arguments])
     except click.ClickException as error:

@@ -70,18 +70,18 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
 def _read_batching(arguments: dict[str, Any]) -> InGraphBatching | None:
     in_graph = arguments.pop("batching") == "in-graph"
     names = ("threads", "timeout_us", "queue")
-    given = {name: value for name in names if (value := arguments.pop(f"batch_{name}")) is not None}
-    if given and not in_graph:
-        raise OptionConflict(f"--batch-{min(given).replace('_', '-')} needs --batching in-graph")
-    return InGraphBatching(**given) if in_graph else None
+    options = {name: value for name in names if (value := arguments.pop(f"batch_{name}")) is not None}
+    if options and not in_graph:
+        raise OptionConflict(f"--batch-{min(options).replace('_', '-')} needs --batching in-graph")
+    return InGraphBatching(**options) if in_graph else None
 
 
 def _read_tpu(arguments: dict[str, Any]) -> TpuOptions:
     """Read the options of TPUs. --tpu and --tpu-numerics imply device programs."""
     topologies, mesh, rules = arguments.pop("topologies"), arguments.pop("mesh"), arguments.pop("rules")
     strict, numerics = arguments.pop("tpu_strict"), arguments.pop("tpu_numerics")
-    for option, given in (("--mesh", mesh), ("--tpu-strict", strict)):
-        if given and not topologies:
+    for option, value in (("--mesh", mesh), ("--tpu-strict", strict)):
+        if value and not topologies:
             raise OptionConflict(f"{option} needs --tpu")
     for topology in topologies if mesh else ():
         mesh.check(topology)

@@ -121,9 +121,9 @@ def _find_statistics(
 def _find_in_program(program: "NodeDef", walk: Walk, inputs: Iterable[str]) -> list[str] | None:
     """Return the averages in a StableHLO program, or None for a program that cannot be read."""
     of_rows = walk.after(inputs)
-    given = [node_of(one) for one in program.input if one[0] != "^"]
-    fed = [index for index, name in enumerate(given) if name in of_rows]
-    return find_averages(program.attr["module"].s, fed, len(given)) if fed else []
+    arguments = [node_of(one) for one in program.input if one[0] != "^"]
+    fed = [index for index, name in enumerate(arguments) if name in of_rows]
+    return find_averages(program.attr["module"].s, fed, len(arguments)) if fed else []
 
 
 def _places(names: Iterable[str]) -> tuple[str, ...]:

@@ -99,8 +99,8 @@ class _Inlining:
 
     def _branch(self, node: "NodeDef", functions: Sequence[str], name: str, within: frozenset[str]) -> None:
         condition, *inputs = node.input
-        given = [one for one in inputs if one[0] != "^"]
-        results, ends = zip(*(self._body(one, name, given, within) for one in functions), strict=True)
+        data_inputs = [one for one in inputs if one[0] != "^"]
+        results, ends = zip(*(self._body(one, name, data_inputs, within) for one in functions), strict=True)
         self._merge(node, name, results, [condition], [end for one in ends for end in one])
 
     def _loop(self, node: "NodeDef", name: str, within: frozenset[str]) -> None:
@@ -138,9 +138,9 @@ class _Inlining:
     ) -> tuple[list[str], list[str]]:
         """Add the nodes of `function`, called with `inputs`, below `name`. Return its results and control outputs."""
         body = self._functions[function]
-        given = [one for one in inputs if one[0] != "^"]
+        data_inputs = [one for one in inputs if one[0] != "^"]
         order = [one for one in inputs if one[0] == "^"]
-        arguments = dict(zip((one.name for one in body.signature.input_arg), given, strict=False))
+        arguments = dict(zip((one.name for one in body.signature.input_arg), data_inputs, strict=False))
         offsets = {node.name: _offsets(node, self._functions) for node in body.node_def}
         names = {node.name: self._free(f"{name}/{node.name}") for node in body.node_def}
 

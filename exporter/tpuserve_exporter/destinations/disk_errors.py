@@ -52,9 +52,9 @@ def temporary_disk_errors() -> Iterator[None]:
 def _find_full(error: BaseException | None) -> str | None:
     """Return the message for a full disk, or None. Errors of TensorFlow and shutil have the system's text in theirs."""
     while error is not None:
-        for number, said in _FULL.items():
+        for number, reason in _FULL.items():
             if (isinstance(error, OSError) and error.errno == number) or os.strerror(number) in str(error):
-                return said
+                return reason
         error = error.__cause__ or error.__context__
     return None
 

@@ -33,7 +33,7 @@ def staging_directory(parent: Path) -> Iterator[Path]:
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, hidden, ignore_errors=True)
         with contextlib.suppress(OSError):  # without lock support, no export removes the directory
-            cleanup.enter_context(_held(hidden))
+            cleanup.enter_context(_locked(hidden))
         yield hidden / "version"
 
 
@@ -47,7 +47,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 @contextlib.contextmanager
-def _held(hidden: Path) -> Iterator[None]:
+def _locked(hidden: Path) -> Iterator[None]:
     """Hold the lock. The file gets its name only after locking, because a free lock means abandoned."""
     made = hidden / "taking"
     with made.open("wb") as lock:

@@ -103,8 +103,8 @@ class StoreFiles:
         if kinds & _NO_CREDENTIALS:
             return f"no credentials were found. Run {_HOW_TO_LOG_IN[self._extra]}"
         if isinstance(error, PermissionError) or status in (401, 403):
-            said = str(error).partition("\n")[0]
-            return f"the credentials do not allow it ({said or status}). Run {_HOW_TO_LOG_IN[self._extra]}"
+            reason = str(error).partition("\n")[0]
+            return f"the credentials do not allow it ({reason or status}). Run {_HOW_TO_LOG_IN[self._extra]}"
         if kinds & _AWAY:
             return f"cannot reach the store ({kind})"
         return f"{kind}: {str(error).partition(chr(10))[0]}"

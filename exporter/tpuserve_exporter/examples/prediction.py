@@ -82,9 +82,9 @@ def _find_scores(outputs: Mapping[str, Array]) -> Array | None:
 def _find_names(outputs: Mapping[str, Array], scores: Array | None, labels: Sequence[str]) -> Sequence[str]:
     """Return the version's own class names, else the labels, or nothing if their number differs from the scores'."""
     count = 0 if scores is None else len(scores)
-    answered = outputs.get(_CLASSES)
-    if answered is not None and _is_text(answered) and answered.shape == (1, count):
-        return [_text(one) for one in answered[0]]
+    names = outputs.get(_CLASSES)
+    if names is not None and _is_text(names) and names.shape == (1, count):
+        return [_text(one) for one in names[0]]
     return labels if len(labels) == count else ()
 
 

@@ -31,8 +31,8 @@ def _judge_class(example: Example, expected: str, prediction: Prediction, labels
     best = prediction.ranked[0] if prediction.ranked else None
     if best is not None and math.isnan(best.score):
         return f"expected {expected}, received NaN ({prediction})"
-    answered = [*prediction.texts, *([best.label] if best is not None and best.label else [])]
-    if expected in answered:
+    received = [*prediction.texts, *([best.label] if best is not None and best.label else [])]
+    if expected in received:
         return ""
     if expected not in labels and expected.isdecimal() and best is not None:
         number = float(expected)  # int() refuses thousands of digits
@@ -41,7 +41,7 @@ def _judge_class(example: Example, expected: str, prediction: Prediction, labels
                 f"{example} expects class {expected}, but the scores are of classes 0 to {prediction.count - 1}"
             )
         return "" if number == best.index else f"expected class {expected}, received {_received(prediction)}"
-    if not answered:
+    if not received:
         raise SamplesUnfit(_no_names(example, expected, prediction, labels))
     if labels and expected not in labels and not prediction.texts:
         near = difflib.get_close_matches(expected, labels, n=1)
@@ -91,8 +91,8 @@ def _judge_arrays(example: Example, expected: Mapping[str, Array], outputs: Tens
     return f"{found.beyond}. The tolerance is {tolerance} (--atol, --rtol)" if found.beyond else ""
 
 
-def _fit(subject: str, value: Array, answered: Array) -> Array:
+def _fit(subject: str, value: Array, actual: Array) -> Array:
     """Convert to the dtype of the answer, and add the batch dimension if it is missing."""
-    row = value[np.newaxis] if value.ndim == answered.ndim - 1 else value
-    dtype = "string" if answered.dtype == object else answered.dtype.name
-    return fit_array(row, TensorSpec(dtype, answered.shape), subject, "the expected array")
+    row = value[np.newaxis] if value.ndim == actual.ndim - 1 else value
+    dtype = "string" if actual.dtype == object else actual.dtype.name
+    return fit_array(row, TensorSpec(dtype, actual.shape), subject, "the expected array")

@@ -36,13 +36,13 @@ class FlatGraph:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def import_into(
-        self, graph: "tf.Graph", given: "Mapping[str, tf.Tensor]", fetched: Sequence[str]
+        self, graph: "tf.Graph", values: "Mapping[str, tf.Tensor]", fetched: Sequence[str]
     ) -> "list[tf.Tensor]":
         """Import the graph into the function under construction, with `given` values for the other placeholders."""
         import tensorflow as tf
 
         there = {node.name for node in self.graph_def.node}
-        mapped = {f"{name}:0": value for name, value in given.items() if name in there}
+        mapped = {f"{name}:0": value for name, value in values.items() if name in there}
         for name, captured in self.captures.items():
             if name in self.variables and name in there:
                 graph.watch_variable(self.variables[name])  # else it is captured, but not saved

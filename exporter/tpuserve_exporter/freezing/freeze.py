@@ -163,11 +163,11 @@ def _serve(function: ServedFunction, flat: FlatGraph, made: _MadeVariables) -> S
 
     def import_graph(*arguments: "tf.Tensor") -> "list[tf.Tensor]":
         graph = tf.compat.v1.get_default_graph()
-        given = {flat.feeds[name]: value for name, value in zip(function.inputs, arguments, strict=True)}
+        feeds = {flat.feeds[name]: value for name, value in zip(function.inputs, arguments, strict=True)}
         for variable in new.values():
             graph.watch_variable(variable)
-        given |= {name: variable.read_value() for name, variable in new.items()}
-        return flat.import_into(graph, given, list(flat.fetches.values()))
+        feeds |= {name: variable.read_value() for name, variable in new.items()}
+        return flat.import_into(graph, feeds, list(flat.fetches.values()))
 
     # A tf.function would add control dependencies between nodes in and out of TensorFlow 1 loops.
     wrapped = tf.compat.v1.wrap_function(import_graph, list(function.inputs.values()))

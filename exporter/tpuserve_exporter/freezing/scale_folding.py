@@ -167,8 +167,8 @@ class ScaleFolder:
         rank, other = self._values.tensor(node.input[index]).shape.rank, self._values.shape(node.input[1 - index])
         if not rank or other is None or len(other) > rank:
             return False
-        axis, whole = 1 if first else rank - 1, [1] * (rank - len(other)) + other
-        return whole[axis] in (1, channels) and all(size == 1 for at, size in enumerate(whole) if at != axis)
+        axis, padded = 1 if first else rank - 1, [1] * (rank - len(other)) + other
+        return padded[axis] in (1, channels) and all(size == 1 for at, size in enumerate(padded) if at != axis)
 
 
 def _affine(scaled: Scaled, vectors: Mapping[str, Array]) -> Affine:

@@ -53,7 +53,7 @@ def _rename_functions(graph_def: "GraphDef") -> None:
 
 def _drop(nodes: "Sequence[NodeDef]", dropped: Counter[str]) -> set[str]:
     """Remove nodes without effect. Return their names; no node waits for them any more."""
-    gone = {node.name for node in nodes if _only_tells(node.op)}
+    gone = {node.name for node in nodes if _only_reports(node.op)}
     for node in nodes:
         if node.name in gone or node.op in _PASSING:
             dropped[node.op] += 1
@@ -67,7 +67,7 @@ def _drop(nodes: "Sequence[NodeDef]", dropped: Counter[str]) -> set[str]:
     return gone
 
 
-def _only_tells(operation: str) -> bool:
+def _only_reports(operation: str) -> bool:
     return operation in ("Assert", "PrintV2") or operation.removesuffix("V2").removeprefix("Write") in _SUMMARIES
 
 

@@ -109,5 +109,5 @@ def _custom_classes(config: object) -> Iterator[str]:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else reason_of(error)
-    return said.replace(f"{path.parent}/", "")
+    reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else reason_of(error)
+    return reason.replace(f"{path.parent}/", "")

@@ -43,10 +43,10 @@ def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
 
 
 def _explain_import(module_name: str, error: Exception) -> str:
-    said = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
-        return f"{said}. Python searched the working directory and the PYTHONPATH"
-    return said + _where(error)
+        return f"{reason}. Python searched the working directory and the PYTHONPATH"
+    return reason + _where(error)
 
 
 def _suggest(module: ModuleType, wanted: str) -> str:

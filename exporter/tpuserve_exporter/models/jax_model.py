@@ -36,30 +36,30 @@ class JaxModel:
     def by_name(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]:
         """Return a function like `call` that takes the parameters by name."""
         call, tree = self.call, self.tree
-        return lambda arrays, given: call(tree.rebuild(arrays), given)
+        return lambda arrays, inputs: call(tree.rebuild(arrays), inputs)
 
 
 def read_inputs(options: ModelOptions) -> dict[str, JaxInput]:
     """Read the inputs from --input. JAX models do not declare theirs, so this raises OptionConflict without --input."""
-    if not options.inputs or any(given.dims is None for given in options.inputs):
+    if not options.inputs or any(naming.dims is None for naming in options.inputs):
         raise OptionConflict(
             "the inputs of a JAX model are unknown. Describe each with --input 'name:dtype[batch,...]', such as "
             "--input 'image:float32[batch,8,8,1]'"
         )
-    check_names([given.name for given in options.inputs])
-    return {given.name: _read_input(given) for given in options.inputs}
+    check_names([naming.name for naming in options.inputs])
+    return {naming.name: _read_input(naming) for naming in options.inputs}
 
 
-def _read_input(given: InputNaming) -> JaxInput:
+def _read_input(naming: InputNaming) -> JaxInput:
     import jax.numpy as jnp
 
     try:
-        dtype = jnp.dtype(given.dtype).name
+        dtype = jnp.dtype(naming.dtype).name
     except TypeError as error:
-        raise OptionConflict(f"--input {given.name}: JAX has no dtype {given.dtype!r}") from error
-    dims = given.dims or ()
+        raise OptionConflict(f"--input {naming.name}: JAX has no dtype {naming.dtype!r}") from error
+    dims = naming.dims or ()
     named = [
-        dim if not isinstance(dim, str) or dim.isidentifier() else f"{given.name}_{i}" for i, dim in enumerate(dims)
+        dim if not isinstance(dim, str) or dim.isidentifier() else f"{naming.name}_{i}" for i, dim in enumerate(dims)
     ]
     return JaxInput(dtype, tuple(named))
 
@@ -69,8 +69,8 @@ def build_jax_model(name: str, options: ModelOptions, inputs: Mapping[str, JaxIn
     built = _build(name, options.builder_args)
     call, params = _understand(name, built, inputs)
 
-    def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return _name_outputs(call(params, given), options.outputs)
+    def run(params: PyTree, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _name_outputs(call(params, inputs), options.outputs)
 
     return JaxModel(run, *read_tree(params, live=False))
 
@@ -101,7 +101,7 @@ def _understand(
     if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
         apply = built[0]
         shape = CallShape.of(apply, inputs, skip=1)
-        return (lambda params, given: shape.call(lambda *a, **k: apply(params, *a, **k), given)), built[1]
+        return (lambda params, inputs: shape.call(lambda *a, **k: apply(params, *a, **k), inputs)), built[1]
     kind = describe_type(built)
     hint = ". Save a Keras model on JAX as a .keras file, and export that file" if "keras" in kind else ""
     raise BuilderFailed(f"{name} returned {kind}. A builder for an Orbax checkpoint returns {_RETURNS}{hint}")
@@ -136,8 +136,8 @@ def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, J
     else:
         raise BuilderFailed(f"a {type(model).__name__} has no parameters. Use (module.apply, params)")
 
-    def run(params: PyTree, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return _name_outputs(call(params, given), options.outputs)
+    def run(params: PyTree, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _name_outputs(call(params, inputs), options.outputs)
 
     return JaxModel(run, *read_tree(params, live=True))
 
@@ -150,12 +150,12 @@ def _from_linen(
 
     shape = CallShape.of(type(module).__call__, inputs, skip=1)
 
-    def init(key: Any, given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - jax has no types here
-        return shape.call(lambda *a, **k: module.init({"params": key, "dropout": key}, *a, **k), given)
+    def init(key: Any, arrays: Mapping[str, Any]) -> Any:  # noqa: ANN401 - jax has no types here
+        return shape.call(lambda *a, **k: module.init({"params": key, "dropout": key}, *a, **k), arrays)
 
-    given = {one: jax.ShapeDtypeStruct(_known_shape(spec), spec.dtype) for one, spec in inputs.items()}
+    shapes = {one: jax.ShapeDtypeStruct(_known_shape(spec), spec.dtype) for one, spec in inputs.items()}
     try:
-        variables = unfreeze(meta.unbox(jax.eval_shape(init, jax.random.key(0), given)))
+        variables = unfreeze(meta.unbox(jax.eval_shape(init, jax.random.key(0), shapes)))
     except ExportError:
         raise
     except Exception as error:  # the user's code
@@ -163,7 +163,7 @@ def _from_linen(
             f"{name}: the module fails for {_describe(inputs)}: {type(error).__name__}: {reason_of(error)}"
         ) from error
     params = {collection: tree for collection, tree in variables.items() if collection not in _NOT_PARAMETERS}
-    return (lambda params, given: shape.call(lambda *a, **k: module.apply(params, *a, **k), given)), params
+    return (lambda params, arrays: shape.call(lambda *a, **k: module.apply(params, *a, **k), arrays)), params
 
 
 def _from_nnx(
@@ -177,10 +177,10 @@ def _from_nnx(
     shape = CallShape.of(type(module).__call__, inputs, skip=1)
     graph, state, rest = nnx.split(module, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate)), ...)
 
-    def call(params: PyTree, given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the model returns
+    def call(params: PyTree, arrays: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the model returns
         filled = jax.tree.map(lambda leaf: leaf, state)
         nnx.replace_by_pure_dict(filled, params)
-        return shape.call(nnx.merge(graph, filled, jax.tree.map(_blank, rest)), given)
+        return shape.call(nnx.merge(graph, filled, jax.tree.map(_blank, rest)), arrays)
 
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), nnx.to_pure_dict(state))
     return call, params
@@ -205,7 +205,7 @@ def _describe(inputs: Mapping[str, JaxInput]) -> str:
     return ", ".join(f"{name}: {spec}" for name, spec in inputs.items())
 
 
-def _name_outputs(outputs: object, given: Sequence[str]) -> dict[str, Any]:
+def _name_outputs(outputs: object, chosen: Sequence[str]) -> dict[str, Any]:
     """Name the outputs by --output in order, or else by the keys of a dictionary.
 
     Other single arrays are `outputs`, and several are `output_0`, `output_1` and so on.
@@ -214,7 +214,7 @@ def _name_outputs(outputs: object, given: Sequence[str]) -> dict[str, Any]:
     import jax.numpy as jnp
 
     leaves = jax.tree_util.tree_leaves_with_path(outputs)
-    names = list(given) or [_output_name(path, index, len(leaves)) for index, (path, _) in enumerate(leaves)]
+    names = list(chosen) or [_output_name(path, index, len(leaves)) for index, (path, _) in enumerate(leaves)]
     if len(names) != len(leaves):
         raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(leaves)} output(s)")
     check_distinct("output", names)

@@ -176,8 +176,8 @@ def _lower(function: JaxFunction) -> str:
             f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}. Build the model without it"
         ) from error
     except Exception as error:  # the user's code
-        given = ", ".join(f"{name}: {one}" for name, one in function.inputs.items())
-        raise BuilderFailed(f"the model fails for {given}: {type(error).__name__}: {reason_of(error)}") from error
+        inputs = ", ".join(f"{name}: {one}" for name, one in function.inputs.items())
+        raise BuilderFailed(f"the model fails for {inputs}: {type(error).__name__}: {reason_of(error)}") from error
 
 
 def _operations(function: JaxFunction) -> Operations:

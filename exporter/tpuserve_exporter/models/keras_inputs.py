@@ -24,19 +24,19 @@ def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict
 
     structure = _known_inputs(model)
     if structure is None:
-        return _given_specs(options)
+        return _option_specs(options)
     leaves = keras.tree.flatten(structure)
     names = _input_names(structure, leaves, options)
     check_names(names)
-    given = options.inputs or (InputNaming(""),) * len(leaves)
+    namings = options.inputs or (InputNaming(""),) * len(leaves)
     specs = {
         name: _narrow(_ragged_spec(name, leaf, one) or tf.TensorSpec(leaf.shape, leaf.dtype, name=name), one)
-        for name, leaf, one in zip(names, leaves, given, strict=True)
+        for name, leaf, one in zip(names, leaves, namings, strict=True)
     }
     return structure, specs
 
 
-def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSpec | None":  # noqa: ANN401 - untyped Keras
+def _ragged_spec(name: str, leaf: Any, naming: InputNaming) -> "tf.RaggedTensorSpec | None":  # noqa: ANN401 - untyped Keras
     """Return the spec of a ragged input of Keras 3 or 2, or None if the input is dense.
 
     Raises OptionConflict for a sparse input, and for a ragged one if --input has a shape.
@@ -51,7 +51,7 @@ def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSp
         )
     if getattr(leaf, "ragged", False) is not True and not isinstance(own, tf.RaggedTensorSpec):
         return None
-    if given.shape is not None:
+    if naming.shape is not None:
         raise OptionConflict(
             f"--input {name} describes a shape, but the model's input is ragged and keeps its own. Use --input {name}"
         )
@@ -60,13 +60,13 @@ def _ragged_spec(name: str, leaf: Any, given: InputNaming) -> "tf.RaggedTensorSp
     return tf.RaggedTensorSpec(leaf.shape, leaf.dtype, leaf.ragged_rank or 1)
 
 
-def _narrow(known: Any, given: InputNaming) -> Any:  # noqa: ANN401 - a spec of a dense or a ragged tensor
+def _narrow(known: Any, naming: InputNaming) -> Any:  # noqa: ANN401 - a spec of a dense or a ragged tensor
     """Return the model's spec with free dimensions fixed to the sizes from --input. Raises OptionConflict."""
     import tensorflow as tf
 
-    if given.dtype is None or given.shape is None:
+    if naming.dtype is None or naming.shape is None:
         return known
-    wanted = given_spec(given)
+    wanted = option_spec(naming)
     if wanted.dtype != known.dtype or not _fits(wanted.shape.as_list(), known.shape.as_list()):
         raise OptionConflict(f"--input describes {describe_spec(wanted)}, but the model takes {describe_spec(known)}")
     return tf.TensorSpec(wanted.shape, known.dtype, name=known.name)
@@ -123,29 +123,29 @@ def build_weights(model: "keras.Model", options: ModelOptions) -> None:
 
     if _known_inputs(model) is not None:
         return
-    structure, specs = _given_specs(options)
+    structure, specs = _option_specs(options)
     zeros = {
         name: tf.zeros([1 if dim is None else dim for dim in spec.shape], spec.dtype) for name, spec in specs.items()
     }
     model(zeros if isinstance(structure, dict) else next(iter(zeros.values())), training=False)
 
 
-def _given_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
-    if not options.inputs or any(given.dtype is None for given in options.inputs):
+def _option_specs(options: ModelOptions) -> "tuple[Any, dict[str, tf.TensorSpec]]":
+    if not options.inputs or any(namings.dtype is None for namings in options.inputs):
         raise OptionConflict("the model's inputs are unknown. Describe each with --input 'name:dtype[batch,...]'")
-    check_names([given.name for given in options.inputs])
-    specs = {given.name: given_spec(given) for given in options.inputs}
+    check_names([naming.name for naming in options.inputs])
+    specs = {naming.name: option_spec(naming) for naming in options.inputs}
     return (next(iter(specs.values())) if len(specs) == 1 else dict(specs)), specs
 
 
-def given_spec(given: InputNaming) -> "tf.TensorSpec":
+def option_spec(naming: InputNaming) -> "tf.TensorSpec":
     """Return the spec of an --input with dtype and shape. Raises OptionConflict for an unknown dtype."""
     import tensorflow as tf
 
     try:
-        return tf.TensorSpec(given.shape, given.dtype, name=given.name)
+        return tf.TensorSpec(naming.shape, naming.dtype, name=naming.name)
     except TypeError as error:
-        raise OptionConflict(f"--input {given.name}: there is no dtype {given.dtype!r}") from error
+        raise OptionConflict(f"--input {naming.name}: there is no dtype {naming.dtype!r}") from error
 
 
 def _input_names(structure: object, leaves: "list[keras.KerasTensor]", options: ModelOptions) -> list[str]:
@@ -154,7 +154,7 @@ def _input_names(structure: object, leaves: "list[keras.KerasTensor]", options: 
             raise OptionConflict(
                 f"there are {len(options.inputs)} --input options, but the model has {len(leaves)} input(s)"
             )
-        return [given.name for given in options.inputs]
+        return [naming.name for naming in options.inputs]
     if isinstance(structure, Mapping):
         return path_names(structure)
     named = [leaf.name for leaf in leaves]

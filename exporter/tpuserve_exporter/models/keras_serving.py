@@ -42,10 +42,10 @@ def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa:
     return replace(serve_keras(model, options), trackables=list(model.weights))
 
 
-def _name_outputs(model: "keras.Model", outputs: object, given: tuple[str, ...]) -> "dict[str, tf.Tensor]":
+def _name_outputs(model: "keras.Model", outputs: object, chosen: tuple[str, ...]) -> "dict[str, tf.Tensor]":
     import keras
 
-    names = given or _output_names(model, outputs)
+    names = chosen or _output_names(model, outputs)
     tensors = keras.tree.flatten(outputs)
     if len(names) != len(tensors):
         raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(tensors)} output(s)")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
-from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, given_spec, path_names
+from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, option_spec, path_names
 from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
@@ -58,21 +58,21 @@ def _signature(function: Callable[..., Any]) -> "Sequence[tf.TensorSpec] | None"
 
 
 def _specs(
-    function: Callable[..., Any], parameters: Sequence[str], given: Sequence[InputNaming]
+    function: Callable[..., Any], parameters: Sequence[str], namings: Sequence[InputNaming]
 ) -> "dict[str, tf.TensorSpec]":
     signature = _signature(function)
-    if signature is None or any(one.dtype is not None for one in given):
-        if not given or any(one.dtype is None for one in given):
+    if signature is None or any(one.dtype is not None for one in namings):
+        if not namings or any(one.dtype is None for one in namings):
             raise OptionConflict(
                 "the module's inputs are unknown, because its __call__ has no input_signature. Describe each with "
                 "--input 'name:dtype[batch,...]'"
             )
-        check_names([one.name for one in given])
-        return {one.name: given_spec(one) for one in given}
-    if given and len(given) != len(signature):
-        raise OptionConflict(f"there are {len(given)} --input options, but the module has {len(signature)} input(s)")
+        check_names([one.name for one in namings])
+        return {one.name: option_spec(one) for one in namings}
+    if namings and len(namings) != len(signature):
+        raise OptionConflict(f"there are {len(namings)} --input options, but the module has {len(signature)} input(s)")
     own = [getattr(spec, "name", None) or parameters[index] for index, spec in enumerate(signature)]
-    names = [one.name for one in given] or own
+    names = [one.name for one in namings] or own
     check_names(names)
     return {name: _named(name, spec) for name, spec in zip(names, signature, strict=True)}
 
@@ -91,13 +91,13 @@ def _named(name: str, spec: "tf.TypeSpec") -> "tf.TensorSpec | tf.RaggedTensorSp
     return tf.TensorSpec(spec.shape, spec.dtype, name=name)
 
 
-def _name_outputs(outputs: object, given: tuple[str, ...]) -> "dict[str, tf.Tensor]":
+def _name_outputs(outputs: object, chosen: tuple[str, ...]) -> "dict[str, tf.Tensor]":
     import keras
 
     tensors = keras.tree.flatten(outputs)
-    if given and len(given) != len(tensors):
-        raise OptionConflict(f"there are {len(given)} --output options, but the module has {len(tensors)} output(s)")
-    names = list(given) or (path_names(outputs) if isinstance(outputs, Mapping) else [])
+    if chosen and len(chosen) != len(tensors):
+        raise OptionConflict(f"there are {len(chosen)} --output options, but the module has {len(tensors)} output(s)")
+    names = list(chosen) or (path_names(outputs) if isinstance(outputs, Mapping) else [])
     if not names:
         names = ["outputs"] if len(tensors) == 1 else [f"output_{index}" for index in range(len(tensors))]
     check_distinct("output", names)

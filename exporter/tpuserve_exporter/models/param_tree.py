@@ -175,9 +175,9 @@ def _check_opaque(leaf: object, name: str) -> None:
     if isinstance(leaf, type) or inspect.isroutine(leaf):
         return
     slots = (one for base in type(leaf).__mro__ for one in getattr(base, "__slots__", ()))
-    held = {**{one: getattr(leaf, one, None) for one in slots}, **getattr(leaf, "__dict__", {})}
+    attributes = {**{one: getattr(leaf, one, None) for one in slots}, **getattr(leaf, "__dict__", {})}
     arrays = [
-        one for one, value in held.items()
+        one for one, value in attributes.items()
         if any(hasattr(part, "shape") and hasattr(part, "dtype") for part in jax.tree.leaves(value))
     ]  # fmt: skip
     if arrays:

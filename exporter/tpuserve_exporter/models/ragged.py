@@ -33,8 +33,8 @@ def dense_function(function: ServedFunction) -> ServedFunction:
             dense[name] = spec
 
     def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
-        given = {name: _join(inputs, name, splits[name]) if name in splits else inputs[name] for name in specs}
-        return spread(function.call(**given), names.outputs)
+        joined = {name: _join(inputs, name, splits[name]) if name in splits else inputs[name] for name in specs}
+        return spread(function.call(**joined), names.outputs)
 
     return ServedFunction(dense, call, function.trackables, names)
 

@@ -149,8 +149,8 @@ def _find_inputs(meta_graph: "MetaGraphDef", definition: "SignatureDef", kind: s
             for argument, source in zip(wrapper.signature.input_arg, call.input, strict=False)
         }
         for inner in (node for node in wrapper.node_def if node.op in _CALLS):
-            given = [sources.get(source.partition(":")[0]) for source in inner.input]
-            found = [_pair(one, given, kind) for one in _list_arguments(meta_graph, inner.attr["f"].func.name)]
+            origins = [sources.get(source.partition(":")[0]) for source in inner.input]
+            found = [_pair(one, origins, kind) for one in _list_arguments(meta_graph, inner.attr["f"].func.name)]
             if found and all(one == found[0] for one in found):
                 return found[0]
     return {}
@@ -169,7 +169,7 @@ def _dense_infos(definition: "SignatureDef") -> "Iterator[TensorInfo]":
         yield from info.composite_tensor.components or (info,)
 
 
-def _pair(arguments: "StructuredValue", given: Sequence[str | None], kind: str) -> dict[str, tuple[str, ...]]:
+def _pair(arguments: "StructuredValue", origins: Sequence[str | None], kind: str) -> dict[str, tuple[str, ...]]:
     """Map the input of the first part of each argument of `kind` to the inputs of its other parts.
 
     `given` names the input of each part of all arguments.
@@ -186,7 +186,7 @@ def _pair(arguments: "StructuredValue", given: Sequence[str | None], kind: str) 
         if not isinstance(spec, tf.TypeSpec):
             continue
         count = len(tf.nest.flatten(spec, expand_composites=True))
-        parts, at = given[at : at + count], at + count
+        parts, at = origins[at : at + count], at + count
         if type(spec).__name__ == kind and count > 1 and None not in parts:
             first, *others = [one for one in parts if one is not None]
             found[first] = tuple(others)

@@ -40,14 +40,14 @@ class Example:
             text.encode()
         except UnicodeEncodeError as error:
             raise OptionConflict(f"--example {text!r} is not valid UTF-8") from error
-        given, expected = _split(text)
+        text_input, expected = _split(text)
         if not expected:
             raise OptionConflict(f"--example {text!r} has no expected answer. {_FORM}")
         for prefix, kind in _LITERALS.items():
-            if given.startswith(prefix):
-                literal = given.removeprefix(prefix)
+            if text_input.startswith(prefix):
+                literal = text_input.removeprefix(prefix)
                 return cls(literal, kind, _read_content(literal, kind, literal.encode()), _read_expected(expected))
-        path = Path(given)
+        path = Path(text_input)
         content = _read(path)
         kind = _kind_of(path, content)
         return cls(path.name, kind, _read_content(path.name, kind, content), _read_expected(expected))
@@ -59,10 +59,10 @@ class Example:
 def _split(text: str) -> tuple[str, str]:
     """Split at the `=` after the name of a file, which may itself contain `=`, or at the last `=` of a literal."""
     if text.startswith(tuple(_LITERALS)):
-        given, equals, expected = text.rpartition("=")
+        text_input, equals, expected = text.rpartition("=")
         if not equals:
             raise OptionConflict(f"--example {text!r} has no expected answer. {_FORM}")
-        return given, expected
+        return text_input, expected
     parts = text.split("=")
     for count in range(1, len(parts)):
         # Unlike Path.is_file, os.path.isfile returns False for names that are too long and for unreadable directories.

@@ -46,13 +46,13 @@ class ImageOptions:
 
 def _read_values(options: Mapping[str, str], signature: str) -> ImageScale | None:
     """Read a name such as scale=torch, or numbers. A mean is subtracted from scaled values, so it needs a scale."""
-    given = [name for name in VALUE_OPTIONS if name in options]
+    present = [name for name in VALUE_OPTIONS if name in options]
     named = IMAGE_SCALES.get(options.get("scale", ""))
     if named is not None:
-        if given != ["scale"]:
+        if present != ["scale"]:
             raise OptionConflict(
                 f"{signature}: scale={options['scale']} also sets the mean, the standard deviation and the channel "
-                f"order. Omit {given[1]}="
+                f"order. Omit {present[1]}="
             )
         return named
     scale = _read_one(options, "scale", signature)
@@ -64,11 +64,11 @@ def _read_values(options: Mapping[str, str], signature: str) -> ImageScale | Non
         raise OptionConflict(f"{signature}: scale=0 makes all images equal. Use scale=1 to leave the pixels unchanged")
     if (order := options.get("order", "rgb")) not in ("rgb", "bgr"):
         raise OptionConflict(f"{signature}: order={order} is neither rgb nor bgr")
-    if not given:
+    if not present:
         return None
     if scale is None:
         raise OptionConflict(
-            f"{signature}: {given[0]}= needs scale=, which is applied first. Use scale=1/255 if the mean is within "
+            f"{signature}: {present[0]}= needs scale=, which is applied first. Use scale=1/255 if the mean is within "
             "0..1 (such as 0.485), or scale=1 if it is within 0..255 (such as 123.68)"
         )
     return ImageScale("as given", scale, mean, std, bgr=order == "bgr")

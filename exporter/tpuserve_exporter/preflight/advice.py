@@ -39,7 +39,7 @@ def advise_machines(topologies: Iterable[TpuTopology], mesh: DeviceMesh) -> list
 def _advise_one(
     failed: ProgramVerdict, verdicts: Iterable[ProgramVerdict], trials: Sequence[tuple[Trial, CompileOutcome]]
 ) -> str:
-    smaller = [one.program.bucket for one in verdicts if one.passed and _beside(one, failed)]
+    smaller = [one.program.bucket for one in verdicts if one.passed and _is_other_batch(one, failed)]
     fitting = [(trial, outcome) for trial, outcome in trials if trial.fits(outcome)]
     ways = [f"smaller batches: {', '.join(smaller)}"] if smaller else []
     ways += [trial.describe(outcome) for trial, outcome in fitting if trial.bfloat16]
@@ -53,7 +53,7 @@ def _advise_one(
     return f"{head} None of these fits: {', '.join(tried)}" if tried else head
 
 
-def _beside(one: ProgramVerdict, failed: ProgramVerdict) -> bool:
+def _is_other_batch(one: ProgramVerdict, failed: ProgramVerdict) -> bool:
     return (one.program.part, one.topology, one.mesh, one.program.sequence_length) == (
         failed.program.part, failed.topology, failed.mesh, failed.program.sequence_length,
     )  # fmt: skip

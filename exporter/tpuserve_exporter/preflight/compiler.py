@@ -56,8 +56,8 @@ def read_refusal(message: str, seconds: float) -> CompileOutcome:
     """Read the compiler's error: the program is too large or refused, or the error is not about the program."""
     status, _, reason = message.partition(":")
     for pattern in _TOO_LARGE:
-        if said := pattern.search(message):
-            needed, available = (int(float(said[i]) * _UNITS[said[i + 1]]) for i in (1, 3))
+        if found_sizes := pattern.search(message):
+            needed, available = (int(float(found_sizes[i]) * _UNITS[found_sizes[i + 1]]) for i in (1, 3))
             return CompileOutcome(
                 "too large", compile_s=round(seconds, 3), needed_bytes=needed, available_bytes=available
             )
@@ -86,8 +86,8 @@ def _compile(job: CompileJob) -> tuple[Any, int, list[int]]:
         for aval, sharding in zip(avals, shardings, strict=True)
     ]
     compiled = jax.jit(call, out_shardings=returned).trace(*shaped).lower(lowering_platforms=("tpu",)).compile()
-    whole = zip((*avals, *program.out_avals), (*shardings, *returned), strict=True)
-    logical = sum(_size(aval, sharding) for aval, sharding in whole)
+    arrays = zip((*avals, *program.out_avals), (*shardings, *returned), strict=True)
+    logical = sum(_size(aval, sharding) for aval, sharding in arrays)
     return compiled, logical, argument_bytes(compiled, avals, shardings)
 
 
@@ -110,9 +110,9 @@ def _shardings(job: CompileJob) -> "tuple[list[Sharding], tuple[Sharding, ...]]"
     def cut(*axes: str | None) -> "Sharding":
         return NamedSharding(mesh, PartitionSpec(*axes))
 
-    rows, whole = cut("data"), cut()
-    inputs = [rows if one else whole for one in job.row_inputs]
-    returned = tuple(rows if one else whole for one in job.row_outputs)
+    rows, replicated = cut("data"), cut()
+    inputs = [rows if one else replicated for one in job.row_inputs]
+    returned = tuple(rows if one else replicated for one in job.row_outputs)
     return [*inputs, *(cut(*axes) for axes in job.weight_axes)], returned
 
 

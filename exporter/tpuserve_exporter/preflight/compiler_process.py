@@ -31,7 +31,7 @@ class CompilerProcess:
         self._timeout_s = timeout_s
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
 
     def compile(self, job: CompileJob) -> CompileOutcome:
         """Compile one program. Blocks until the process responds or ends, or until the timeout."""
@@ -61,16 +61,16 @@ class CompilerProcess:
     def close(self) -> None:
         """End the process and delete its log. The caller must not be in `compile`."""
         self._end()
-        self._said.close()
+        self._log.close()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        self._said.seek(0)
-        self._said.truncate()
+        self._log.seek(0)
+        self._log.truncate()
         # The worker imports from the same paths. It runs in a separate session, so Ctrl-C reaches only the exporter.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", self._module],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment, start_new_session=True,
         )  # fmt: skip
         return self._process
 
@@ -87,8 +87,8 @@ class CompilerProcess:
         return process.wait()
 
     def _last_words(self) -> str:
-        self._said.seek(0)
-        lines = [line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+        self._log.seek(0)
+        lines = [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         return f": {lines[-1].strip()}" if lines else ""
 
 

@@ -31,6 +31,6 @@ def _padded_bytes(shape: Sequence[int], itemsize: int, layout: Any) -> int:  # n
     ordered = [shape[axis] for axis in layout.major_to_minor]
     # Scalars have tiles, too.
     ordered = [1] * (len(tile) - len(ordered)) + ordered
-    whole = len(ordered) - len(tile)
-    tiled = [-(-size // side) * side for size, side in zip(ordered[whole:], tile, strict=True)]
-    return int(math.prod((*ordered[:whole], *tiled)) * itemsize)
+    untiled = len(ordered) - len(tile)
+    tiled = [-(-size // side) * side for size, side in zip(ordered[untiled:], tile, strict=True)]
+    return int(math.prod((*ordered[:untiled], *tiled)) * itemsize)

@@ -129,18 +129,18 @@ class Preflight:
         self, compilers: Compilers, programs: Sequence[VersionProgram], rules: Sequence[ShardRule]
     ) -> list[ProgramVerdict]:
         unknown = CompileOutcome("unknown")
-        asked = [
+        requested = [
             ProgramVerdict(program, topology, self._mesh, unknown)
             for topology in self._topologies
             for program in programs
         ]
         # Start the slowest jobs first. Otherwise, processors would wait for the last one.
-        order = sorted(asked, key=lambda one: -(one.program.batch_size or 0))
+        order = sorted(requested, key=lambda one: -(one.program.batch_size or 0))
         jobs = [make_job(one, one.topology, one.mesh, rules) for one in order]
         names = ", ".join(topology.name for topology in self._topologies)
         with self._progress.step(f"Compile for {names}") as step:
             outcomes = dict(zip(order, _run(compilers, jobs, step), strict=True))
-            verdicts = [replace(one, outcome=outcomes[one]) for one in asked]
+            verdicts = [replace(one, outcome=outcomes[one]) for one in requested]
             step.detail = f"{sum(one.passed for one in verdicts)} of {len(verdicts)} compile and fit"
         return verdicts
 

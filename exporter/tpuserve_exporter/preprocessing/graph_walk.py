@@ -140,8 +140,8 @@ class GraphWalk:
         """Compute a tensor that depends only on constants and variables. Return None for any other tensor."""
         node = frame.part.nodes.get(_node_of(name))
         if node is None:
-            given = frame.argument(name)
-            return None if given is None else self._constant(*given)
+            argument = frame.argument(name)
+            return None if argument is None else self._constant(*argument)
         if node.op == "Const":
             return _read_constant(node)
         if node.op == "Placeholder":
@@ -157,8 +157,8 @@ class GraphWalk:
         """Find the handle of a variable among the captures."""
         node = frame.part.nodes.get(_node_of(name))
         if node is None:
-            given = frame.argument(name)
-            return None if given is None else self._handle(*given)
+            argument = frame.argument(name)
+            return None if argument is None else self._handle(*argument)
         return self._handle(frame, node.input[0]) if node.op == "Identity" else self.captures.get(node.name)
 
 

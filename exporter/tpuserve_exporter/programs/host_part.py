@@ -52,23 +52,23 @@ class _Traced:
 
         self._name = signature.name
         self._device = device
-        self._given: list[Mapping[str, tf.Tensor]] = []
+        self._calls: list[Mapping[str, tf.Tensor]] = []
         self._made: dict[str, tf.Tensor] = {}
         self._outputs: dict[str, tf.Tensor] = {}
-        self._whole = signature.wrap(self._record)
-        names = list(self._whole.inputs)
+        self._function = signature.wrap(self._record)
+        names = list(self._function.inputs)
 
         def run(*tensors: "tf.Tensor") -> "list[tf.Tensor]":
-            self._outputs = dict(self._whole.call(**dict(zip(names, tensors, strict=True))))
+            self._outputs = dict(self._function.call(**dict(zip(names, tensors, strict=True))))
             return list(self._outputs.values())
 
-        self._graph = tf.compat.v1.wrap_function(run, list(self._whole.inputs.values()))
+        self._graph = tf.compat.v1.wrap_function(run, list(self._function.inputs.values()))
         self._inputs = dict(zip(names, self._graph.inputs, strict=False))
 
     def _record(self, **tensors: "tf.Tensor") -> "dict[str, tf.Tensor]":
         import tensorflow as tf
 
-        self._given.append(
+        self._calls.append(
             {name: tf.convert_to_tensor(tensors[name], spec.dtype) for name, spec in self._device.inputs.items()}
         )
         self._made = {
@@ -77,8 +77,8 @@ class _Traced:
         return dict(self._made)
 
     def split(self) -> HostPart:
-        given = self._only_call()
-        inputs = _names_of(given, self._inputs)
+        call = self._only_call()
+        inputs = _names_of(call, self._inputs)
         outputs = _names_of(self._outputs, self._made)
         checks = [one for one in self._graph.graph.get_operations() if one.type == "Assert"]
         made = {one.op for one in self._made.values()}
@@ -86,18 +86,18 @@ class _Traced:
         early = [one for one in checks if one not in late]
         straight = inputs is not None and not early and len(inputs) == len(self._inputs)
         return HostPart(
-            before=None if straight else self._cut(self._inputs, given, early),
+            before=None if straight else self._cut(self._inputs, call, early),
             after=None if outputs is not None and not late else self._cut(self._behind(late), self._outputs, late),
             inputs={name: part for part, name in (inputs or {}).items()} if straight else {},
             outputs=(outputs or {}) if not late else {},
-            trackables=tuple(self._whole.trackables),
+            trackables=tuple(self._function.trackables),
         )
 
     def _only_call(self) -> "Mapping[str, tf.Tensor]":
-        within = all(tensor.graph is self._graph.graph for given in self._given for tensor in given.values())
-        if len(self._given) == 1 and within:
-            return self._given[0]
-        how = "inside a loop or a branch" if not within else f"{len(self._given)} times"
+        within = all(tensor.graph is self._graph.graph for call in self._calls for tensor in call.values())
+        if len(self._calls) == 1 and within:
+            return self._calls[0]
+        how = "inside a loop or a branch" if not within else f"{len(self._calls)} times"
         raise CannotLower(
             f"{self._name} calls the model {how}, but the host part around a device part calls it exactly once"
         )

@@ -35,8 +35,8 @@ class JaxPart:
     def _call(self, *arrays: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JAX's tracers
         count = len(self.signature.inputs)
         params = dict(zip(self.weights, arrays[count:], strict=True))
-        given: Mapping[str, Any] = dict(zip(self.signature.inputs, arrays[:count], strict=True))
-        outputs = self._function.call(params, given)
+        named: Mapping[str, Any] = dict(zip(self.signature.inputs, arrays[:count], strict=True))
+        outputs = self._function.call(params, named)
         return tuple(outputs[name] for name in self.signature.outputs)
 
     def weight_dtypes(self) -> dict[str, str]:

@@ -211,10 +211,10 @@ def export_module(module: bytes, name: str, order: Sequence[int]) -> bytes:
     """
     import jax
 
-    given, returned = _read_types(module)
-    by_hand = _exported(module, given, returned)
-    arguments: list[Any] = [None] * len(given)
-    for aval, position in zip(given, order, strict=True):
+    parameters, returned = _read_types(module)
+    by_hand = _exported(module, parameters, returned)
+    arguments: list[Any] = [None] * len(parameters)
+    for aval, position in zip(parameters, order, strict=True):
         arguments[position] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
     def call(*tensors: Any) -> Any:  # noqa: ANN401 - JAX's tracers
@@ -225,21 +225,21 @@ def export_module(module: bytes, name: str, order: Sequence[int]) -> bytes:
         return _export(call, arguments)
 
 
-def _exported(module: bytes, given: Sequence[Any], returned: Sequence[Any]) -> Any:  # noqa: ANN401
+def _exported(module: bytes, parameters: Sequence[Any], returned: Sequence[Any]) -> Any:  # noqa: ANN401
     from jax import export, tree_util
 
-    _, in_tree = tree_util.tree_flatten((tuple(given), {}))
+    _, in_tree = tree_util.tree_flatten((tuple(parameters), {}))
     _, out_tree = tree_util.tree_flatten(tuple(returned))
     return export.Exported(
         fun_name="graph",
         in_tree=in_tree,
-        in_avals=tuple(given),
+        in_avals=tuple(parameters),
         out_tree=out_tree,
         out_avals=tuple(returned),
         _has_named_shardings=False,
-        _in_named_shardings=(None,) * len(given),
+        _in_named_shardings=(None,) * len(parameters),
         _out_named_shardings=(None,) * len(returned),
-        in_shardings_hlo=(None,) * len(given),
+        in_shardings_hlo=(None,) * len(parameters),
         out_shardings_hlo=(None,) * len(returned),
         nr_devices=1,
         # With several platforms, the module would take the platform index as an argument.
@@ -249,7 +249,7 @@ def _exported(module: bytes, given: Sequence[Any], returned: Sequence[Any]) -> A
         disabled_safety_checks=(_anywhere(),),
         mlir_module_serialized=module,
         calling_convention_version=_MODULE_VERSION,
-        module_kept_var_idx=tuple(range(len(given))),
+        module_kept_var_idx=tuple(range(len(parameters))),
         uses_global_constants=False,
         _get_vjp=None,
     )

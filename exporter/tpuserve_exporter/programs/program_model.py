@@ -32,8 +32,10 @@ class ProgramModel:
         try:
             run = self._compile(program)
             dtypes = [aval.dtype for aval in self._taken[program.file]]
-            given: list[Array] = [inputs[name] for name in part.inputs] + [self._weights[name] for name in part.weights]
-            arguments = [value.astype(dtype, copy=False) for value, dtype in zip(given, dtypes, strict=True)]
+            ordered: list[Array] = [inputs[name] for name in part.inputs] + [
+                self._weights[name] for name in part.weights
+            ]
+            arguments = [value.astype(dtype, copy=False) for value, dtype in zip(ordered, dtypes, strict=True)]
             results = [np.asarray(one) for one in run(*arguments)]
         except Exception as error:  # JAX raises many kinds of errors for unsupported programs
             raise ParityFailed(

@@ -60,7 +60,7 @@ def state_names(program: ExportedProgram) -> list[str]:
 
 def _arguments(program: ExportedProgram, state: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
     """Return the graph's arguments in order. Constants become part of the lowered program."""
-    given = iter(inputs)
+    remaining = iter(inputs)
     arguments: list[Any] = []
     for spec in program.graph_signature.input_specs:
         if spec.kind in _STATE:
@@ -71,7 +71,7 @@ def _arguments(program: ExportedProgram, state: Mapping[str, Any], inputs: Seque
         elif hasattr(spec.arg, "value"):  # not a tensor at export
             arguments.append(spec.arg.value)
         else:
-            arguments.append(next(given))
+            arguments.append(next(remaining))
     return arguments
 
 

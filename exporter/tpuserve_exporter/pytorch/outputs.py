@@ -20,7 +20,7 @@ class Outputs:
     dtypes: Mapping[str, str]
 
     @classmethod
-    def read(cls, returned: Any, given: Sequence[str]) -> "Outputs":  # noqa: ANN401 - whatever a model returns
+    def read(cls, returned: Any, chosen: Sequence[str]) -> "Outputs":  # noqa: ANN401 - whatever a model returns
         """Name the tensors in the model's return value.
 
         Names come from `given` (--output), or else from keys of a dictionary or fields of a named tuple or data class.
@@ -33,7 +33,7 @@ class Outputs:
             raise BuilderFailed(
                 f"the model returns {type(returned).__name__} without a tensor, so that there is nothing to serve"
             )
-        names = list(given) or _name([path for path, _ in tensors.values()])
+        names = list(chosen) or _name([path for path, _ in tensors.values()])
         if len(names) != len(tensors):
             raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(tensors)} output(s)")
         check_distinct("output", names)

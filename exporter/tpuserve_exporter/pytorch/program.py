@@ -64,8 +64,8 @@ class Module:
         try:
             return self.call(example(self.inputs, _ROWS))
         except Exception as error:  # the user's code
-            given = ", ".join(f"{name}: {describe(one)}" for name, one in self.inputs.items())
-            raise BuilderFailed(f"the model fails for {given}: {type(error).__name__}: {reason_of(error)}") from error
+            inputs = ", ".join(f"{name}: {describe(one)}" for name, one in self.inputs.items())
+            raise BuilderFailed(f"the model fails for {inputs}: {type(error).__name__}: {reason_of(error)}") from error
 
     def _takes_names(self) -> bool:
         return self.inputs.keys() <= inspect.signature(self.module.forward).parameters.keys()
@@ -138,7 +138,7 @@ def _free_dimensions(one: JaxInput, rows: int | None) -> list[Any]:
 
 def _explain(error: Exception) -> str:
     """Return the first line of torch's error, without its long explanation and this machine's paths."""
-    said = f"{type(error).__name__}: {reason_of(error)}"
-    if "data-dependent" not in said:
-        return said
-    return f"{said} Write code that depends on a tensor's values, such as `if x.sum() > 0`, with torch.where"
+    reason = f"{type(error).__name__}: {reason_of(error)}"
+    if "data-dependent" not in reason:
+        return reason
+    return f"{reason} Write code that depends on a tensor's values, such as `if x.sum() > 0`, with torch.where"

@@ -19,17 +19,17 @@ from tpuserve_exporter.restore_report import Entry, Fate, RestoreReport
 class SavedProgram:
     """A saved program. `inputs` are in the program's order, with their names in the signature."""
 
-    def __init__(self, program: ExportedProgram, given: Sequence[InputNaming]) -> None:
+    def __init__(self, program: ExportedProgram, namings: Sequence[InputNaming]) -> None:
         """Name the inputs. Raises OptionConflict if the `given` names, dtypes and sizes do not fit the program."""
         self._program = program
-        self.inputs = _name(taken(program), given)
+        self.inputs = _name(taken(program), namings)
         # Guards would refuse a single row for a program with a free number of rows that was exported with several.
         self._module = program.module(check_guards=False)
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the program returns
-        given = iter(tensors[name] for name in self.inputs)
+        values = iter(tensors[name] for name in self.inputs)
         specs = [one for one in self._program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
-        leaves = [one.arg.value if hasattr(one.arg, "value") else next(given) for one in specs]
+        leaves = [one.arg.value if hasattr(one.arg, "value") else next(values) for one in specs]
         args, kwargs = pytree.tree_unflatten(leaves, self._program.call_spec.in_spec)
         return self._module(*args, **kwargs)
 
@@ -38,9 +38,11 @@ class SavedProgram:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return parameters and buffers by name. Other constants become part of the lowered program."""
-        held = {**self._program.constants, **self._program.state_dict}
+        tensors = {**self._program.constants, **self._program.state_dict}
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
-        return {one.target: held[one.target] for one in self._program.graph_signature.input_specs if one.kind in kinds}
+        return {
+            one.target: tensors[one.target] for one in self._program.graph_signature.input_specs if one.kind in kinds
+        }
 
     def returned(self) -> Any:  # noqa: ANN401 - whatever the program returns
         """Return placeholders for the outputs, with the same structure and dtypes but without values."""
@@ -72,29 +74,29 @@ class SavedProgram:
 def _argument(node: Any, name: str) -> object:  # noqa: ANN401 - a node of torch.fx
     """Return the value of an operation's argument, passed by name or by position."""
     names = [one.name for one in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return given.get(name)
+    arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return arguments.get(name)
 
 
-def _name(known: Mapping[str, JaxInput], given: Sequence[InputNaming]) -> dict[str, JaxInput]:
+def _name(known: Mapping[str, JaxInput], namings: Sequence[InputNaming]) -> dict[str, JaxInput]:
     """Apply the names and sizes from --input to the program's inputs, in order. Raises OptionConflict."""
-    if given and len(given) != len(known):
-        raise OptionConflict(f"there are {len(given)} --input options, but the program has {len(known)} input(s)")
-    check_names([naming.name for naming in given])
-    namings = given or [InputNaming(name) for name in known]
+    if namings and len(namings) != len(known):
+        raise OptionConflict(f"there are {len(namings)} --input options, but the program has {len(known)} input(s)")
+    check_names([naming.name for naming in namings])
+    namings = namings or [InputNaming(name) for name in known]
     return {naming.name: _narrow(one, naming) for naming, one in zip(namings, known.values(), strict=True)}
 
 
-def _narrow(known: JaxInput, given: InputNaming) -> JaxInput:
-    if given.dtype is None or given.dims is None:
+def _narrow(known: JaxInput, naming: InputNaming) -> JaxInput:
+    if naming.dtype is None or naming.dims is None:
         return known
-    wanted = JaxInput(given.dtype, given.dims)
+    wanted = JaxInput(naming.dtype, naming.dims)
     fits = len(wanted.dims) == len(known.dims) and all(
         isinstance(have, str) or have == want for want, have in zip(wanted.dims, known.dims, strict=True)
     )
     if not fits or wanted.dtype != known.dtype:
         raise OptionConflict(
-            f"--input describes {given.name}: {describe(wanted)}, but the program takes {describe(known)}"
+            f"--input describes {naming.name}: {describe(wanted)}, but the program takes {describe(known)}"
         )
     dims = tuple(want if isinstance(want, int) else have for want, have in zip(wanted.dims, known.dims, strict=True))
     return JaxInput(known.dtype, dims)

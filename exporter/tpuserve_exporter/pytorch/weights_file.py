@@ -89,7 +89,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
     except (OSError, safetensors.SafetensorError) as error:
         raise SourceUnreadable(
-            f"cannot read {path.name} as safetensors: {_said(error, path)}. If it is truncated, copy it again"
+            f"cannot read {path.name} as safetensors: {_first_sentence(error, path)}. If it is truncated, copy it again"
         ) from error
 
 
@@ -112,7 +112,7 @@ def _load(path: Path, unsafe: bool) -> Any:  # noqa: ANN401 - whatever was saved
             ) from error
         hint = "The classes in its pickle must be importable here" if unsafe else "If it is truncated, copy it again"
         raise SourceUnreadable(
-            f"cannot read {path.name} as a file of torch.save: {_said(error, path)}. {hint}"
+            f"cannot read {path.name} as a file of torch.save: {_first_sentence(error, path)}. {hint}"
         ) from error
 
 
@@ -146,7 +146,7 @@ def _is_cut(path: Path) -> bool:
     return False
 
 
-def _said(error: Exception, path: Path) -> str:
+def _first_sentence(error: Exception, path: Path) -> str:
     """Return the first sentence of torch's error, without the machine's paths."""
     return reason_of(error).replace(str(path), path.name).partition(". ")[0].rstrip(".")
 

@@ -14,12 +14,12 @@ _QUIET = "opacity:.65"
 def render_compact(document: Mapping[str, Any]) -> str:
     """Return the HTML for `document`, the report of a successful export."""
     where = "" if document["path"] is None else f" at {document['path']}"
-    told = f"{describe_outcome(document)}{where}"
+    outcome = f"{describe_outcome(document)}{where}"
     facts = [_fact(name, value, note) for name, value, note in list_facts(document)]
     return element(
         "div",
         element("b", document["name"]),
-        f" · {told}",
+        f" · {outcome}",
         *(element("div", f"! {warning}") for warning in document["warnings"]),
         element("table", element("tbody", *facts)),
         show_outputs(document["manifest"]["parity"]["signatures"]),

@@ -105,8 +105,8 @@ def _point(mark: Mark, columns: Sequence[str], series: Sequence[str], scale: _Sc
     """Draw a mark. Series are side by side in a column, so that equal values do not hide each other."""
     number = series.index(mark.series)
     x = _x(columns.index(mark.column), len(columns)) + 8 * (number - (len(series) - 1) / 2)
-    told = f"batch of {mark.column}, loaded by {mark.series}: {difference(mark.value)}"
+    tooltip = f"batch of {mark.column}, loaded by {mark.series}: {difference(mark.value)}"
     return element(
-        "g", element("title", told), element("circle", cx=x, cy=scale.y(mark.value), r=4.0),
+        "g", element("title", tooltip), element("circle", cx=x, cy=scale.y(mark.value), r=4.0),
         class_=f"point series-{number}",
     )  # fmt: skip

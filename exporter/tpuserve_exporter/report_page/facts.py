@@ -12,8 +12,8 @@ def show_heading(document: Mapping[str, Any]) -> Markup:
     if not document["ok"]:
         badge = element("span", "not published", class_="badge bad")
         return join((element("header", element("h1", name, " ", badge)), _show_error(document)))
-    told = describe_outcome(document)
-    badge = element("span", told, class_="badge good")
+    outcome = describe_outcome(document)
+    badge = element("span", outcome, class_="badge good")
     return element("header", element("h1", name, " ", badge), _origin(document["manifest"]))
 
 

@@ -58,5 +58,5 @@ class NotebookProgress:
         self._show(element("div", *self._done, *running))
 
 
-def _line(mark: str, text: str, beside: str) -> Markup:
-    return element("div", join((f"{mark} {text} ", element("span", beside, style=_QUIET))))
+def _line(mark: str, text: str, detail: str) -> Markup:
+    return element("div", join((f"{mark} {text} ", element("span", detail, style=_QUIET))))

@@ -58,9 +58,9 @@ def _lines(place: Place, rows: Iterable[Row], several: bool) -> Iterator[Text]:
     yield Text(describe_place(place), style="bold")
     for row in rows:
         bucket, verdict, *numbers = cells(row)
-        told = [f"{name} {value}" for name, value in zip(COLUMNS[2:], numbers, strict=True) if value]
+        numbers_text = [f"{name} {value}" for name, value in zip(COLUMNS[2:], numbers, strict=True) if value]
         name = f"{row['part']} {bucket}" if several else bucket
-        yield Text.assemble(f"  batch {name}: ", (verdict, _style(row)), "".join(f", {one}" for one in told))
+        yield Text.assemble(f"  batch {name}: ", (verdict, _style(row)), "".join(f", {one}" for one in numbers_text))
 
 
 def _table(place: Place, rows: Iterable[Row], several: bool) -> Table:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from tpuserve_exporter.progress import Progress, Step
-from tpuserve_exporter.reporting.held_signals import held_signals
+from tpuserve_exporter.reporting.delayed_signals import delayed_signals
 from tpuserve_exporter.reporting.step_timing import StepTiming
 
 # Interval between the lines of a long step in a log, in seconds.
@@ -80,7 +80,7 @@ class TerminalProgress:
         status = self._console.status(escape(title))
         step = _BarStep(title, show=lambda how_far: status.update(f"{escape(title)} [dim]{how_far}[/]"))
         try:
-            with held_signals():
+            with delayed_signals():
                 status.start()
             yield step
         except BaseException:
@@ -91,13 +91,13 @@ class TerminalProgress:
 
     def _end(self, status: Status, line: str) -> None:
         """Replace the spinner with the line, or remove it. Signals wait, so that later output starts on a new line."""
-        with held_signals():
+        with delayed_signals():
             status.stop()
             if line:
                 self._console.print(line, highlight=False)
 
     def warn(self, message: str) -> None:
-        with held_signals():
+        with delayed_signals():
             self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False)
 
 

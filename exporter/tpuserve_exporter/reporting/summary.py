@@ -134,8 +134,8 @@ def _parity_table(parity: ManifestParity) -> Table:
 def print_failure(console: Console, error: ExportError) -> None:
     """Print the message, and a table of mismatches if the checkpoint does not fit."""
     report = error.details.get("restore")
-    said = str(error).rstrip(".")
-    message = Text(f"{said}{'' if said.endswith('?') else '.'} Nothing was published.")
+    text = str(error).rstrip(".")
+    message = Text(f"{text}{'' if text.endswith('?') else '.'} Nothing was published.")
     if isinstance(report, RestoreReport):
         console.print(_mismatch_table(report.problems))
     if not console.is_terminal:

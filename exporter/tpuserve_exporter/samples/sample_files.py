@@ -60,8 +60,8 @@ class ArraysFile:
         for key in (f"{signature.name}/{name}", name):
             if key in self._arrays:
                 return self._arrays[key]
-        held = ", ".join(sorted(self._arrays)) or "nothing"
-        raise SamplesUnfit(f"{self._name} has no array for input {name!r} of {signature.name}. It has {held}")
+        available = ", ".join(sorted(self._arrays)) or "nothing"
+        raise SamplesUnfit(f"{self._name} has no array for input {name!r} of {signature.name}. It has {available}")
 
     def as_examples(self, signature: Signature) -> Array | None:
         """Return tf.Examples with a feature for each array, or None if the arrays differ in their rows."""
@@ -131,8 +131,8 @@ class RecordsFile:
     def _find(self, name: str, index: int) -> "Feature":
         features = self._examples[index].features.feature
         if name not in features:
-            held = ", ".join(sorted(features)) or "nothing"
-            raise SamplesUnfit(f"record {index} of {self._name} has no feature {name!r}. It has {held}")
+            available = ", ".join(sorted(features)) or "nothing"
+            raise SamplesUnfit(f"record {index} of {self._name} has no feature {name!r}. It has {available}")
         return features[name]
 
 
@@ -161,14 +161,14 @@ def _parse(record: bytes, index: int, path: Path) -> "Example":
         raise SamplesUnfit(f"record {index} of {path.name} is not a tf.Example: {reason_of(error)}") from error
 
 
-def _stack(name: str, spec: TensorSpec, lists: Sequence[Sequence[object]], said: PadValue | None) -> Array:
+def _stack(name: str, spec: TensorSpec, lists: Sequence[Sequence[object]], pad_value: PadValue | None) -> Array:
     """Stack lists to rows with the spec's shape. If its second dimension is free, pad rows to the longest one."""
     dims = spec.shape or (None,)
     inner = int(np.prod([size or 1 for size in dims[2:]]))
     longest = max(len(values) for values in lists)
     shape = tuple(-1 if size is None else size for size in dims[1:])
     dtype = object if spec.dtype == "string" else None
-    padding = said if said is not None else "" if spec.dtype == "string" else 0
+    padding = pad_value if pad_value is not None else "" if spec.dtype == "string" else 0
     if isinstance(padding, str):
         padding = padding.encode()  # type: ignore[assignment]  # strings are bytes from here on
     is_sequence = len(dims) > 1 and dims[1] is None

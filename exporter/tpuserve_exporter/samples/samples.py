@@ -22,15 +22,15 @@ _TEXT = b"tpuserve"
 
 
 def find_samples(
-    signature: Signature, rows: int, given: SampleFile | None, model: Sampled, longest: int | None = None
+    signature: Signature, rows: int, file: SampleFile | None, model: Sampled, longest: int | None = None
 ) -> Tensors:
     """Return at least `rows` rows of inputs that `model` accepts: `given` samples, repeated if needed, or made-up ones.
 
     Made-up inputs are at most `longest` long in free dimensions. Raises SamplesUnfit if the given samples do not fit
     the signature, or if the model refuses all made-up ones.
     """
-    if given is not None:
-        samples = read_samples(given, signature, rows, model)
+    if file is not None:
+        samples = read_samples(file, signature, rows, model)
         refusal = refusal_of(signature, samples, model)
         if refusal is not None:
             raise SamplesUnfit(f"{signature.name} fails on the inputs of --check: {refusal}")
@@ -72,7 +72,7 @@ def refusal_of(signature: Signature, inputs: Tensors, model: Sampled) -> str | N
     return None
 
 
-def read_samples(given: SampleFile, signature: Signature, rows: int, model: Sampled) -> Tensors:
+def read_samples(file: SampleFile, signature: Signature, rows: int, model: Sampled) -> Tensors:
     """Read the file's rows for each input in the signature's dtypes, repeated to at least `rows` rows if batchable.
 
     If the file has no array for a signature's only input, and `model` parses tf.Examples, return the rows as
@@ -80,9 +80,9 @@ def read_samples(given: SampleFile, signature: Signature, rows: int, model: Samp
     """
     inputs: Tensors
     try:
-        inputs = {name: fit_input(name, spec, given.find(name, signature)) for name, spec in signature.inputs.items()}
+        inputs = {name: fit_input(name, spec, file.find(name, signature)) for name, spec in signature.inputs.items()}
     except SamplesUnfit:
-        examples = _as_examples(given, signature)
+        examples = _as_examples(file, signature)
         if examples is None or refusal_of(signature, examples, model) is not None:
             raise
         inputs = examples
@@ -101,11 +101,11 @@ def _check_ragged_rows(signature: Signature, inputs: Tensors) -> None:
             )
 
 
-def _as_examples(given: SampleFile, signature: Signature) -> Tensors | None:
+def _as_examples(file: SampleFile, signature: Signature) -> Tensors | None:
     [(name, spec), *others] = signature.inputs.items()
     if others or spec.dtype != "string" or spec.shape != (None,):
         return None
-    examples = given.as_examples(signature)
+    examples = file.as_examples(signature)
     return None if examples is None else {name: examples}
 
 
@@ -148,7 +148,7 @@ def fit_input(name: str, spec: TensorSpec, value: Array) -> Array:
     return fit_array(value, spec, f"input {name!r}", "the sample")
 
 
-def fit_array(value: Array, spec: TensorSpec, wanted: str, given: str) -> Array:
+def fit_array(value: Array, spec: TensorSpec, wanted: str, subject: str) -> Array:
     """Return `value` in the dtype of `spec`. Raises SamplesUnfit for another shape, or a dtype that loses values.
 
     `wanted` and `given` name the spec and the value in messages.
@@ -157,7 +157,7 @@ def fit_array(value: Array, spec: TensorSpec, wanted: str, given: str) -> Array:
     if dims is not None and not (
         len(dims) == value.ndim and all(want in (None, got) for want, got in zip(dims, value.shape, strict=True))
     ):
-        raise SamplesUnfit(f"{wanted} is {spec}, but {given} has shape {list(value.shape)}")
+        raise SamplesUnfit(f"{wanted} is {spec}, but {subject} has shape {list(value.shape)}")
     if not value.size:  # an empty JSON list has no dtype
         return value.astype(_numpy_dtype(spec))
     if spec.dtype == "string" and value.dtype.kind == "O":
@@ -165,7 +165,7 @@ def fit_array(value: Array, spec: TensorSpec, wanted: str, given: str) -> Array:
     if spec.dtype == "string" and value.dtype.kind in "SU":
         return np.char.encode(value).astype(object) if value.dtype.kind == "U" else value.astype(object)
     if spec.dtype == "string" or not np.can_cast(value.dtype, _numpy_dtype(spec), "same_kind"):
-        raise SamplesUnfit(f"{wanted} is {spec}, but {given} has dtype {value.dtype}")
+        raise SamplesUnfit(f"{wanted} is {spec}, but {subject} has dtype {value.dtype}")
     return value.astype(_numpy_dtype(spec))
 
 

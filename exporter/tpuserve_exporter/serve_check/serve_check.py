@@ -9,13 +9,13 @@ from tpuserve_exporter.checks.difference import Tolerance, compare
 from tpuserve_exporter.checks.version_checks import CheckedSignature, CheckedVersion
 from tpuserve_exporter.errors import ParityFailed
 from tpuserve_exporter.samples.samples import take_rows
-from tpuserve_exporter.serve_check.asking import ask_grpc, ask_rest, can_be_json
+from tpuserve_exporter.serve_check.predict import can_be_json, predict_grpc, predict_rest
 from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
 from tpuserve_exporter.signature import Tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ServedRequest:
     """A request: inputs for one signature, and the source's outputs for them."""
 
     signature: str
@@ -43,39 +43,39 @@ class ServeCheck:
         return f"{answers}, {difference}, ready after {self.start_seconds:.1f} s"
 
 
-def make_questions(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[Question]:
+def make_requests(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[ServedRequest]:
     """Make requests for each deterministic signature: the smallest batch, the largest, and one that needs padding."""
-    questions = []
+    requests = []
     for one in (one for one in checked.signatures.values() if one.deterministic):
         for rows in _choose_rows(one, batch_sizes):
             inputs = one.samples if rows is None else take_rows(one.samples, slice(0, rows))
             expected = checked.reference.run(one.signature, inputs)
-            questions.append(Question(one.signature.name, rows, inputs, expected))
-    return questions
+            requests.append(ServedRequest(one.signature.name, rows, inputs, expected))
+    return requests
 
 
-def check_serving(version: Path, model: str, questions: Sequence[Question], tolerance: Tolerance) -> ServeCheck:
+def check_serving(version: Path, model: str, requests: Sequence[ServedRequest], tolerance: Tolerance) -> ServeCheck:
     """Serve `version` and compare its predictions. Blocks.
 
-    Raises MissingExtra, SessionLoadFailed, and ParityFailed as `ask_all` does.
+    Raises MissingExtra, SessionLoadFailed, and ParityFailed as `send_all` does.
     """
     started_s = time.monotonic()
     with serving(version, model) as server:
         ready_s = time.monotonic()
-        by_grpc, by_rest = ask_all(server, questions, tolerance)
-        asked_s = time.monotonic()
+        by_grpc, by_rest = send_all(server, requests, tolerance)
+        done_s = time.monotonic()
     largest = max([*by_grpc, *by_rest], default=0.0)
-    return ServeCheck(len(by_grpc), len(by_rest), largest, ready_s - started_s, asked_s - ready_s)
+    return ServeCheck(len(by_grpc), len(by_rest), largest, ready_s - started_s, done_s - ready_s)
 
 
-def ask_all(
-    server: ServerProcess, questions: Sequence[Question], tolerance: Tolerance
+def send_all(
+    server: ServerProcess, requests: Sequence[ServedRequest], tolerance: Tolerance
 ) -> tuple[list[float], list[float]]:
     """Return the differences by gRPC and by REST. Raises ParityFailed for the first one beyond the tolerance."""
-    for_rest = [question for question in questions if can_be_json(question.inputs, question.expected)]
+    for_rest = [request for request in requests if can_be_json(request.inputs, request.expected)]
     return (
-        [_ask("gRPC", server, question, tolerance) for question in questions],
-        [_ask("REST", server, question, tolerance) for question in for_rest],
+        [_send("gRPC", server, request, tolerance) for request in requests],
+        [_send("REST", server, request, tolerance) for request in for_rest],
     )
 
 
@@ -88,17 +88,17 @@ def _choose_rows(one: CheckedSignature, batch_sizes: Sequence[int]) -> Sequence[
     return sorted({min(batch_sizes), largest} | padded)
 
 
-def _ask(protocol: str, server: ServerProcess, question: Question, tolerance: Tolerance) -> float:
+def _send(protocol: str, server: ServerProcess, request: ServedRequest, tolerance: Tolerance) -> float:
     """Send one request and return the largest difference."""
-    where = f"served by {protocol}, {question}"
+    where = f"served by {protocol}, {request}"
     try:
         if protocol == "gRPC":
-            answered = ask_grpc(server, question.signature, question.inputs)
+            received = predict_grpc(server, request.signature, request.inputs)
         else:
-            answered = ask_rest(server, question.signature, question.inputs, question.expected)
+            received = predict_rest(server, request.signature, request.inputs, request.expected)
     except ParityFailed as error:
         raise ParityFailed(f"{where}: {error}") from error
-    difference = compare(question.expected, answered, tolerance)
+    difference = compare(request.expected, received, tolerance)
     if difference.beyond:
         raise ParityFailed(
             f"{where}: {difference.beyond}. The tolerance is {tolerance} (--atol, --rtol)",

@@ -44,8 +44,8 @@ class ServerProcess:
 
 def find_server() -> str:
     """Find the server's program, first next to this Python and then on PATH. Raises MissingExtra."""
-    beside = Path(sys.executable).parent / PROGRAM
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
+    sibling = Path(sys.executable).parent / PROGRAM
+    found = str(sibling) if os.access(sibling, os.X_OK) else shutil.which(PROGRAM)
     if found is None:
         raise MissingExtra(
             "--serve-check needs the server, which is not installed. Run pip install tpuserve-server, or omit "
@@ -89,10 +89,10 @@ def _wait(process: "subprocess.Popen[bytes]", channel: "grpc.Channel", model: st
     deadline_s = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
-            said = _last_line(log)
-            if reason := _LOAD_ERROR.search(said):
+            last_line = _last_line(log)
+            if reason := _LOAD_ERROR.search(last_line):
                 raise SessionLoadFailed(f"the server cannot load the version: {reason[1]}")
-            raise SessionLoadFailed(f"the server exited with status {process.returncode}: {said}")
+            raise SessionLoadFailed(f"the server exited with status {process.returncode}: {last_line}")
         status = _find_status(channel, model)
         if status is not None and status.state == status.AVAILABLE:
             return

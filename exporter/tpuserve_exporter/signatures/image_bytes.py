@@ -176,14 +176,14 @@ def _find_layout(request: SignatureRequest, name: str, spec: "tf.TensorSpec") ->
 
 
 def _find_size(
-    request: SignatureRequest, given: tuple[int, int] | None, name: str, dims: Mapping[str, int | None]
+    request: SignatureRequest, chosen: tuple[int, int] | None, name: str, dims: Mapping[str, int | None]
 ) -> tuple[int, int]:
     """Return height and width from the model, or from size=HEIGHTxWIDTH if the model leaves them free.
 
     Raises OptionConflict.
     """
     sizes = []
-    for axis, wanted in zip("HW", given or (None, None), strict=True):
+    for axis, wanted in zip("HW", chosen or (None, None), strict=True):
         own = dims[axis]
         if own is not None and wanted not in (None, own):
             raise OptionConflict(
@@ -203,8 +203,8 @@ def _check_channels(request: SignatureRequest, values: ImageScale, channels: int
             continue
         wanted = "one number" if channels == 1 else f"one number, or {channels} separated by colons"
         if option in request.options:
-            given = f"{option}={request.options[option]} has {len(numbers)} numbers"
-            raise OptionConflict(f"{request}: {given}, but takes {wanted}")
+            numbers_text = f"{option}={request.options[option]} has {len(numbers)} numbers"
+            raise OptionConflict(f"{request}: {numbers_text}, but takes {wanted}")
         raise OptionConflict(
             f"{request}: the {option} of scale={request.options['scale']} has {len(numbers)} channels, but the model "
             f"takes {channels}. Set scale=, mean= and std= to numbers"

@@ -28,7 +28,7 @@ class ScaleChoice:
 
 def choose_scale(
     request: SignatureRequest,
-    given: ImageScale | None,
+    chosen: ImageScale | None,
     spec: "tf.TensorSpec",
     find_leading: Callable[[], LeadingArithmetic],
 ) -> ScaleChoice:
@@ -36,9 +36,9 @@ def choose_scale(
 
     Raises OptionConflict if neither the user nor the model determines them.
     """
-    if given is not None:
-        _check_integers(request, given, spec)
-        return ScaleChoice(given, warning=_doubt(request, given, find_leading()))
+    if chosen is not None:
+        _check_integers(request, chosen, spec)
+        return ScaleChoice(chosen, warning=_doubt(request, chosen, find_leading()))
     if spec.dtype.is_integer:
         _check_integers(request, _BYTES, spec)
         return ScaleChoice(
@@ -63,9 +63,9 @@ def _explain(leading: LeadingArithmetic) -> str:
     return "the model does not show"
 
 
-def _doubt(request: SignatureRequest, given: ImageScale, leading: LeadingArithmetic) -> str:
+def _doubt(request: SignatureRequest, chosen: ImageScale, leading: LeadingArithmetic) -> str:
     """Return the reason why the given values are likely wrong, or an empty text."""
-    low, high = _ends(given)
+    low, high = _ends(chosen)
     if not leading.is_for_bytes or high - low >= _LEAST_RANGE:
         return ""
     return (

@@ -69,8 +69,8 @@ def _serve(
     import tensorflow as tf
 
     def wrap(call: Call) -> ServedFunction:
-        def run(**given: "tf.Tensor") -> "dict[str, tf.Tensor]":
-            outputs = call(**parser.parse(given[INPUT]))
+        def run(**examples: "tf.Tensor") -> "dict[str, tf.Tensor]":
+            outputs = call(**parser.parse(examples[INPUT]))
             with tf.device("/device:CPU:0"):
                 return read(outputs)
 

@@ -50,10 +50,10 @@ class WrappedReference:
         import tensorflow as tf
 
         if signature.name not in self._wrapped:
-            self._wrapped[signature.name] = self._signatures[signature.name].wrap(self._ask)
-        whole = self._wrapped[signature.name]
-        tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in whole.inputs.items()}
-        return {name: value.numpy() for name, value in whole.call(**tensors).items()}
+            self._wrapped[signature.name] = self._signatures[signature.name].wrap(self._call)
+        function = self._wrapped[signature.name]
+        tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in function.inputs.items()}
+        return {name: value.numpy() for name, value in function.call(**tensors).items()}
 
     @property
     def raw_images(self) -> dict[str, RawImages]:
@@ -69,7 +69,7 @@ class WrappedReference:
         if isinstance(self._source, Releasable):
             self._source.release()
 
-    def _ask(self, **inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
+    def _call(self, **inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
         import tensorflow as tf
 
         outputs = self._source.run(self._device, {name: value.numpy() for name, value in inputs.items()})

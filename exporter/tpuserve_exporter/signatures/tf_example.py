@@ -22,7 +22,7 @@ def serve(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str
     return ServedSignature(
         request.name,
         request.kind,
-        lambda call: ServedFunction(example_specs(INPUT), lambda **given: call(**parser.parse(given[INPUT])), []),
+        lambda call: ServedFunction(example_specs(INPUT), lambda **examples: call(**parser.parse(examples[INPUT])), []),
     )
 
 

@@ -66,7 +66,7 @@ def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> Opened
     return opener(source, options)
 
 
-def open_as_said(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
+def open_as_kind(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
     """Open the source as the kind that --from gives.
 
     If that fails and the source looks like another kind, the error names that kind.
@@ -78,8 +78,8 @@ def open_as_said(kind: SourceKind, source: Path, options: ModelOptions) -> Opene
         if found is None or found == kind:
             raise
         reason = str(error).partition(". ")[0]
-        said = f"--from {kind}: {reason}. It looks like {KINDS[found].title}. Use --from {found}, or omit --from"
-        raise SourceUnreadable(said) from error
+        message = f"--from {kind}: {reason}. It looks like {KINDS[found].title}. Use --from {found}, or omit --from"
+        raise SourceUnreadable(message) from error
 
 
 def _detect(source: Path, options: ModelOptions) -> SourceKind | None:

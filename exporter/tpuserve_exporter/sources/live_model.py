@@ -22,11 +22,11 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
         OptionConflict: if the model is of another type, or an option applies only to files.
         BuilderFailed: if the model or a parameter cannot be served.
     """
-    given = {
+    checkpoint_options = {
         "model": options.builder, "rename": options.renames, "allow_missing": options.allow_missing,
         "allow_unused": options.allow_unused,
     }  # fmt: skip
-    if named := [name for name, value in given.items() if value]:
+    if named := [name for name, value in checkpoint_options.items() if value]:
         raise OptionConflict(
             f"{', '.join(named)} applies only to checkpoints, but a live model already has its weights"
         )

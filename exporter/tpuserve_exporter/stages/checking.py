@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpuserve_exporter.checks.version_checks import CheckedVersion
-from tpuserve_exporter.examples.asking import ExampleAsking, ShownSample
+from tpuserve_exporter.examples.example_runner import ExampleRunner, ShownSample
 from tpuserve_exporter.signature import Signature
-from tpuserve_exporter.stages.answering import Answered
 from tpuserve_exporter.stages.job import Job
+from tpuserve_exporter.stages.recording import Recorded
 from tpuserve_exporter.stages.writing import Written
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_formats.manifest.device import ManifestDevice
@@ -27,20 +27,20 @@ class Checked:
         return {name: one.signature for name, one in self.version.signatures.items()}
 
 
-def check_version(job: Job, answered: Answered, session: SessionModel) -> Checked:
+def check_version(job: Job, recorded: Recorded, session: SessionModel) -> Checked:
     """Compare the outputs of `session`. Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed."""
-    written, device = answered.written, answered.device
-    version = job.checks.run(written.source, answered.asked, written.folder, session, device)
-    return Checked(written, device, version, _ask_examples(job, version, session))
+    written, device = recorded.written, recorded.device
+    version = job.checks.run(written.source, recorded.results, written.folder, session, device)
+    return Checked(written, device, version, _run_examples(job, version, session))
 
 
-def _ask_examples(job: Job, version: CheckedVersion, session: SessionModel) -> tuple[ShownSample, ...]:
+def _run_examples(job: Job, version: CheckedVersion, session: SessionModel) -> tuple[ShownSample, ...]:
     options = job.options
     title = "Run the examples" if options.examples else "Run sample inputs"
     with job.progress.step(title) as step:
         rows_from = "made-up input" if options.check is None else options.check.name
-        asking = ExampleAsking(session, version, options.signatures, job.labels, rows_from)
-        samples = tuple(asking.ask(options.examples))
+        runner = ExampleRunner(session, version, options.signatures, job.labels, rows_from)
+        samples = tuple(runner.run(options.examples))
         if options.examples:
             step.detail = f"{len(options.examples)} correct"
     counts = {one.prediction.count for one in samples if one.prediction.count}

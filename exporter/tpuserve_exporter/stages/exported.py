@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpuserve_exporter.examples.asking import ShownSample
+from tpuserve_exporter.examples.example_runner import ShownSample
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.preflight.preflight import PreflightReport

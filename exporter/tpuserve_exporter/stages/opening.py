@@ -11,7 +11,7 @@ from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, not_finite
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.sources.detect import detect
-from tpuserve_exporter.sources.kinds import open_as_said, open_source
+from tpuserve_exporter.sources.kinds import open_as_kind, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import saved_values
@@ -45,7 +45,7 @@ def _open_kind(options: ExportOptions, live: object | None) -> OpenedSource:
         return replace(open_live(live, options.model), live=True)
     model = replace(options.model, as_function=bool(options.signatures or options.batching))
     if options.kind is not None:
-        return open_as_said(options.kind, options.source, model)
+        return open_as_kind(options.kind, options.source, model)
     return open_source(detect(options.source, model.builder is not None), options.source, model)
 
 

@@ -2,7 +2,6 @@
 
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.stages.answering import record_answers
 from tpuserve_exporter.stages.checking import check_version
 from tpuserve_exporter.stages.compiling import compile_programs
 from tpuserve_exporter.stages.describing import describe_version
@@ -11,7 +10,8 @@ from tpuserve_exporter.stages.freezing import freeze_model
 from tpuserve_exporter.stages.opening import open_model
 from tpuserve_exporter.stages.preparing import prepare
 from tpuserve_exporter.stages.publishing import publish_version
-from tpuserve_exporter.stages.serving import choose_questions, serve_version
+from tpuserve_exporter.stages.recording import record_answers
+from tpuserve_exporter.stages.serving import choose_requests, serve_version
 from tpuserve_exporter.stages.staging import staging_folder
 from tpuserve_exporter.stages.warming import warm_version
 from tpuserve_exporter.stages.writing import write_version
@@ -29,13 +29,13 @@ def run_export(options: ExportOptions, progress: Progress, live: object | None =
     with staging_folder(job, frozen) as folder:
         written = write_version(job, frozen, folder)
         compiled = compile_programs(job, written)
-        answered = record_answers(job, compiled)
+        recorded = record_answers(job, compiled)
         with job.checks.open(folder) as session:
-            checked = check_version(job, answered, session)
+            checked = check_version(job, recorded, session)
             warmed = warm_version(job, checked, session)
-            questions = choose_questions(job, checked)
+            requests = choose_requests(job, checked)
         described = describe_version(job, warmed)
-        served = serve_version(job, described, questions)
+        served = serve_version(job, described, requests)
         published = publish_version(job, served)
     return Exported(
         name=job.destination.model_name,

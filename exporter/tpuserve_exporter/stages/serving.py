@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpuserve_exporter.serve_check.serve_check import Question, ServeCheck, check_serving, make_questions
+from tpuserve_exporter.serve_check.serve_check import ServeCheck, ServedRequest, check_serving, make_requests
 from tpuserve_exporter.stages.checking import Checked
 from tpuserve_exporter.stages.describing import Described
 from tpuserve_exporter.stages.job import Job
@@ -17,17 +17,17 @@ class Served:
     answers: ServeCheck | None = None
 
 
-def choose_questions(job: Job, checked: Checked) -> Sequence[Question]:
+def choose_requests(job: Job, checked: Checked) -> Sequence[ServedRequest]:
     """Choose the requests to the server. The checks' session must be open: it may compute the expected outputs."""
-    return make_questions(checked.version, job.options.batch_sizes) if job.options.serve_check else ()
+    return make_requests(checked.version, job.options.batch_sizes) if job.options.serve_check else ()
 
 
-def serve_version(job: Job, described: Described, questions: Sequence[Question]) -> Served:
+def serve_version(job: Job, described: Described, requests: Sequence[ServedRequest]) -> Served:
     """Start a server and compare its predictions. Blocks. Raises MissingExtra, SessionLoadFailed or ParityFailed."""
     if not job.options.serve_check:
         return Served(described)
     with job.progress.step("Serve the version and compare its answers") as step:
         tolerance = described.checked.version.tolerance
-        answers = check_serving(described.folder, job.destination.model_name, questions, tolerance)
+        answers = check_serving(described.folder, job.destination.model_name, requests, tolerance)
         step.detail = str(answers)
     return Served(described, answers)

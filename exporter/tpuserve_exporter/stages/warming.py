@@ -36,9 +36,9 @@ def warm_version(job: Job, checked: Checked, session: SessionModel) -> Warmed:
 
 def _choose_inputs(job: Job, checked: Checked, session: SessionModel) -> Iterator[tuple[Signature, Tensors]]:
     options, version = job.options, checked.version
-    given = None if options.warmup is None else open_samples(options.warmup, options.sequences.pad_values)
+    file = None if options.warmup is None else open_samples(options.warmup, options.sequences.pad_values)
     for one in (version.signatures[name] for name in version.everywhere):
         rows = max(options.batch_sizes)
-        samples = one.samples if given is None else read_samples(given, one.signature, rows, session)
+        samples = one.samples if file is None else read_samples(file, one.signature, rows, session)
         check_lengths(one.signature, samples, options.sequences, "--warmup")
         yield one.signature, samples

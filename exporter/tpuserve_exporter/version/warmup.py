@@ -104,7 +104,7 @@ def keep_warmup(
     return len(kept)
 
 
-def read_answered(version: Path, model: SessionModel) -> list[tuple[Signature, Tensors, Tensors]]:
+def read_recorded(version: Path, model: SessionModel) -> list[tuple[Signature, Tensors, Tensors]]:
     """Return recorded predictions with a response as (signature of `model`, inputs, outputs), or [] without the file.
 
     Raises SamplesUnfit for a damaged file, and for a request that `model` does not take.
@@ -114,13 +114,13 @@ def read_answered(version: Path, model: SessionModel) -> list[tuple[Signature, T
     if not (version / WARMUP_FILE).is_file():
         return []
     logs = [_parse(record, index) for index, record in enumerate(_read(version / WARMUP_FILE))]
-    answered: list[tuple[Signature, Tensors, Tensors]] = []
+    recorded: list[tuple[Signature, Tensors, Tensors]] = []
     for index, log in enumerate(logs):
         if _is_prediction(log) and log.predict_log.response.outputs:
             signature, inputs = _read_request(log.predict_log.request, model, f"record {index}")
             outputs = log.predict_log.response.outputs.items()
-            answered.append((signature, inputs, {name: tf.make_ndarray(tensor) for name, tensor in outputs}))
-    return answered
+            recorded.append((signature, inputs, {name: tf.make_ndarray(tensor) for name, tensor in outputs}))
+    return recorded
 
 
 def _write(version: Path, records: Iterable[bytes]) -> None:

@@ -97,9 +97,9 @@ def _reason(error: Exception, directory: Path) -> str:
     """
     if isinstance(error, json.JSONDecodeError):
         return f"its description, {TREE_FILE} or a file next to it, is truncated or damaged. {_AGAIN}"
-    said = reason_of(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
-    if (status := _NOT_WHOLE.match(said)) is not None:
+    reason = reason_of(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
+    if (status := _NOT_WHOLE.match(reason)) is not None:
         return f"a file in it is missing, truncated or damaged ({status[1]}). {_AGAIN}"
     for path in (directory.resolve(), directory.absolute(), directory):
-        said = said.replace(f"{path.parent}/", "")
-    return f"{type(error).__name__}: {said}" if isinstance(error, KeyError) else said
+        reason = reason.replace(f"{path.parent}/", "")
+    return f"{type(error).__name__}: {reason}" if isinstance(error, KeyError) else reason

@@ -111,17 +111,17 @@ def _best_form(
 
     One side may have `mlp/~/linear_0` as one key, and the other `mlp` with `~` within. --rename makes either form.
     """
-    whole = unbox(model), _rename(unbox(stored), TreeNames(stored), renames)
-    apart = _split(whole[0]), _split(whole[1])
+    unsplit = unbox(model), _rename(unbox(stored), TreeNames(stored), renames)
+    apart = _split(unsplit[0]), _split(unsplit[1])
     if apart[0] is None or apart[1] is None:
-        return whole
+        return unsplit
     split = apart[0], apart[1]
 
     def count_fit(form: tuple[_Originals, _Originals]) -> int:
         parts = (_find_subtrees(part, *form, model, stored) for part in _parts(form[0]))
         return sum(max((len(one.pairs) for one in found), default=0) for found in parts)
 
-    return split if count_fit(split) > count_fit(whole) else whole
+    return split if count_fit(split) > count_fit(unsplit) else unsplit
 
 
 def _split(paths: _Originals) -> _Originals | None:

@@ -39,11 +39,11 @@ def free_reshapes(graph: V1Graph, rows: int) -> tuple[V1Graph, bool]:
         if node.op != "Reshape" or node_of(node.input[1]) not in constants:
             continue
         shape = built.get_tensor_by_name(f"{node.name}:0").shape
-        asked = tf.make_ndarray(constants[node_of(node.input[1])].attr["value"].tensor)
-        if shape.is_fully_defined() and shape.rank and asked[0] != -1 and shape[0] % rows == 0:
+        target = tf.make_ndarray(constants[node_of(node.input[1])].attr["value"].tensor)
+        if shape.is_fully_defined() and shape.rank and target[0] != -1 and shape[0] % rows == 0:
             constant = freed.node.add(name=f"{node.name}/rows_as_they_are", op="Const")
-            constant.attr["dtype"].type = tf.as_dtype(asked.dtype).as_datatype_enum
-            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([-1, *shape[1:]], dtype=asked.dtype))
+            constant.attr["dtype"].type = tf.as_dtype(target.dtype).as_datatype_enum
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([-1, *shape[1:]], dtype=target.dtype))
             node.input[1] = constant.name
             changed = True
     return replace(graph, graph_def=freed), changed

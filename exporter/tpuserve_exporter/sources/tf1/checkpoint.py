@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, find_builder
-from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, given_spec
+from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, option_spec
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
@@ -94,7 +94,7 @@ def _specs(function: Any, options: ModelOptions) -> "dict[str, tf.TensorSpec]": 
         example = "".join(f" --input '{name}:DTYPE[batch,...]'" for name in parameters) or " --input ..."
         raise OptionConflict(f"the inputs of the --model function are unknown. Describe each with{example}")
     check_names([one.name for one in options.inputs])
-    return {one.name: given_spec(one) for one in options.inputs}
+    return {one.name: option_spec(one) for one in options.inputs}
 
 
 def _parameters(function: Any) -> list[str]:  # noqa: ANN401 - any callable
@@ -106,7 +106,7 @@ def _parameters(function: Any) -> list[str]:  # noqa: ANN401 - any callable
     return [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
 
 
-def _name_outputs(builder: str, outputs: object, given: Sequence[str]) -> "dict[str, tf.Tensor]":
+def _name_outputs(builder: str, outputs: object, chosen: Sequence[str]) -> "dict[str, tf.Tensor]":
     """Name the outputs: keys of a dictionary, `output_0`… for a list, or `outputs`. --output renames them."""
     import tensorflow as tf
 
@@ -122,9 +122,9 @@ def _name_outputs(builder: str, outputs: object, given: Sequence[str]) -> "dict[
             f"{builder} returned {type(outputs if wrong is None else wrong).__name__}. A function for a TF1 "
             "checkpoint returns a tensor, or tensors in a dictionary or list"
         )
-    if not given:
+    if not chosen:
         return named
-    if len(given) != len(named):
-        raise OptionConflict(f"there are {len(given)} --output options, but the model has {len(named)} output(s)")
-    check_distinct("output", given)
-    return dict(zip(given, named.values(), strict=True))
+    if len(chosen) != len(named):
+        raise OptionConflict(f"there are {len(chosen)} --output options, but the model has {len(named)} output(s)")
+    check_distinct("output", chosen)
+    return dict(zip(chosen, named.values(), strict=True))

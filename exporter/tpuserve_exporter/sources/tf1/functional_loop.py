@@ -26,22 +26,22 @@ def _lift(graph_def: "GraphDef", loop: "NodeDef", body: "FunctionDef") -> None:
     from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
     step, _ = function_def_to_graph_def(body)
-    given = dict(zip([argument.name for argument in body.signature.input_arg], loop.input, strict=False))
+    arguments = dict(zip([argument.name for argument in body.signature.input_arg], loop.input, strict=False))
     there = {node.name for node in graph_def.node}
     names = {node.name: f"{node.name}_in_loop" if node.name in there else node.name for node in step.node}
     for node in step.node:
-        if node.name not in given:
+        if node.name not in arguments:
             lifted = graph_def.node.add()
             lifted.CopyFrom(node)
             lifted.name = names[node.name]
             del lifted.input[:]
-            lifted.input.extend(_rewire(tensor, given, names) for tensor in node.input)
+            lifted.input.extend(_rewire(tensor, arguments, names) for tensor in node.input)
 
 
-def _rewire(tensor: str, given: dict[str, str], names: dict[str, str]) -> str:
+def _rewire(tensor: str, arguments: dict[str, str], names: dict[str, str]) -> str:
     """Return the graph's name for a tensor of the function. An argument becomes the loop's input."""
     control = "^" if tensor.startswith("^") else ""
     name, colon, index = tensor.removeprefix("^").partition(":")
-    if name in given:
-        return control + (given[name].split(":")[0] if control else given[name])
+    if name in arguments:
+        return control + (arguments[name].split(":")[0] if control else arguments[name])
     return f"{control}{names[name]}{colon}{index}".removesuffix(":0")

@@ -58,8 +58,8 @@ class V1Graph:
 
         def import_graph(*arguments: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
-            given = dict(zip(self.inputs, arguments, strict=True))
-            mapped = {tensor: given[name] for name, tensor in self.feeds.items()}
+            values = dict(zip(self.inputs, arguments, strict=True))
+            mapped = {tensor: values[name] for name, tensor in self.feeds.items()}
             for name, variable in variables.items():
                 graph.watch_variable(variable)  # else it is captured, but not saved
                 mapped[f"{name}:0"] = graph.capture(variable.handle) if name in resources else variable.read_value()
@@ -113,9 +113,9 @@ class SessionReference:
             self._session = self._open()
         if self._rows is None:
             return self._run_once(self._session, inputs)
-        asked = count_rows(inputs)
+        count = count_rows(inputs)
         parts = [self._run_once(self._session, part) for part in _batches(inputs, self._rows)]
-        return {name: np.concatenate([part[name] for part in parts])[:asked] for name in self._graph.fetches}
+        return {name: np.concatenate([part[name] for part in parts])[:count] for name in self._graph.fetches}
 
     def close(self) -> None:
         """Free the memory of the variables."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Slice:
     """Position of a part in a partitioned variable. A checkpoint holds the whole variable."""
 
-    whole: str
+    full_shape: str
     whole_shape: tuple[int, ...]
     spec: str
 
@@ -24,8 +24,8 @@ class Slice:
     def read(cls, info: "SaveSliceInfoDef") -> "Slice":
         """Return the slice. `spec` has RestoreV2's format: `20 4 0,10:0,4` is the first half of [20, 4]."""
         offsets = ":".join(f"{start},{size}" for start, size in zip(info.var_offset, info.var_shape, strict=True))
-        whole = " ".join(str(size) for size in info.full_shape)
-        return cls(info.full_name, tuple(info.full_shape), f"{whole} {offsets}")
+        full_shape = " ".join(str(size) for size in info.full_shape)
+        return cls(info.full_name, tuple(info.full_shape), f"{full_shape} {offsets}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class GraphVariable:
 
     @property
     def stored_name(self) -> str:
-        return self.part.whole if self.part else self.name
+        return self.part.full_shape if self.part else self.name
 
     @property
     def stored_shape(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.dataflow.function_inlining import inline_calls
 from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable, TrainingMode
-from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, given_spec
+from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, option_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
@@ -217,18 +217,18 @@ def _spec(tensors: GraphTensors, naming: TensorNaming, options: ModelOptions) ->
 
     tensors.check("--input-tensor", naming.tensor)
     found = tensors.find(naming.tensor)
-    given = next((given_spec(one) for one in options.inputs if one.name == naming.name and one.dtype), None)
+    chosen = next((option_spec(one) for one in options.inputs if one.name == naming.name and one.dtype), None)
     if found is None or found.shape.rank is None:
-        if given is None:
+        if chosen is None:
             raise OptionConflict(
                 f"the shape of {naming.tensor} is unknown. Set it with --input '{naming.name}:DTYPE[...]'"
             )
-        return tf.TensorSpec(given.shape, given.dtype, name=naming.name)
+        return tf.TensorSpec(chosen.shape, chosen.dtype, name=naming.name)
     free = tf.TensorShape([None, *found.shape.as_list()[1:]] if found.shape.rank else [])
-    if given is not None and (given.dtype != found.dtype or not free.is_compatible_with(given.shape)):
+    if chosen is not None and (chosen.dtype != found.dtype or not free.is_compatible_with(chosen.shape)):
         known = tf.TensorSpec(free, found.dtype, name=naming.tensor)
-        raise OptionConflict(f"--input describes {describe_spec(given)}, but the graph has {describe_spec(known)}")
-    return tf.TensorSpec(given.shape if given else free, found.dtype, name=naming.name)
+        raise OptionConflict(f"--input describes {describe_spec(chosen)}, but the graph has {describe_spec(known)}")
+    return tf.TensorSpec(chosen.shape if chosen else free, found.dtype, name=naming.name)
 
 
 def _check_fed(plain: "GraphDef", tensors: GraphTensors, options: ModelOptions, fetched: Sequence[str]) -> None:

@@ -134,7 +134,7 @@ def _switch_norm(
     if not is_norm(node):
         return False
     updated = [nodes[averages[one]] for one in (f"{node.name}:1", f"{node.name}:2") if one in averages]
-    handles = updated if len(updated) == 2 else _given_statistics(node, nodes) or _moving_statistics(node, nodes)
+    handles = updated if len(updated) == 2 else _input_statistics(node, nodes) or _moving_statistics(node, nodes)
     if handles is None:
         return False
     for index, (name, handle) in enumerate(zip(_STATISTICS, handles, strict=True), 3):
@@ -143,7 +143,7 @@ def _switch_norm(
     return True
 
 
-def _given_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
+def _input_statistics(norm: "NodeDef", nodes: "dict[str, NodeDef]") -> "list[NodeDef] | None":
     """Return the variables that `norm` takes to update with the statistics of the batch."""
     found = [_variable_of(tensor, nodes) for tensor in norm.input[3:5]]
     return found if all(map(is_variable, found)) else None

@@ -113,11 +113,11 @@ def _fold_branches(graph_def: "GraphDef", known: dict[str, bool]) -> None:
             pass_on(node, node.input[1 if known[node_of(node.input[0])] else 2], node.attr["T"].type)
 
 
-def _call(node: "NodeDef", function: str, taken: list[int], given: list[int]) -> None:
+def _call(node: "NodeDef", function: str, taken: list[int], dtypes: list[int]) -> None:
     replace_operation(node, "StatefulPartitionedCall", node.input[1:])
     node.attr["f"].func.name = function
     node.attr["Tin"].list.type.extend(taken)
-    node.attr["Tout"].list.type.extend(given)
+    node.attr["Tout"].list.type.extend(dtypes)
 
 
 def _fold_switches(graph_def: "GraphDef", known: dict[str, bool]) -> None:

@@ -114,19 +114,19 @@ def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
 def _inputs(module: torch.nn.Module, options: ModelOptions) -> dict[str, JaxInput]:
     """Return the inputs of --input. A torch module does not know its argument shapes."""
     arguments = ", ".join(inspect.signature(module.forward).parameters)
-    if not options.inputs or any(given.dims is None for given in options.inputs):
+    if not options.inputs or any(naming.dims is None for naming in options.inputs):
         raise OptionConflict(
             "the inputs of a torch module are unknown. Describe each with --input 'name:dtype[batch,...]'. Its "
             f"forward takes ({arguments})"
         )
-    names = [given.name for given in options.inputs]
+    names = [naming.name for naming in options.inputs]
     check_names(names)
     inputs: dict[str, JaxInput] = {}
-    for given in options.inputs:
-        find_dtype(str(given.dtype))
-        dims = given.dims or ()
-        named = [_word(dim) or f"{given.name}_{axis}" for axis, dim in enumerate(dims)]
-        inputs[given.name] = JaxInput(str(given.dtype), tuple(named))
+    for naming in options.inputs:
+        find_dtype(str(naming.dtype))
+        dims = naming.dims or ()
+        named = [_word(dim) or f"{naming.name}_{axis}" for axis, dim in enumerate(dims)]
+        inputs[naming.name] = JaxInput(str(naming.dtype), tuple(named))
     return inputs
 
 

@@ -177,16 +177,16 @@ def pair_by_name(weights: Sequence[ModelVariable], stored: Iterable[StoredVariab
     """Pair equal names. If there are none, compare only layer and variable: one side may have the model's name."""
     stored = list(stored)
     mine, theirs = [one.name for one in weights], [one.name for one in stored]
-    whole = _pair_names(mine, theirs, stored)
-    return whole or _pair_names([_short(name) for name in mine], [_short(name) for name in theirs], stored)
+    pairs = _pair_names(mine, theirs, stored)
+    return pairs or _pair_names([_short(name) for name in mine], [_short(name) for name in theirs], stored)
 
 
 def pair_by_count(weights: Sequence[ModelVariable], stored: Iterable[StoredVariable]) -> dict[int, StoredVariable]:
     """Pair names after counting the layers of each kind again: `dense_7` and `dense_9` are the first and second."""
     stored = list(stored)
     mine, theirs = [one.name for one in weights], [one.name for one in stored]
-    whole = _pair_names(_recount(mine), _recount(theirs), stored)
-    return whole or _pair_names(
+    pairs = _pair_names(_recount(mine), _recount(theirs), stored)
+    return pairs or _pair_names(
         _recount([_short(name) for name in mine]), _recount([_short(name) for name in theirs]), stored
     )
 

@@ -211,9 +211,9 @@ _NOT_WHOLE = (
 
 def _reason(error: Exception, prefix: Path) -> str:
     """Return TensorFlow's first line without the directory. For incomplete files, return the meaning and advice."""
-    said = reason_of(error).replace(f"{prefix.parent}/", "")
+    reason = reason_of(error).replace(f"{prefix.parent}/", "")
     for words, meaning in _NOT_WHOLE:
-        if words in said:
-            meant = meaning.format(file=said.partition(";")[0])
-            return f"{meant}. Copy all of {prefix.name}.* again, or export an earlier checkpoint"
-    return said
+        if words in reason:
+            meaning_text = meaning.format(file=reason.partition(";")[0])
+            return f"{meaning_text}. Copy all of {prefix.name}.* again, or export an earlier checkpoint"
+    return reason

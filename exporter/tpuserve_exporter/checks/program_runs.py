@@ -17,7 +17,7 @@ from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
 
 
-def ask_programs(
+def run_programs(
     version: Path,
     device: ManifestDevice,
     signatures: Mapping[str, Signature],
@@ -44,7 +44,7 @@ def ask_programs(
         answers = {}
         for done, (way, programs) in enumerate(ways.items()):
             step.advance(done, len(ways))
-            answers[way], left = _ask(programs, signatures, samples, options)
+            answers[way], left = _run(programs, signatures, samples, options)
             for name in left:
                 warn(
                     f"{name}: its {way} is not checked, because the inputs are longer. Use --check with shorter inputs"
@@ -54,7 +54,7 @@ def ask_programs(
     return answers
 
 
-def _ask(
+def _run(
     programs: ProgramAnswers,
     signatures: Mapping[str, Signature],
     samples: Mapping[str, Tensors],

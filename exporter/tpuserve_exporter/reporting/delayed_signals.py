@@ -5,11 +5,11 @@ import signal
 import threading
 from collections.abc import Iterator
 
-_HELD = (signal.SIGINT, signal.SIGTERM)
+_DELAYED = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def held_signals() -> Iterator[None]:
+def delayed_signals() -> Iterator[None]:
     """Delay signals until the body ends, and then raise the first one. The body must be short.
 
     Python runs signal handlers only in the main thread, so this has no effect in other threads.
@@ -19,7 +19,7 @@ def held_signals() -> Iterator[None]:
         return
     came: list[int] = []
     # getsignal returns None for handlers of C code, which Python cannot restore.
-    handlers = {number: handler for number in _HELD if (handler := signal.getsignal(number)) is not None}
+    handlers = {number: handler for number in _DELAYED if (handler := signal.getsignal(number)) is not None}
     try:
         for number in handlers:
             signal.signal(number, lambda number, _frame: came.append(number))

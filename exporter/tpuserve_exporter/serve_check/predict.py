@@ -15,7 +15,7 @@ from tpuserve_exporter.signature import Array, Tensors
 _TIMEOUT_S = 300.0
 
 
-def ask_grpc(server: ServerProcess, signature: str, inputs: Tensors) -> dict[str, Array]:
+def predict_grpc(server: ServerProcess, signature: str, inputs: Tensors) -> dict[str, Array]:
     """Send a Predict request and return the outputs by name. Raises ParityFailed with the server's error."""
     import grpc
     import tensorflow as tf
@@ -33,7 +33,7 @@ def ask_grpc(server: ServerProcess, signature: str, inputs: Tensors) -> dict[str
     return {name: tf.make_ndarray(tensor) for name, tensor in outputs.items()}
 
 
-def ask_rest(server: ServerProcess, signature: str, inputs: Tensors, like: Tensors) -> dict[str, Array]:
+def predict_rest(server: ServerProcess, signature: str, inputs: Tensors, like: Tensors) -> dict[str, Array]:
     """Send a :predict request and return the outputs by name. Raises ParityFailed.
 
     JSON has only numbers and text, so the outputs take their dtypes from `like`.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tpuserve_exporter.checks.asking import Asked
+from tpuserve_exporter.checks.case_runs import CaseResults
 from tpuserve_exporter.checks.python_functions import check_no_python
 from tpuserve_exporter.stages.compiling import Compiled
 from tpuserve_exporter.stages.job import Job
@@ -11,7 +11,7 @@ from tpuserve_formats.manifest.device import DeviceNumerics, ManifestDevice
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Recorded:
     """A version, and the outputs to compare with those of a session. `device` has the results of --tpu-numerics.
 
     The source has released its weights.
@@ -19,15 +19,15 @@ class Answered:
 
     written: Written
     device: ManifestDevice | None
-    asked: Asked
+    results: CaseResults
 
 
-def record_answers(job: Job, compiled: Compiled) -> Answered:
-    """Run the source and then the version. Raises CannotLower for Python functions, and the errors of Checks.ask."""
+def record_answers(job: Job, compiled: Compiled) -> Recorded:
+    """Run the source and then the version. Raises CannotLower for Python functions, and as Checks.record_answers."""
     written, device = compiled.written, compiled.device
     check_no_python(written.folder)
-    asked = job.checks.ask(written.source, written.folder, device)
-    if device is not None and asked.numerics:
-        found = DeviceNumerics(signatures={name: one.to_json() for name, one in asked.numerics.items()})
+    results = job.checks.record_answers(written.source, written.folder, device)
+    if device is not None and results.numerics:
+        found = DeviceNumerics(signatures={name: one.to_json() for name, one in results.numerics.items()})
         device = device.model_copy(update={"numerics": found})
-    return Answered(written, device, asked)
+    return Recorded(written, device, results)

@@ -7,9 +7,9 @@ from typing import Any
 
 from tpuserve_exporter.checks.version_checks import CheckedSignature, CheckedVersion
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit, reason_of
+from tpuserve_exporter.examples.matching import match_signature
 from tpuserve_exporter.examples.picture import show_inputs
 from tpuserve_exporter.examples.prediction import Prediction
-from tpuserve_exporter.examples.question import ask_with
 from tpuserve_exporter.examples.verdict import judge
 from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, IMAGE_KIND, SignatureRequest
@@ -42,7 +42,7 @@ class ShownSample:
 
 
 @dataclass(frozen=True, slots=True)
-class ExampleAsking:
+class ExampleRunner:
     """A version, loaded as servers load it, with the checks' results.
 
     `requests` are the signatures of the command line. `rows_from` names the source of the checks' inputs.
@@ -54,28 +54,28 @@ class ExampleAsking:
     labels: Sequence[str]
     rows_from: str = "made-up input"
 
-    def ask(self, examples: Sequence[Example]) -> list[ShownSample]:
+    def run(self, examples: Sequence[Example]) -> list[ShownSample]:
         """Run every example. Return up to 12 answers: first those of the examples, then those of rows of the checks.
 
         Raises:
             ParityFailed: if an answer is wrong, with up to 12 answers as `samples`, the wrong ones first.
             SamplesUnfit: if no signature takes an example.
         """
-        asked = [self._ask(example) for example in examples]
-        shown = list(itertools.islice(itertools.chain(asked, self._ask_samples()), _MOST_SHOWN))
-        wrong = [one for one in asked if one.problem]
+        answers = [self._run_example(example) for example in examples]
+        shown = list(itertools.islice(itertools.chain(answers, self._run_samples()), _MOST_SHOWN))
+        wrong = [one for one in answers if one.problem]
         if wrong:
             named = "; ".join(f"{one.name}: {one.problem}" for one in wrong[:_MOST_NAMED])
             more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
             raise ParityFailed(
-                f"{len(wrong)} of {len(asked)} examples have a wrong answer. {named}{more}",
+                f"{len(wrong)} of {len(answers)} examples have a wrong answer. {named}{more}",
                 samples=[one.to_json() for one in [*wrong, *(one for one in shown if not one.problem)][:_MOST_SHOWN]],
             )
         return shown
 
-    def _ask(self, example: Example) -> ShownSample:
+    def _run_example(self, example: Example) -> ShownSample:
         signatures = {name: one.signature for name, one in self.checked.signatures.items()}
-        signature, inputs = ask_with(example, signatures, self.requests)
+        signature, inputs = match_signature(example, signatures, self.requests)
         outputs = self._run(example, signature, inputs)
         prediction = Prediction.read(outputs, self.labels)
         problem = judge(example, outputs, prediction, self.labels, self.checked.tolerance)
@@ -90,7 +90,7 @@ class ExampleAsking:
         except tf.errors.OpError as error:
             raise SamplesUnfit(f"{example}: {signature.name} fails on this input: {reason_of(error)}") from error
 
-    def _ask_samples(self) -> Iterator[ShownSample]:
+    def _run_samples(self) -> Iterator[ShownSample]:
         """Run single rows of the checks, for the signature with the most readable inputs."""
         one = self._choose()
         for number, inputs in enumerate(itertools.islice(_split_rows(one), _MOST_SHOWN)):

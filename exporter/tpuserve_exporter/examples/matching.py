@@ -11,7 +11,7 @@ from tpuserve_exporter.samples.samples import fit_input
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 
 
-def ask_with(
+def match_signature(
     example: Example, signatures: Mapping[str, Signature], requests: tuple[SignatureRequest, ...]
 ) -> tuple[Signature, Tensors]:
     """Return the first signature that takes the example, and its inputs. `serving_default` comes first.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpuserve_exporter.checks.asking_programs import ask_programs
 from tpuserve_exporter.checks.parity import list_cases
 from tpuserve_exporter.checks.parity_result import ParityResult
-from tpuserve_exporter.checks.raw_image_check import RawAnswer, ask_raw_images
+from tpuserve_exporter.checks.program_runs import run_programs
+from tpuserve_exporter.checks.raw_image_check import RawAnswer, run_raw_images
 from tpuserve_exporter.checks.recorded_answers import RecordedAnswers
 from tpuserve_exporter.checks.tpu_numerics import compare_numerics
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
@@ -31,7 +31,7 @@ LEAST_ROWS = 4
 
 
 @dataclass(slots=True)
-class Asked:
+class CaseResults:
     """Samples by signature, and the answers of the source and of `python` to every case.
 
     `raw` has the source's answers to images of known pixels, and `numerics` the results of --tpu-numerics. `programs`
@@ -47,7 +47,7 @@ class Asked:
     numerics: dict[str, ParityResult] = field(default_factory=dict)
 
 
-class Asking:
+class CaseRunner:
     """Runs the models of one export. `warn` takes messages for the user about a version that passes."""
 
     def __init__(self, options: ExportOptions, progress: Progress, warn: Callable[[str], None]) -> None:
@@ -55,72 +55,74 @@ class Asking:
         self._progress = progress
         self._warn = warn
 
-    def ask(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> Asked:
+    def run(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> CaseResults:
         """Run all cases of the comparison, and free the memory of the source's weights.
 
         Raises OptionConflict, SamplesUnfit, SessionLoadFailed, or ParityFailed if `version` does not load in Python.
         """
         if source.reference is None:
             python = self._load_by_python(version)
-            return Asked() if python is None else self._ask_and_release(python, version, device)
+            return CaseResults() if python is None else self._run_and_release(python, version, device)
         written = WrittenModel(version, source.reference)
-        asked = self._ask_source(written, device)
+        results = self._run_source(written, device)
         if isinstance(source.reference, WrappedReference):
-            asked.raw = ask_raw_images(source.reference, asked.samples)
+            results.raw = run_raw_images(source.reference, results.samples)
         source.release()
-        asked.python = self._ask_python(written, asked, version)
-        self._ask_programs(written, asked, version, device)
-        return asked
+        results.python = self._run_python(written, results, version)
+        self._run_programs(written, results, version, device)
+        return results
 
-    def _ask_and_release(self, python: PythonModel, version: Path, device: ManifestDevice | None) -> Asked:
+    def _run_and_release(self, python: PythonModel, version: Path, device: ManifestDevice | None) -> CaseResults:
         written = WrittenModel(version, python)
-        asked = self._ask_source(written, device)
-        asked.python = self._answers_to_cases(written, asked, python)
+        results = self._run_source(written, device)
+        results.python = self._answers_to_cases(written, results, python)
         python.release()
         gc.collect()
-        self._ask_programs(written, asked, version, device)
-        return asked
+        self._run_programs(written, results, version, device)
+        return results
 
-    def _ask_source(self, source: WrittenModel, device: ManifestDevice | None) -> Asked:
+    def _run_source(self, source: WrittenModel, device: ManifestDevice | None) -> CaseResults:
         check_sequences(source.signatures.values(), self._options.sequences, device)
-        given, samples, answers = self.open_given(), dict[str, Tensors](), RecordedAnswers()
+        file, samples, answers = self.open_check_file(), dict[str, Tensors](), RecordedAnswers()
         with self._progress.step("Run the source model") as step:
             for done, (name, signature) in enumerate(source.signatures.items()):
                 step.advance(done, len(source.signatures))
-                samples[name] = self.find_samples(signature, given, source)
-                answers.record(source, signature, self._questions(signature, samples[name]))
+                samples[name] = self.find_samples(signature, file, source)
+                answers.record(source, signature, self._inputs_of_cases(signature, samples[name]))
             step.detail = f"{len(answers)} request(s)"
-        return Asked(samples, answers)
+        return CaseResults(samples, answers)
 
-    def _ask_python(self, written: WrittenModel, asked: Asked, version: Path) -> RecordedAnswers:
+    def _run_python(self, written: WrittenModel, results: CaseResults, version: Path) -> RecordedAnswers:
         with self._progress.step("Load the version in Python and run it") as step:
             try:
                 python = PythonModel(version)
             except Exception as error:  # TensorFlow raises many types here
                 raise ParityFailed(f"cannot load the SavedModel in Python: {reason_of(error)}") from error
-            answers = self._answers_to_cases(written, asked, python)
+            answers = self._answers_to_cases(written, results, python)
             step.detail = f"{len(answers)} request(s)"
         python.release()
         gc.collect()
         return answers
 
-    def _answers_to_cases(self, written: WrittenModel, asked: Asked, python: PythonModel) -> RecordedAnswers:
+    def _answers_to_cases(self, written: WrittenModel, results: CaseResults, python: PythonModel) -> RecordedAnswers:
         answers = RecordedAnswers()
         for name, signature in written.signatures.items():
-            cases = list_cases(signature, asked.samples[name], self._options.batch_sizes, padded=True)
+            cases = list_cases(signature, results.samples[name], self._options.batch_sizes, padded=True)
             answers.record(python, signature, (case.inputs for case in cases))
         return answers
 
-    def _ask_programs(self, written: WrittenModel, asked: Asked, version: Path, device: ManifestDevice | None) -> None:
+    def _run_programs(
+        self, written: WrittenModel, results: CaseResults, version: Path, device: ManifestDevice | None
+    ) -> None:
         """Add the answers of the programs and the results of --tpu-numerics to `asked`."""
-        if device is None or asked.source is None:
+        if device is None or results.source is None:
             return
         options, progress, warn = self._options, self._progress, self._warn
-        signatures, samples = written.signatures, asked.samples
-        asked.programs = ask_programs(version, device, signatures, samples, options, progress, warn)
+        signatures, samples = written.signatures, results.samples
+        results.programs = run_programs(version, device, signatures, samples, options, progress, warn)
         if options.tpu.numerics:
-            asked.numerics = compare_numerics(
-                version, device, signatures, samples, asked.source, options, progress, warn
+            results.numerics = compare_numerics(
+                version, device, signatures, samples, results.source, options, progress, warn
             )
 
     def _load_by_python(self, version: Path) -> PythonModel | None:
@@ -135,20 +137,20 @@ class Asking:
         )
         return None
 
-    def open_given(self) -> SampleFile | None:
+    def open_check_file(self) -> SampleFile | None:
         """Open the user's inputs, or return None without --check. Raises SamplesUnfit."""
         options = self._options
         return None if options.check is None else open_samples(options.check, options.sequences.pad_values)
 
-    def find_samples(self, signature: Signature, given: SampleFile | None, model: Sampled) -> Tensors:
+    def find_samples(self, signature: Signature, file: SampleFile | None, model: Sampled) -> Tensors:
         """Return inputs to check `signature` with, that `model` takes. Raises SamplesUnfit."""
         rows = max(*self._options.batch_sizes, LEAST_ROWS)
         buckets = self._options.sequences.buckets
         # Samples must fit every program, including the one for the shortest sequences.
         longest = buckets[:1] if self._options.device_programs else buckets[-1:]
-        return find_samples(signature, rows, given, model, *longest)
+        return find_samples(signature, rows, file, model, *longest)
 
-    def _questions(self, signature: Signature, samples: Tensors) -> Iterator[Tensors]:
+    def _inputs_of_cases(self, signature: Signature, samples: Tensors) -> Iterator[Tensors]:
         """Yield the inputs of each case without padding, and of a batch also the first row alone."""
         for case in list_cases(signature, samples, self._options.batch_sizes, padded=True):
             yield case.real
