@@ -30,10 +30,10 @@ class PasswordRule:
 
     async def check(self, attempt: Attempt) -> None:
         say("attempt", protocol=attempt.protocol, method=attempt.method, path=attempt.path, model=attempt.model)
-        given = attempt.headers.get("authorization")
-        if given is None:
+        credentials = attempt.headers.get("authorization")
+        if credentials is None:
             raise Unauthenticated("Say the password")
-        if given != PASSWORD:
+        if credentials != PASSWORD:
             raise PermissionDenied("That is not the password")
 
 

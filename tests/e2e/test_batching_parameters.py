@@ -80,12 +80,12 @@ def test_a_request_beyond_the_versions_own_largest_batch_is_refused_as_by_tensor
 def test_large_requests_are_answered_whole(server: RunningServer) -> None:
     x = np.random.default_rng(0).standard_normal((7, 64)).astype(np.float32)
     with Client(server.grpc) as client:
-        whole = client.predict("split", {"x": x}).outputs["y"]
+        full = client.predict("split", {"x": x}).outputs["y"]
         rows = [client.predict("split", {"x": x[index : index + 1]}).outputs["y"][0] for index in range(7)]
     with urllib.request.urlopen(f"{server.rest}/metrics", timeout=30) as answer:
         page = answer.read().decode().splitlines()
     sizes = [line for line in page if "tpuserve_batch_rows_bucket" in line and 'model_name="split"' in line]
-    np.testing.assert_allclose(whole, rows, rtol=1e-5)
+    np.testing.assert_allclose(full, rows, rtol=1e-5)
     # No batch had more than two rows.
     at_most_two = next(line for line in sizes if 'le="2.0"' in line)
     every = next(line for line in sizes if 'le="+Inf"' in line)

@@ -238,7 +238,7 @@ def test_a_wrong_file_ends_the_start_with_one_line(host: str, flag: str, text: s
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert ended.returncode == 1
-    [said] = [said for said in ended.stderr.splitlines() if "Host " not in said]
-    assert line in said
-    assert str(file) in said
-    assert "secret" not in said
+    [message] = [message for message in ended.stderr.splitlines() if "Host " not in message]
+    assert line in message
+    assert str(file) in message
+    assert "secret" not in message

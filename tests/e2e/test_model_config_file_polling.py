@@ -47,9 +47,9 @@ class TalkingServer:
     def finish(self) -> str:
         """Send SIGTERM and return the remaining output."""
         self._process.terminate()
-        said, _ = self._process.communicate(timeout=60)
-        assert self._process.returncode == 0, said
-        return said
+        message, _ = self._process.communicate(timeout=60)
+        assert self._process.returncode == 0, message
+        return message
 
     def kill(self) -> None:
         """Kill the server if it still runs."""
@@ -115,6 +115,6 @@ def test_changes_are_served_and_mistakes_change_nothing(host: str, tmp_path: Pat
         with pytest.raises(TpuserveError, match="Servable not found for request: Latest"):
             client.predict("b", {"x": np.ones((1, 1), np.float32)})
 
-        said = server.finish()
-        assert "refused" not in said
-        assert "Traceback" not in said
+        message = server.finish()
+        assert "refused" not in message
+        assert "Traceback" not in message

@@ -21,14 +21,14 @@ from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 @contextlib.contextmanager
 def load(server: RunningServer) -> Iterator[list[int]]:
     """Send predictions one at a time in a thread. Yield the response count, and raise any failure at exit."""
-    ended, answered = threading.Event(), [0]
+    ended, served = threading.Event(), [0]
     failures: list[Exception] = []
 
     def run() -> None:
         with Client(server.grpc) as client:
             while not ended.is_set():
                 client.predict(server.model, {"x": np.ones((1, 2), np.float32)})
-                answered[0] += 1
+                served[0] += 1
 
     def run_and_tell() -> None:
         try:
@@ -39,7 +39,7 @@ def load(server: RunningServer) -> Iterator[list[int]]:
     thread = threading.Thread(target=run_and_tell)
     thread.start()
     try:
-        yield answered
+        yield served
     finally:
         ended.set()
         thread.join()
@@ -48,13 +48,13 @@ def load(server: RunningServer) -> Iterator[list[int]]:
 
 @pytest.mark.slow
 def test_a_trace_has_the_models_operations_and_serving_goes_on(server: RunningServer, tmp_path: Path) -> None:
-    with load(server) as answered:
+    with load(server) as served:
         tf.profiler.experimental.client.trace(f"grpc://{server.grpc}", str(tmp_path), 1000)
-    assert answered[0] > 0
+    assert served[0] > 0
     (trace,) = tmp_path.rglob("*.xplane.pb")
     space = XSpace.FromString(trace.read_bytes())
     (plane,) = [plane for plane in space.planes if plane.name == "/host:CPU"]
-    assert sum(len(line.events) for line in plane.lines) > answered[0]
+    assert sum(len(line.events) for line in plane.lines) > served[0]
     names = {event.name for event in plane.event_metadata.values()}
     assert "SessionRun" in names
     assert any("mul" in name.lower() for name in names)

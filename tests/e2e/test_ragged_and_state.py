@@ -45,8 +45,8 @@ def test_both_are_served_as_their_sources_answer(tmp_path: Path) -> None:
                 _check_rows(client)
                 _check_state(client, tmp_path / "checkpoint")
         rows = {"instances": [{"ids": [1, 2], "scale": 1}, {"ids": [], "scale": 1}, {"ids": [3], "scale": 2}]}
-        answered = httpx.post(f"{server.rest}/v1/models/bags:predict", content=json.dumps(rows), timeout=30).json()
-        assert [row["doubled"] for row in answered["predictions"]] == [[2, 4], [], [6]]
+        served = httpx.post(f"{server.rest}/v1/models/bags:predict", content=json.dumps(rows), timeout=30).json()
+        assert [row["doubled"] for row in served["predictions"]] == [[2, 4], [], [6]]
 
 
 def _check_rows(client: Client) -> None:

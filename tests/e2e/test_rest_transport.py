@@ -110,13 +110,13 @@ def test_broken_and_foreign_encodings(
 
 def test_preflight_and_cross_origin_requests(server: RunningServer) -> None:
     # The preflight request, and the request that follows it.
-    asked = curl(server, PREDICT, "-X", "OPTIONS", "-H", "Origin: http://a.example")
-    answered = curl(server, PREDICT, "-H", "Origin: http://a.example", body=b'{"instances": [[1, 2]]}')
+    requested = curl(server, PREDICT, "-X", "OPTIONS", "-H", "Origin: http://a.example")
+    served = curl(server, PREDICT, "-H", "Origin: http://a.example", body=b'{"instances": [[1, 2]]}')
     refused = curl(server, PREDICT, "-X", "OPTIONS")
-    assert [asked.status, answered.status, refused.status] == [200, 200, 400]
-    assert asked.body == b""
+    assert [requested.status, served.status, refused.status] == [200, 200, 400]
+    assert requested.body == b""
     assert refused.error == "Origin header is missing in CORS preflight"
-    for answer in (asked, answered, refused):
+    for answer in (requested, served, refused):
         assert answer.headers["access-control-allow-origin"] == "*"
         assert answer.headers["access-control-allow-methods"] == "POST, GET"
         assert (

@@ -38,7 +38,7 @@ def fails_when_traced(call: object, inputs: Mapping[str, tf.TensorSpec]) -> Made
 
 def lists(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec]) -> Made:
     """Return a signature whose outputs have no names."""
-    return lambda **given: list(call(**given).values()), dict(inputs), []  # type: ignore[return-value]  # on purpose
+    return lambda **options: list(call(**options).values()), dict(inputs), []  # type: ignore[return-value]  # on purpose
 
 
 def nothing(call: object, inputs: object) -> None:
@@ -61,8 +61,8 @@ def any_words(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str,
 def averaged(call: Callable[..., Mapping[str, tf.Tensor]], inputs: Mapping[str, tf.TensorSpec]) -> Made:
     """Return a signature that averages two runs of the model, like test-time augmentation with mirrored images."""
 
-    def run(**given: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        once, again = call(**given), call(**{name: -value for name, value in given.items()})
+    def run(**options: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        once, again = call(**options), call(**{name: -value for name, value in options.items()})
         return {name: (once[name] + again[name]) / 2 for name in once}
 
     return run, dict(inputs), []

@@ -13,13 +13,13 @@ pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensor
 
 
 @pytest.fixture
-def tried_anew() -> Iterator[None]:
+def uncached() -> Iterator[None]:
     lowering.check_lowering.cache_clear()
     yield
     lowering.check_lowering.cache_clear()
 
 
-def test_interfaces_that_have_changed_are_told_by_version(tried_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interfaces_that_have_changed_are_told_by_version(uncached: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from jax import export
 
     lowering.check_lowering()
@@ -31,7 +31,7 @@ def test_interfaces_that_have_changed_are_told_by_version(tried_anew: None, monk
         lowering.check_lowering()
 
 
-def test_lowering_that_computes_otherwise_is_noticed(tried_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lowering_that_computes_otherwise_is_noticed(uncached: None, monkeypatch: pytest.MonkeyPatch) -> None:
     lower = lowering.lower_graph
 
     def subtracting(call: object, specs: object) -> lowering.LoweredGraph:

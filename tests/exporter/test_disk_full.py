@@ -65,13 +65,13 @@ def test_a_copied_saved_model_is_no_exception(
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(errno.ENOSPC, "no space is left on the disk"), (errno.EDQUOT, "the disk quota is used up")]
+    ("number", "text"), [(errno.ENOSPC, "no space is left on the disk"), (errno.EDQUOT, "the disk quota is used up")]
 )
-def test_a_full_disk_is_told_from_what_a_library_made_of_it(tmp_path: Path, number: int, said: str) -> None:
+def test_a_full_disk_is_told_from_what_a_library_made_of_it(tmp_path: Path, number: int, text: str) -> None:
     (tmp_path / "half").write_bytes(bytes(1_000_000))
     wrapped = SourceUnreadable("cannot copy a file")
     wrapped.__cause__ = OSError(number, "words of the system", "model.h5")
-    message = rf"cannot write to models/m: {said}.* at least 12.3 MB, and 1.0 MB could be"
+    message = rf"cannot write to models/m: {text}.* at least 12.3 MB, and 1.0 MB could be"
     with pytest.raises(PublishFailed, match=message), disk_errors(tmp_path, "models/m", lambda: 12_300_000):
         raise wrapped
 

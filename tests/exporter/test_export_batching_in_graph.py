@@ -50,7 +50,7 @@ def test_the_device_part_is_what_is_batched(export: Export, tensorflow: None, tm
 
 
 @pytest.mark.parametrize(
-    ("build", "flags", "said"),
+    ("build", "flags", "message"),
     [
         (
             builders.row_dependent,
@@ -63,9 +63,9 @@ def test_the_device_part_is_what_is_batched(export: Export, tensorflow: None, tm
     ],
 )
 def test_what_cannot_be_batched_is_refused(
-    export: Export, tmp_path: Path, build: Callable[[], object], flags: tuple[str, ...], said: str
+    export: Export, tmp_path: Path, build: Callable[[], object], flags: tuple[str, ...], message: str
 ) -> None:
     build().save(tmp_path / "model.keras")  # type: ignore[attr-defined]  # keras is untyped
     finished = export(tmp_path / "model.keras", tmp_path / "m", *flags)
-    assert (finished.code, said in finished.err) == (2, True), finished.err
+    assert (finished.code, message in finished.err) == (2, True), finished.err
     assert not (tmp_path / "m").exists()

@@ -64,9 +64,9 @@ def test_a_checkpoints_model_has_a_checked_program_for_each_batch_size(
     files = read_manifest(tmp_path / "m/1")["files"]
     assert {device["weights"], *(one["file"] for one in part["programs"])} <= files.keys()
     image = np.random.default_rng(0).random((4, 8, 8, 1)).astype(np.float32)
-    answered = run_program(tmp_path / "m/1", "device", 1, [image])[0]
-    assert answered.shape == (4, 10)
-    np.testing.assert_allclose(answered.sum(axis=1), 1.0, atol=1e-2)
+    served = run_program(tmp_path / "m/1", "device", 1, [image])[0]
+    assert served.shape == (4, 10)
+    np.testing.assert_allclose(served.sum(axis=1), 1.0, atol=1e-2)
 
 
 def test_a_program_tells_nothing_of_the_machine_and_is_the_same_again(
@@ -124,14 +124,19 @@ def test_a_jax_model_is_lowered_from_its_own_function(tensorflow: None, tmp_path
     assert version.version == 1
     x, scale = np.ones((4, 3), np.float32), np.arange(4, dtype=np.float32)
     outputs = read_manifest(tmp_path / "m/1")["device"]["parts"]["device"]["outputs"]
-    answered = dict(zip(outputs, run_program(tmp_path / "m/1", "device", 1, [x, scale]), strict=True))
-    np.testing.assert_allclose(answered["scores"], x @ kernel * scale[:, None], rtol=1e-6)
+    served = dict(zip(outputs, run_program(tmp_path / "m/1", "device", 1, [x, scale]), strict=True))
+    np.testing.assert_allclose(served["scores"], x @ kernel * scale[:, None], rtol=1e-6)
 
 
 def test_what_the_host_does_is_cut_from_what_the_device_does(export: Export, tensorflow: None, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
-    asked = ("serving_default=tensor", "photo=image_bytes,scale=0..1", "classes=classify", "area=regress,value=area")
-    flags = [flag for one in asked for flag in ("--signature", one)]
+    requested = (
+        "serving_default=tensor",
+        "photo=image_bytes,scale=0..1",
+        "classes=classify",
+        "area=regress,value=area",
+    )
+    flags = [flag for one in requested for flag in ("--signature", one)]
     model = save(tmp_path / "model.keras", builders.pictures())
     finished = export(model, tmp_path / "m", *flags, "--labels", tmp_path / "labels.txt", *PROGRAMS)
     assert finished.code == 0, finished.err
@@ -174,16 +179,16 @@ def test_words_are_looked_up_on_the_host_and_padded_for_the_device(
             session.run(before, {"text": np.array([b""], object)})
 
 
-@pytest.mark.parametrize(("beside", "warned"), [((), True), (("--signature", "tokens=tensor"), False)])
+@pytest.mark.parametrize(("sibling", "warned"), [((), True), (("--signature", "tokens=tensor"), False)])
 def test_rows_that_depend_on_others_on_the_host_alone_are_padded_where_the_model_s_do_not(
-    export: Export, tensorflow: None, tmp_path: Path, beside: tuple[str, ...], warned: bool
+    export: Export, tensorflow: None, tmp_path: Path, sibling: tuple[str, ...], warned: bool
 ) -> None:
     tagger = save_tagger(tmp_path / "tagger")
     samples: dict[str, Any] = {"text": np.array([b"one two", b"zero", b"two seven one", b"one"])}
-    if beside:
+    if sibling:
         samples["ids"] = np.array([[2, 3], [1, 1], [3, 4], [2, 2]], np.int32)
     np.savez(tmp_path / "check.npz", **samples)
-    text = ("--signature", "serving_default=tests.exporter.signature_functions:any_words", *beside)
+    text = ("--signature", "serving_default=tests.exporter.signature_functions:any_words", *sibling)
     rest = ("--check", tmp_path / "check.npz", "--sequence-buckets", "4")
     finished = export(tagger, tmp_path / "m", *text, *rest, *PROGRAMS)
     assert finished.code == 0, finished.err
@@ -238,7 +243,7 @@ def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tens
 
 
 @pytest.mark.parametrize(
-    ("builder", "said"),
+    ("builder", "message"),
     [
         (device_builders.suppressing, r"a TPU does not support CombinedNonMaxSuppression \(in functional\w*/detector"),
         (device_builders.spelling, "output 'text' hold\\(s\\) strings, but a TPU has none"),
@@ -251,8 +256,8 @@ def test_what_has_strings_in_a_saved_model_stays_on_the_cpu(export: Export, tens
     ids=["operation", "strings", "state", "free"],
 )
 def test_what_cannot_be_lowered_is_named(
-    tensorflow: None, tmp_path: Path, builder: Callable[[], Any], said: str
+    tensorflow: None, tmp_path: Path, builder: Callable[[], Any], message: str
 ) -> None:
-    with pytest.raises(CannotLower, match=said):
+    with pytest.raises(CannotLower, match=message):
         api.export(builder(), tmp_path / "m", device_programs=True, batch_sizes=(1, 4), progress=False)
     assert not (tmp_path / "m").exists()

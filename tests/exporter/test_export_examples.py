@@ -105,7 +105,7 @@ def test_a_wrong_answer_ends_the_export(ask: Callable[..., Finished], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("example", "code", "said"),
+    ("example", "code", "message"),
     [
         ("red.png=rde", 9, "expects 'rde', but --labels has no such class. Did you mean 'red'?"),
         ("red.png=3", 9, "expects class 3, but the scores are of classes 0 to 2"),
@@ -129,17 +129,17 @@ def test_a_wrong_answer_ends_the_export(ask: Callable[..., Finished], tmp_path: 
     ],
 )
 def test_an_example_that_cannot_be_is_refused(
-    ask: Callable[..., Finished], tmp_path: Path, example: str, code: int, said: str
+    ask: Callable[..., Finished], tmp_path: Path, example: str, code: int, message: str
 ) -> None:
     finished = ask(example)
-    assert (finished.code, said in finished.err.replace("\n", " ")) == (code, True), finished.err
+    assert (finished.code, message in finished.err.replace("\n", " ")) == (code, True), finished.err
     assert not (tmp_path / "m").exists()
 
 
 def test_labels_that_are_not_as_many_as_the_scores_give_a_warning(export: Export, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("red\ngreen\n")
-    given = ("--labels", tmp_path / "labels.txt", "--batch-sizes", "1", "--dry-run")
-    finished = export(folder / "colours.keras", tmp_path / "m", *given)
+    arguments = ("--labels", tmp_path / "labels.txt", "--batch-sizes", "1", "--dry-run")
+    finished = export(folder / "colours.keras", tmp_path / "m", *arguments)
     assert finished.code == 0, finished.err
     assert "warning: --labels has 2 classes, but the scores have 3" in finished.out
 
@@ -206,7 +206,7 @@ def test_a_text_file_has_neither_a_byte_order_mark_nor_its_last_newline(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("json:" + "[" * 100_000 + "=1", "cannot read .* as JSON: it is nested too deeply"),
         ("json:" + "[" * 500 + "]" * 500 + "=1", "as JSON: "),
@@ -220,8 +220,8 @@ def test_a_text_file_has_neither_a_byte_order_mark_nor_its_last_newline(tmp_path
         ("a film that is good " * 300 + "=positive", "there is no file"),
     ],
 )
-def test_invalid_content_is_refused_before_the_source_is_read(text: str, said: str) -> None:
-    with pytest.raises(OptionConflict, match=said):
+def test_invalid_content_is_refused_before_the_source_is_read(text: str, message: str) -> None:
+    with pytest.raises(OptionConflict, match=message):
         Example.parse(text)
 
 
@@ -230,15 +230,15 @@ def test_numpy_files_that_hold_no_arrays_are_refused(tmp_path: Path) -> None:
         archive.writestr("image", "no array")
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 1000), }".ljust(117) + b"\n"
     (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
-    for name, said in (("parts.npz", "its part 'image' is not an .npy file"), ("huge.npy", "Unable to allocate")):
-        with pytest.raises(OptionConflict, match=f"cannot read {name} as a numpy file: {said}"):
+    for name, message in (("parts.npz", "its part 'image' is not an .npy file"), ("huge.npy", "Unable to allocate")):
+        with pytest.raises(OptionConflict, match=f"cannot read {name} as a numpy file: {message}"):
             Example.parse(f"{tmp_path / name}=1")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"", "is empty"), (b"\x00\xff\x00", "as an image, text, JSON, .npy or .npz")]
+    ("content", "message"), [(b"", "is empty"), (b"\x00\xff\x00", "as an image, text, JSON, .npy or .npz")]
 )
-def test_a_file_of_nothing_known_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_of_nothing_known_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(OptionConflict, match=said):
+    with pytest.raises(OptionConflict, match=message):
         Example.parse(f"{tmp_path / 'file'}=1")

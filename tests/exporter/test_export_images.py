@@ -59,7 +59,7 @@ def test_a_scale_before_a_model_that_rescales_is_warned_of(export: Export, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("before", "said"),
+    ("before", "message"),
     [
         ((), "the model does not show which pixel values it was trained with. Add --image-scale with one of none (0"),
         (
@@ -70,11 +70,11 @@ def test_a_scale_before_a_model_that_rescales_is_warned_of(export: Export, tmp_p
     ids=["nothing", "units"],
 )
 def test_the_scale_is_asked_for(
-    export: Export, tmp_path: Path, before: tuple[keras.layers.Layer, ...], said: str
+    export: Export, tmp_path: Path, before: tuple[keras.layers.Layer, ...], message: str
 ) -> None:
     save(tmp_path / "m.keras", *before)
     finished = export(tmp_path / "m.keras", tmp_path / "m", *FLAGS)
-    assert (finished.code, said in finished.err) == (2, True), finished.err
+    assert (finished.code, message in finished.err) == (2, True), finished.err
 
 
 def prepare(mode: str) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_a_scale_of_colours_is_refused_for_grey_models(export: Export, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "flags", "said"),
+    ("dtype", "flags", "message"),
     [
         (
             "int8",
@@ -117,11 +117,11 @@ def test_a_scale_of_colours_is_refused_for_grey_models(export: Export, tmp_path:
     ],
 )
 def test_values_that_integers_cannot_hold_are_refused(
-    export: Export, tmp_path: Path, dtype: str, flags: tuple[str, ...], said: str
+    export: Export, tmp_path: Path, dtype: str, flags: tuple[str, ...], message: str
 ) -> None:
     builders.passed_on([6, 8, 3], dtype).save(tmp_path / "m.keras")
     finished = export(tmp_path / "m.keras", tmp_path / "m", *FLAGS, *flags)
-    assert (finished.code, said in finished.err) == (2, True), finished.err
+    assert (finished.code, message in finished.err) == (2, True), finished.err
 
 
 class Answers:

@@ -122,11 +122,11 @@ def test_names_that_keras_wrote_in_parts_are_read(
 
 
 def test_that_a_file_does_not_tell_of_averages_is_said(export: Export, files: Path, tmp_path: Path) -> None:
-    said = "used the weights as trained: tiny.weights.h5 does not show whether its optimizer kept averages"
+    message = "used the weights as trained: tiny.weights.h5 does not show whether its optimizer kept averages"
     for weights in ("auto", "raw"):
         options = (*model_option("tiny"), *SIZES, "--weights", weights, "--dry-run")
         finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *options)
-        assert (finished.code, said in finished.out) == (0, weights == "auto"), finished.err
+        assert (finished.code, message in finished.out) == (0, weights == "auto"), finished.err
     finished = export(files / "tiny.weights.h5", tmp_path / "tiny", *model_option("tiny"), "--weights", "ema")
     assert finished.code == 2
     assert "--weights ema: tiny.weights.h5 does not show what its optimizer kept" in finished.err
@@ -202,8 +202,8 @@ def test_an_h5_file_that_keras_3_cannot_read_is_read_by_keras_2(
 ) -> None:
     finished = export(keras_2_operations / "ops.h5", tmp_path / "old", *SIZES)
     assert finished.code == 0, finished.err
-    answered = serve_rows(tmp_path / "old/1", ROWS)
-    np.testing.assert_allclose(answered, np.load(keras_2_operations / "ops.npy"), atol=1e-6)
+    received = serve_rows(tmp_path / "old/1", ROWS)
+    np.testing.assert_allclose(received, np.load(keras_2_operations / "ops.npy"), atol=1e-6)
 
 
 def test_a_model_that_keras_cannot_build_is_to_be_built_by_a_function(export: Export, tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def test_a_module_without_input_signature_is_told_its_inputs(export: Export, ten
     finished = export(source, tmp_path / "lazy", *model_option("lazy_module"))
     assert finished.code == 2
     assert "Describe each with --input 'name:dtype[batch,...]'" in finished.err
-    told = ("--input", "x:float32[batch,3]", "--output", "y")
-    finished = export(source, tmp_path / "lazy", *model_option("lazy_module"), *told)
+    text = ("--input", "x:float32[batch,3]", "--output", "y")
+    finished = export(source, tmp_path / "lazy", *model_option("lazy_module"), *text)
     assert finished.code == 0, finished.err
     assert list(read_manifest(tmp_path / "lazy/1")["signatures"]["serving_default"]["outputs"]) == ["y"]
     np.testing.assert_allclose(serve_rows(tmp_path / "lazy/1", ROWS), expected, atol=1e-6)

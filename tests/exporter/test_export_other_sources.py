@@ -27,8 +27,8 @@ def test_keras_file_becomes_a_version(export: Export, tmp_path: Path) -> None:
     finished = export(tmp_path / "tiny.keras", tmp_path / "tiny")
     assert finished.code == 0, finished.err
     manifest = read_manifest(tmp_path / "tiny/1")
-    said = {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None, "weights": {"taken": "raw"}}
-    assert manifest["source"] == said
+    output = {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None, "weights": {"taken": "raw"}}
+    assert manifest["source"] == output
     assert manifest["parity"]["atol"] == 1e-5
     np.testing.assert_allclose(serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
 

@@ -48,9 +48,11 @@ def test_a_version_carries_what_its_programs_take_on_a_tpu(
     assert done.document["suggested_batch_sizes"]
     assert "v5e:2x2, --mesh data=2,model=2: 15.75 GiB per device" in page.read_text()
     assert "All programs together: fits, " in page.read_text()
-    told = CliRunner().invoke(inspecting.command, [str(tmp_path / "m/1")], standalone_mode=False).stdout
-    assert re.search(rf"device programs +2 for batches of 1, 4; lowered with jax {re.escape(jax.__version__)}", told)
-    assert re.search(r"on v5e:2x2 +all programs together: fits, over --mesh data=2,model=2", told)
+    expected = CliRunner().invoke(inspecting.command, [str(tmp_path / "m/1")], standalone_mode=False).stdout
+    assert re.search(
+        rf"device programs +2 for batches of 1, 4; lowered with jax {re.escape(jax.__version__)}", expected
+    )
+    assert re.search(r"on v5e:2x2 +all programs together: fits, over --mesh data=2,model=2", expected)
     again = export(digits_checkpoint, tmp_path / "m", *DIGITS, "--device-programs", "--shard", rule)
     assert "Not published again: version 1 is identical" in again.out  # compile times do not distinguish versions
 

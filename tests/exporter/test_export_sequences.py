@@ -54,7 +54,7 @@ def test_a_model_that_padding_changes_is_not_published(export: Export, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--pad-value", "ids=1"), "--pad-value needs --sequence-buckets"),
         (("--sequence-buckets", "8", "--pad-value", "ids"), "is not of the form NAME=VALUE"),
@@ -64,11 +64,11 @@ def test_a_model_that_padding_changes_is_not_published(export: Export, tmp_path:
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    export: Export, tagger: Path, tmp_path: Path, flags: tuple[str, ...], said: str
+    export: Export, tagger: Path, tmp_path: Path, flags: tuple[str, ...], message: str
 ) -> None:
     finished = export(tagger, tmp_path / "m", *flags)
     assert finished.code == 2
-    assert said in finished.err
+    assert message in finished.err
 
 
 def test_a_model_without_sequences_is_refused(export: Export, tmp_path: Path) -> None:

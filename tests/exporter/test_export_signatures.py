@@ -50,14 +50,14 @@ def labels(tmp_path: Path) -> Path:
 
 
 def test_several_signatures_share_one_device_part(export: Export, pictures: Path, labels: Path, tmp_path: Path) -> None:
-    asked = (
+    requested = (
         "serving_default=tensor",
         "photo=image_bytes,scale=0..1",
         "examples=tf_example",
         "classes=classify",
         "area=regress,value=area",
     )
-    flags = [flag for one in asked for flag in ("--signature", one)]
+    flags = [flag for one in requested for flag in ("--signature", one)]
     finished = export(pictures, tmp_path / "m", *flags, "--labels", labels, *SIZES, "--verbose")
     assert finished.code == 0, finished.err
     for name in ("serving_default", "photo", "examples", "classes", "area"):
@@ -158,7 +158,7 @@ def test_an_own_function_stands_before_the_device_part(export: Export, tiny: Pat
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("flags", "code", "message"),
     [
         (
             ("a=regress",),
@@ -188,15 +188,15 @@ def test_an_own_function_stands_before_the_device_part(export: Export, tiny: Pat
     ],
 )
 def test_signatures_that_cannot_be_are_refused(
-    export: Export, tiny: Path, tmp_path: Path, flags: tuple[str, ...], code: int, said: str
+    export: Export, tiny: Path, tmp_path: Path, flags: tuple[str, ...], code: int, message: str
 ) -> None:
     finished = export(tiny, tmp_path / "m", *(flag for one in flags for flag in ("--signature", one)))
-    assert (finished.code, said in finished.err) == (code, True), finished.err
+    assert (finished.code, message in finished.err) == (code, True), finished.err
     assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("size=8x8", "size=8x8 differs from the model's input 'image', which is 6x8"),
         ("scale=1,mean=0.1:0.2", "mean=0.1:0.2 has 2 numbers, but takes one number, or 3 separated by colons"),
@@ -208,14 +208,14 @@ def test_signatures_that_cannot_be_are_refused(
     ],
 )
 def test_image_options_that_do_not_fit_are_refused(
-    export: Export, pictures: Path, tmp_path: Path, option: str, said: str
+    export: Export, pictures: Path, tmp_path: Path, option: str, message: str
 ) -> None:
     finished = export(pictures, tmp_path / "m", "--signature", f"photo=image_bytes,{option}")
-    assert (finished.code, said in finished.err) == (2, True), finished.err
+    assert (finished.code, message in finished.err) == (2, True), finished.err
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("requested", "message"),
     [
         (
             ("a=tensors",),
@@ -266,16 +266,16 @@ def test_image_options_that_do_not_fit_are_refused(
     ],
 )
 def test_what_the_text_alone_tells_is_refused_before_the_source_is_read(
-    export: Export, tmp_path: Path, asked: tuple[str, ...], said: str
+    export: Export, tmp_path: Path, requested: tuple[str, ...], message: str
 ) -> None:
-    scale = asked.index("--image-scale") if "--image-scale" in asked else len(asked)
-    flags = [*(flag for one in asked[:scale] for flag in ("--signature", one)), *asked[scale:]]
+    scale = requested.index("--image-scale") if "--image-scale" in requested else len(requested)
+    flags = [*(flag for one in requested[:scale] for flag in ("--signature", one)), *requested[scale:]]
     finished = export(tmp_path / "not there.keras", tmp_path / "m", *flags)
-    assert (finished.code, said in finished.err.replace("\n", " ")) == (2, True), finished.err
+    assert (finished.code, message in finished.err.replace("\n", " ")) == (2, True), finished.err
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("cat\ndog\n", "output 'probabilities' has 3 classes, but --labels has 2"),
         ("cat\n\nowl\n", "line 2 of labels.txt is empty"),
@@ -284,11 +284,11 @@ def test_what_the_text_alone_tells_is_refused_before_the_source_is_read(
     ],
 )
 def test_labels_that_do_not_fit_are_refused(
-    export: Export, pictures: Path, tmp_path: Path, content: str, said: str
+    export: Export, pictures: Path, tmp_path: Path, content: str, message: str
 ) -> None:
     (tmp_path / "labels.txt").write_text(content)
     finished = export(pictures, tmp_path / "m", "--signature", "c=classify", "--labels", tmp_path / "labels.txt")
-    assert (finished.code, said in finished.err) == (2, True), finished.err
+    assert (finished.code, message in finished.err) == (2, True), finished.err
 
 
 def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Export, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Exp
 
 def test_signatures_are_put_before_that_of_a_saved_model(export: Export, pictures: Path, tmp_path: Path) -> None:
     assert export(pictures, tmp_path / "first", *SIZES).code == 0
-    asked = (
+    requested = (
         "--signature",
         "serving_default=tensor",
         "--signature",
@@ -308,7 +308,7 @@ def test_signatures_are_put_before_that_of_a_saved_model(export: Export, picture
         "--batching",
         "in-graph",
     )
-    finished = export(tmp_path / "first/1", tmp_path / "second", *asked, *SIZES)
+    finished = export(tmp_path / "first/1", tmp_path / "second", *requested, *SIZES)
     assert finished.code == 0, finished.err
     raw = np.random.default_rng(1).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     served = serve(tmp_path / "second/1", "photo", image_bytes=np.array([png(raw)], object))

@@ -78,7 +78,7 @@ def test_a_saved_model_is_converted_too(export: Export, tiny: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("builder", "said"),
+    ("builder", "message"),
     [
         (
             ("inverting",),
@@ -92,12 +92,12 @@ def test_a_saved_model_is_converted_too(export: Export, tiny: Path, tmp_path: Pa
     ids=["operation", "bfloat16"],
 )
 def test_what_tensorflow_lite_lacks_is_named(
-    export: Export, tiny_checkpoint: Path, tmp_path: Path, builder: tuple[str, ...], said: str
+    export: Export, tiny_checkpoint: Path, tmp_path: Path, builder: tuple[str, ...], message: str
 ) -> None:
     name, *arguments = builder
     model = ("--model", f"tests.exporter.builders:{name}", *arguments, "--allow-unused", "*")
     finished = export(tiny_checkpoint, tmp_path / "m", *model, *ALSO)
-    assert (finished.code, said in finished.err) == (4, True), finished.err
+    assert (finished.code, message in finished.err) == (4, True), finished.err
     assert "loc(" not in finished.err
     assert not (tmp_path / "m").exists()
 

@@ -87,8 +87,8 @@ def test_what_is_served_otherwise_is_published(
     # Neither the tolerance nor the requested number identifies a version.
     done = export(tiny_checkpoint, base, *TINY, "--input", "renamed", "--atol", "0.1", "--json")
     assert (done.document["version"], done.document["published"]) == (4, False)
-    asked = export(tiny_checkpoint, base, *TINY, "--input", "renamed", "--version", "9", "--json")
-    assert (asked.document["version"], asked.document["published"]) == (9, True)
+    requested = export(tiny_checkpoint, base, *TINY, "--input", "renamed", "--version", "9", "--json")
+    assert (requested.document["version"], requested.document["published"]) == (9, True)
 
 
 def test_a_version_that_lost_a_file_or_has_another_s_manifest_is_not_taken_for_this_one(

@@ -95,7 +95,7 @@ def noise(kind: str) -> bytes:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "Input is empty"),
         (b"GI", "Unknown image file format"),
@@ -108,8 +108,8 @@ def noise(kind: str) -> bytes:
     ],
     ids=["empty", "two bytes", "text", "tiff", "cut jpeg", "cut png", "cut webp", "moving webp"],
 )
-def test_a_file_that_cannot_be_decoded_is_refused(decode: Decode, content: bytes, said: str, channels: int) -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+def test_a_file_that_cannot_be_decoded_is_refused(decode: Decode, content: bytes, message: str, channels: int) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         decode(content, channels)
 
 

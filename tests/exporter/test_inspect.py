@@ -70,12 +70,12 @@ def test_a_published_version_tells_its_signatures_variables_and_proof(version: P
 def test_a_base_directory_tells_its_newest_version_in_tables(version: Path) -> None:
     found = inspect(version.parent)
     assert found.code == 0
-    for told in (
+    for expected in (
         "exported version", "1; this output is for 1",
         "serving_default(features: float32[?, 3]) -> scores: float32[?, 2]",
         "hidden/kernel", "float32[3, 4]", "largest difference", "top-1 100 %", "batch sizes of serving_default",
     ):  # fmt: skip
-        assert told in found.out, told
+        assert expected in found.out, expected
 
 
 def test_a_training_checkpoint_tells_model_and_optimizer_apart(tiny_checkpoint: Path) -> None:
@@ -209,9 +209,9 @@ def test_safetensors_by_itself_in_parts_and_cut_short(tmp_path: Path) -> None:
     header = json.dumps(
         {"__metadata__": {"format": "pt"}, "w": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}}
     ).encode()
-    whole = struct.pack("<Q", len(header)) + header + bytes(8)
-    (tmp_path / "a.safetensors").write_bytes(whole)
-    (tmp_path / "b.safetensors").write_bytes(whole[:-3])
+    full = struct.pack("<Q", len(header)) + header + bytes(8)
+    (tmp_path / "a.safetensors").write_bytes(full)
+    (tmp_path / "b.safetensors").write_bytes(full[:-3])
     weight_map = {"w": "a.safetensors", "v": "gone.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     found = inspect(tmp_path / "a.safetensors", "--json")
@@ -226,14 +226,14 @@ def test_safetensors_by_itself_in_parts_and_cut_short(tmp_path: Path) -> None:
 
 def test_damage_of_a_version_is_told(copied: Path) -> None:
     data = copied / "variables/variables.data-00000-of-00001"
-    whole = data.read_bytes()
-    data.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    full = data.read_bytes()
+    data.write_bytes(bytes([full[0] ^ 1]) + full[1:])
     assert inspect(copied).code == 0
     verified = inspect(copied, "--verify")
     assert verified.code == 6
     assert "variables.data-00000-of-00001 has changed since it was published: its sha256 differs" in verified.out
-    data.write_bytes(whole[:20])
-    assert f"has 20 bytes; the manifest states {len(whole)}" in inspect(copied).out
+    data.write_bytes(full[:20])
+    assert f"has 20 bytes; the manifest states {len(full)}" in inspect(copied).out
     data.unlink()
     found = inspect(copied, "--json")
     assert found.code == 6
@@ -254,7 +254,7 @@ def test_a_missing_shard_is_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "expected"),
     [
         ("cut/saved_model.pb", b"\x08\x01\x12\xff\xff", "cut/saved_model.pb is damaged"),
         ("empty/saved_model.pb", b"", "saved_model.pb contains no graph: it is empty or truncated"),
@@ -270,18 +270,18 @@ def test_a_missing_shard_is_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(
-    tensorflow: None, tmp_path: Path, name: str, content: bytes, told: str
+    tensorflow: None, tmp_path: Path, name: str, content: bytes, expected: str
 ) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    given = path.parent if "/" in name else path
-    found = inspect(given)
+    target = path.parent if "/" in name else path
+    found = inspect(target)
     assert found.code == 6
     assert found.err.startswith("error: ")
-    assert told in found.err
+    assert expected in found.err
     assert found.err.count("\n") == 1
-    document = inspect(given, "--json").document
+    document = inspect(target, "--json").document
     assert (document["ok"], document["kind"], document["exit_code"]) == (False, "SourceUnreadable", 6)
 
 

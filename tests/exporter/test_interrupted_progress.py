@@ -80,10 +80,10 @@ def test_what_follows_an_interrupted_step_has_its_own_line(at: int, fails: bool)
                 raise OSError
     except (KeyboardInterrupt, OSError):
         pass
-    *said, last = screen.lines()
+    *message, last = screen.lines()
     assert last == ""
-    assert sum(line.startswith(("✓ Write", "✗ Write")) for line in said) == 1, said
-    assert not any(line.startswith("⠋") for line in said), said
+    assert sum(line.startswith(("✓ Write", "✗ Write")) for line in message) == 1, message
+    assert not any(line.startswith("⠋") for line in message), message
     assert screen.getvalue().rfind(_SHOW) > screen.getvalue().rfind(_HIDE)
 
 

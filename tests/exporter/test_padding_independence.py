@@ -56,7 +56,7 @@ def test_padding_that_is_masked_passes(tensorflow: None, function: Callable[[Arr
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda ids: ids - ids.mean(axis=1, keepdims=True), "rows padded to 4: output 'y' differs by up to"),
         (lambda ids: ids.mean(axis=1, keepdims=True) * np.ones(3), "output 'y' differs"),
@@ -66,8 +66,8 @@ def test_padding_that_is_masked_passes(tensorflow: None, function: Callable[[Arr
     ],
     ids=["mean", "pooled mean", "backwards", "twice as long", "the last"],
 )
-def test_padding_that_is_not_masked_is_found(tensorflow: None, function: Callable[[Array], Any], said: str) -> None:
-    with pytest.raises(ParityFailed, match=said):
+def test_padding_that_is_not_masked_is_found(tensorflow: None, function: Callable[[Array], Any], message: str) -> None:
+    with pytest.raises(ParityFailed, match=message):
         check(function)
 
 

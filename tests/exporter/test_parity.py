@@ -98,10 +98,10 @@ def test_an_infinite_difference_is_none_in_json() -> None:
 
 
 def test_how_far_it_is_is_told_case_by_case() -> None:
-    told: list[tuple[int, int]] = []
+    expected: list[tuple[int, int]] = []
     loaded = {"session": Model()}
     compare_cases(
         SIGNATURE, {"x": ROWS}, (1, 2), Model(), loaded, LOOSE,
-        padded=True, advance=lambda done, total: told.append((done, total)),
+        padded=True, advance=lambda done, total: expected.append((done, total)),
     )  # fmt: skip
-    assert told == [(done, 5) for done in range(5)]
+    assert expected == [(done, 5) for done in range(5)]

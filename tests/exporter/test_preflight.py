@@ -125,10 +125,10 @@ def test_the_version_s_own_rules_hold_where_none_are_given(tmp_path: Path) -> No
 def test_batches_are_cut_over_data(tmp_path: Path) -> None:
     version = write_classifier(tmp_path / "1", (3, 512))
     rows = check(version, "--tpu", "v5e:2x2", "--mesh", "data=4", "--json").document["preflight"]
-    whole = check(version, "--tpu", "v5e:2x2", "--json").document["preflight"]
+    full = check(version, "--tpu", "v5e:2x2", "--json").document["preflight"]
     # Three rows go to every device, like in the server.
-    assert rows[0]["hbm_bytes"]["arguments"] == whole[0]["hbm_bytes"]["arguments"]
-    assert rows[1]["hbm_bytes"]["arguments"] < whole[1]["hbm_bytes"]["arguments"]
+    assert rows[0]["hbm_bytes"]["arguments"] == full[0]["hbm_bytes"]["arguments"]
+    assert rows[1]["hbm_bytes"]["arguments"] < full[1]["hbm_bytes"]["arguments"]
 
 
 @compiles
@@ -170,8 +170,8 @@ def test_what_fits_one_by_one_and_not_together_is_refused(tmp_path: Path) -> Non
     (advice,) = done.document["advice"]
     assert advice.startswith("v5e:1x1: each program fits, but not all programs together. They need 16.")
     assert advice.endswith("too much, with two batches in flight. These batch sizes fit: 1024")
-    told = check(version, "--tpu", "v6e:1x1")
-    assert (told.code, "A second such version does not fit" in told.out) == (0, True)
+    expected = check(version, "--tpu", "v6e:1x1")
+    assert (expected.code, "A second such version does not fit" in expected.out) == (0, True)
 
 
 @compiles
@@ -191,8 +191,8 @@ def test_available_memory_is_what_the_compiler_says(lookup: Path) -> None:
     topologies = [TpuTopology(family, family.grids[0]) for family in FAMILIES.values() if family.hbm_bytes < 40 * 2**30]
     jobs = [CompileJob(program, one.name, 1, 1, (False,), (False,), ((), ())) for one in topologies]
     with Compilers() as compilers:
-        said = {number: outcome.available_bytes for number, outcome in compilers.run(jobs)}
-    assert [said[number] for number in range(len(jobs))] == pytest.approx(
+        output = {number: outcome.available_bytes for number, outcome in compilers.run(jobs)}
+    assert [output[number] for number in range(len(jobs))] == pytest.approx(
         [one.family.hbm_bytes for one in topologies], rel=1e-3
     )
     assert len(jobs) == 5

@@ -191,12 +191,12 @@ def test_a_claim_is_known_again_whatever_its_bytes(
 def test_a_file_that_arrives_cut_short_is_seen_before_the_manifest(
     destination: ObjectStore, staged: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    whole, cut = StoreFiles.upload, tmp_path / "cut"
+    full, cut = StoreFiles.upload, tmp_path / "cut"
     cut.write_bytes(b"sav")
     monkeypatch.setattr(
         StoreFiles,
         "upload",
-        lambda files, path, uri: whole(files, cut if path.name == "saved_model.pb" else path, uri),
+        lambda files, path, uri: full(files, cut if path.name == "saved_model.pb" else path, uri),
     )
     with pytest.raises(PublishFailed, match=r"of saved_model\.pb 3 bytes of 14 arrived"):
         destination.publish(staged, "next")

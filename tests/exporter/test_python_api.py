@@ -74,9 +74,9 @@ def test_a_version_shows_itself(live: tuple[ExportedVersion, keras.Model], tmp_p
 def test_tensorflows_remarks_are_held_back_and_its_level_is_as_before(tensorflow: None, tmp_path: Path) -> None:
     import tensorflow as tf
 
-    said: list[str] = []
+    output: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: output.append(record.getMessage())  # type: ignore[method-assign]
     logger = tf.get_logger()
     before = logger.level
     logger.setLevel("INFO")
@@ -87,7 +87,7 @@ def test_tensorflows_remarks_are_held_back_and_its_level_is_as_before(tensorflow
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
-    assert said == []
+    assert output == []
 
 
 def test_a_model_can_still_be_trained_after_it_was_exported(live: tuple[ExportedVersion, keras.Model]) -> None:

@@ -32,8 +32,8 @@ def save_module(folder: Path, *, served: bool) -> Path:
 def test_a_python_function_in_what_is_served_is_named(export: Export, tmp_path: Path) -> None:
     finished = export(save_module(tmp_path / "saved", served=True), tmp_path / "m")
     assert finished.code == 4
-    said = " ".join(finished.err.split())
-    assert "the outputs depend on Python functions: PyFunc (node clip)" in said
+    message = " ".join(finished.err.split())
+    assert "the outputs depend on Python functions: PyFunc (node clip)" in message
     assert not (tmp_path / "m").exists()
 
 

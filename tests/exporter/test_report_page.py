@@ -49,7 +49,7 @@ def test_a_page_is_well_formed_and_asks_for_nothing_from_elsewhere(document: dic
 
 def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
     text = text_of(render_page(published()))
-    for told in (
+    for expected in (
         "published as version 3", "From tf2-ckpt ckpt-300 at step 300", "examples.digits.model:build",
         "matched by position", "5.10e-03", "99.21 %", "tolerance 0.02 + 0.02 * |expected|", "mixed_bfloat16",
         "matched (40)", "missing, allowed (1)", "of &#x27;ema&#x27;, not served (1)",
@@ -62,7 +62,7 @@ def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
         "All programs together: fits, 5.00 GiB of 31.24 GiB (weights 3.00 GiB, two batches 1.00 GiB, temporaries 1.00",
         "6 such versions fit",
     ):  # fmt: skip
-        assert told in text, told
+        assert expected in text, expected
 
 
 @pytest.mark.parametrize("document", [published(), refused()], ids=["published", "refused"])
@@ -70,12 +70,12 @@ def test_a_page_shows_sample_inputs_with_their_answers(document: dict[str, objec
     page = render_page(document)
     text = text_of(page)
     assert f'<img src="{PIXEL}" alt="IMG_20260101' in page
-    for told in (
+    for expected in (
         "a class whose name is long enough to need a line or two of its own 0.93", "class 0 0.07", "class 2 not finite",
         "correct expected tabby", "a good &lt;film&gt;", "wrong expected positive", "area float32[1, 1]: [[0.637]]",
         "row 0, made-up input · photo",
     ):  # fmt: skip
-        assert told in text, told
+        assert expected in text, expected
     assert "Sample answers" not in text_of(render_page({**document, "samples": []}))
 
 

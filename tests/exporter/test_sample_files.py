@@ -85,33 +85,33 @@ def test_of_a_whole_data_set_the_first_records_are_taken(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"hello, this is some text", "cannot read samples: it is neither .npz nor TFRecord"),
         (b"", "samples contains no records"),
         (None, "cannot read samples: it is damaged after 1 record(s)"),
     ],
 )
-def test_files_that_are_no_samples_are_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_files_that_are_no_samples_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = write_records(tmp_path / "samples", [{"x": [1.0]}, {"x": [2.0]}])
     path.write_bytes(path.read_bytes()[:-3] if content is None else content)
     with pytest.raises(SamplesUnfit) as refused:
         open_samples(path, {})
-    assert str(refused.value) == said
+    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "said"),
+    ("name", "spec", "message"),
     [
         ("z", TensorSpec("float32", (None, 1)), "record 0 of samples has no feature 'z'. It has x"),
         ("x", TensorSpec("float32", (None, 2)), "input 'x' is float32[?, 2], but the file's rows have 1, 3 value(s)"),
     ],
 )
-def test_records_that_do_not_fit_are_explained(tmp_path: Path, name: str, spec: TensorSpec, said: str) -> None:
+def test_records_that_do_not_fit_are_explained(tmp_path: Path, name: str, spec: TensorSpec, message: str) -> None:
     samples = open_samples(write_records(tmp_path / "samples", [{"x": [1.0]}, {"x": [2.0, 3.0, 4.0]}]), {})
     with pytest.raises(SamplesUnfit) as refused:
         samples.find(name, Signature("s", {name: spec}, {}))
-    assert str(refused.value) == said
+    assert str(refused.value) == message
 
 
 def test_records_that_are_no_examples_are_refused(tmp_path: Path) -> None:

@@ -51,11 +51,11 @@ def _answers(saved: "Saved", *, fixed: bool = False) -> np.ndarray:
     from tpuserve_exporter.options.export_options import InputNaming, ModelOptions, TensorNaming
     from tpuserve_exporter.sources.tf1.meta import open_source
 
-    given = f"x:float32{[32, *saved.shape]}".replace(" ", "")
+    arguments = f"x:float32{[32, *saved.shape]}".replace(" ", "")
     options = ModelOptions(
         input_tensors=(TensorNaming("x"),),
         output_tensors=(TensorNaming("scores"),),
-        inputs=(InputNaming.parse(given),) if fixed else (),
+        inputs=(InputNaming.parse(arguments),) if fixed else (),
     )
     served = open_source(saved.meta, options).model
     assert isinstance(served, ServedFunction)
@@ -124,7 +124,7 @@ def _export(export: Export, saved: "Saved", out: Path, *options: str) -> Finishe
     return export(saved.meta, out, *tensors, *options)
 
 
-def _said(finished: Finished) -> str:
+def _output(finished: Finished) -> str:
     return " ".join((finished.out + finished.err).split())
 
 
@@ -132,8 +132,10 @@ def test_what_was_changed_is_told_and_served(export: Export, tmp_path: Path) -> 
     saved = _save(tmp_path / "source", "layers")
     finished = _export(export, saved, tmp_path / "m")
     assert finished.code == 0, finished.err
-    told = "now uses its moving statistics: batch_normalization/moments/Squeeze, batch_normalization/moments/Squeeze_1"
-    assert told in _said(finished)
+    expected = (
+        "now uses its moving statistics: batch_normalization/moments/Squeeze, batch_normalization/moments/Squeeze_1"
+    )
+    assert expected in _output(finished)
     for row in range(5):
         alone = serve(tmp_path / "m/1", x=ROWS[row : row + 1])["scores"]
         np.testing.assert_allclose(alone, saved.answer(ROWS[row : row + 1]), rtol=1e-4, atol=1e-6)
@@ -147,40 +149,40 @@ def test_what_was_changed_is_told_and_served(export: Export, tmp_path: Path) -> 
 def test_statistics_without_an_average_are_refused(
     export: Export, tmp_path: Path, model: str, places: str, fixed: bool
 ) -> None:
-    given = ("--input", "x:float32[32,6]") if fixed else ()
-    finished = _export(export, _save(tmp_path / "source", model), tmp_path / "m", *given)
+    arguments = ("--input", "x:float32[32,6]") if fixed else ()
+    finished = _export(export, _save(tmp_path / "source", model), tmp_path / "m", *arguments)
     assert finished.code == 3, finished.out
-    assert f"uses averages over the batch: {places}" in _said(finished)
-    assert "The graph has no variable with their moving average. Export the inference graph" in _said(finished)
+    assert f"uses averages over the batch: {places}" in _output(finished)
+    assert "The graph has no variable with their moving average. Export the inference graph" in _output(finished)
     assert not (tmp_path / "m").exists()
 
 
 def test_batch_renormalisation_is_refused(export: Export, tmp_path: Path) -> None:
     finished = _export(export, _save(tmp_path / "source", "renorm"), tmp_path / "m")
     assert finished.code == 3
-    assert "This is batch renormalization in training mode. Export the inference graph" in _said(finished)
+    assert "This is batch renormalization in training mode. Export the inference graph" in _output(finished)
 
 
 def test_virtual_batches_are_refused(export: Export, tmp_path: Path) -> None:
     saved = _save(tmp_path / "source", "virtual")
     finished = _export(export, saved, tmp_path / "m", "--input", "x:float32[32,6]")
     assert finished.code == 3
-    assert "batch_normalization/moments/mean" in _said(finished)
+    assert "batch_normalization/moments/mean" in _output(finished)
 
 
 @pytest.mark.parametrize("model", ["ranking", "ranking_by_hand", "loudest"])
 def test_rows_that_depend_on_each_other_by_design_share_no_batch(export: Export, tmp_path: Path, model: str) -> None:
     finished = _export(export, _save(tmp_path / "source", model), tmp_path / "m")
     assert finished.code == 0, finished.err
-    assert "a row of serving_default depends on the batch size" in _said(finished)
+    assert "a row of serving_default depends on the batch size" in _output(finished)
 
 
 def test_a_size_of_batch_that_a_loop_hides_is_named_as_it_can_be_given(export: Export, tmp_path: Path) -> None:
     saved = _save(tmp_path / "source", "recurrent_of_one_size")
     refused = _export(export, saved, tmp_path / "m")
     assert refused.code == 2
-    assert "the graph works only for batches of 32" in _said(refused)
-    assert "--input 'x:float32[32, 6]'" in _said(refused)
+    assert "the graph works only for batches of 32" in _output(refused)
+    assert "--input 'x:float32[32, 6]'" in _output(refused)
     finished = _export(export, saved, tmp_path / "m", "--input", "x:float32[32, 6]")
     assert finished.code == 0, finished.err
 
@@ -192,4 +194,4 @@ def test_random_numbers_are_served_if_that_is_allowed(export: Export, tmp_path: 
     tensors = ("--input-tensor", "input0=x", "--output-tensor", "scores", "--batch-sizes", "1,3")
     finished = export(meta, tmp_path / "m", *tensors, "--allow-nondeterminism")
     assert finished.code == 0, finished.err
-    assert "serving_default answers the same request differently when it is repeated" in _said(finished)
+    assert "serving_default answers the same request differently when it is repeated" in _output(finished)

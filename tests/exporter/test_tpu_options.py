@@ -8,7 +8,7 @@ from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology, parse_
 
 
 @pytest.mark.parametrize(
-    ("given", "name", "devices"),
+    ("text", "name", "devices"),
     [
         ("v5e:2x2", "v5e:2x2", 4),
         ("V5E:1x1", "v5e:1x1", 1),
@@ -23,17 +23,17 @@ from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology, parse_
         ("tpu7x:2x2x1", "tpu7x:2x2x1", 8),
     ],
 )
-def test_topologies_go_by_the_compiler_s_names_and_the_machines(given: str, name: str, devices: int) -> None:
-    found = TpuTopology.parse(given)
+def test_topologies_go_by_the_compiler_s_names_and_the_machines(text: str, name: str, devices: int) -> None:
+    found = TpuTopology.parse(text)
     assert (found.name, found.devices) == (name, devices)
 
 
-@pytest.mark.parametrize("given", ["v5x:1x1", "v5e", "v5e:3x3", "v5litepod-3", "v5litepod:2x2", "v7x-8", "v4-7", "-8"])
-def test_an_unknown_topology_lists_those_there_are(given: str) -> None:
+@pytest.mark.parametrize("text", ["v5x:1x1", "v5e", "v5e:3x3", "v5litepod-3", "v5litepod:2x2", "v7x-8", "v4-7", "-8"])
+def test_an_unknown_topology_lists_those_there_are(text: str) -> None:
     with pytest.raises(OptionConflict) as raised:
-        parse_topologies(given)
+        parse_topologies(text)
     message = str(raised.value)
-    assert message.startswith(f"{given!r} is not a known TPU. Known TPUs: ")
+    assert message.startswith(f"{text!r} is not a known TPU. Known TPUs: ")
     assert "Known TPUs: v2, v3, v5e, v6e in 1x1, 1x2, 2x2, 2x4," in message
     assert "; v4, v5p, tpu7x in 1x1x1, 1x2x1, 2x2x1," in message
     assert "Write v5e:2x2, or a machine's name: v5litepod-4, v6e-8," in message
@@ -54,10 +54,10 @@ def test_a_mesh_has_one_device_along_what_it_does_not_name() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", ["", "4", "model", "model=0", "model=x", "rows=2", "model=2,model=4", "data=-1"])
-def test_what_is_no_mesh_is_said_to_be_none(given: str) -> None:
+@pytest.mark.parametrize("text", ["", "4", "model", "model=0", "model=x", "rows=2", "model=2,model=4", "data=-1"])
+def test_what_is_no_mesh_is_said_to_be_none(text: str) -> None:
     with pytest.raises(OptionConflict, match="is not of the form data=N,model=M"):
-        DeviceMesh.parse(given)
+        DeviceMesh.parse(text)
 
 
 def test_a_mesh_that_is_too_large_names_a_topology_that_is_large_enough() -> None:
@@ -74,10 +74,10 @@ def test_a_shard_rule_names_an_axis_for_each_dimension() -> None:
     assert str(rule) == "embedding/.*=model,-"
 
 
-@pytest.mark.parametrize("given", ["embedding", "=model", "table=", "table=-", "table=rows", "table=model,model"])
-def test_what_is_no_rule_is_said_to_be_none(given: str) -> None:
+@pytest.mark.parametrize("text", ["embedding", "=model", "table=", "table=-", "table=rows", "table=model,model"])
+def test_what_is_no_rule_is_said_to_be_none(text: str) -> None:
     with pytest.raises(OptionConflict, match="is not of the form REGEX=AXES"):
-        ShardRule.parse(given)
+        ShardRule.parse(text)
 
 
 def test_a_pattern_that_is_none_is_named() -> None:

@@ -24,23 +24,23 @@ def _export(export: Export, builder: str, folder: Path, *options: str) -> Finish
     return export(folder / "m.weights.h5", folder / "m", *model, *options)
 
 
-def _said(finished: Finished) -> str:
+def _output(finished: Finished) -> str:
     return " ".join((finished.out + finished.err).split())
 
 
 def test_dropout_left_in_training_mode_is_refused_by_name(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "dropping", tmp_path)
     assert finished.code == 3
-    assert "answers the same request differently when it is repeated" in _said(finished)
-    assert "/drop_1. If this is dropout or training noise, call the layer with training=False" in _said(finished)
+    assert "answers the same request differently when it is repeated" in _output(finished)
+    assert "/drop_1. If this is dropout or training noise, call the layer with training=False" in _output(finished)
     assert not (tmp_path / "m").exists()
 
 
 def test_answers_that_differ_each_time_are_published_if_that_is_allowed(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "dropping", tmp_path, "--allow-nondeterminism")
     assert finished.code == 0, finished.err
-    assert "The export compares only shapes with the source, and requests do not share batches" in _said(finished)
-    assert "deterministic: no, the answer to the same request differs each time" in _said(finished)
+    assert "The export compares only shapes with the source, and requests do not share batches" in _output(finished)
+    assert "deterministic: no, the answer to the same request differs each time" in _output(finished)
     signature = read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
     assert (signature["deterministic"], signature["rows_independent"]) == (False, False)
 
@@ -48,20 +48,20 @@ def test_answers_that_differ_each_time_are_published_if_that_is_allowed(export: 
 def test_a_batch_norm_left_in_training_mode_is_refused_by_name(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "normalising", tmp_path)
     assert finished.code == 3
-    assert "uses averages over the batch: functional_1/scores_1/norm_1/moments/mean" in _said(finished)
+    assert "uses averages over the batch: functional_1/scores_1/norm_1/moments/mean" in _output(finished)
 
 
 def test_averages_over_a_list_are_published_if_that_is_allowed(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "normalising", tmp_path, "--allow-batch-statistics")
     assert finished.code == 0, finished.err
-    assert "a row of serving_default depends on the batch size" in _said(finished)
+    assert "a row of serving_default depends on the batch size" in _output(finished)
     assert read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]["rows_independent"] is False
 
 
 def test_a_counter_that_no_answer_depends_on_is_warned_of(export: Export, tmp_path: Path) -> None:
     finished = _export(export, "counting", tmp_path)
     assert finished.code == 0, finished.err
-    assert "changes variables at each request, in functional_1/scores_1" in _said(finished)
+    assert "changes variables at each request, in functional_1/scores_1" in _output(finished)
     assert "deterministic" not in read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
 
 
@@ -114,7 +114,7 @@ def _of_the_clock(x: Tensor, state: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("call", "rows", "said"),
+    ("call", "rows", "message"),
     [
         (_normalised, None, "uses averages over the batch: moments/mean, moments/variance"),
         (_normalised, 4, "uses averages over the batch: moments/mean, moments/variance"),
@@ -125,11 +125,11 @@ def _of_the_clock(x: Tensor, state: Tensor) -> Tensor:
     ids=["batch norm", "batch norm of a fixed batch", "state", "memory", "clock"],
 )
 def test_a_saved_model_whose_answers_are_not_its_own_is_refused(
-    export: Export, tmp_path: Path, call: Callable[..., Tensor], rows: int | None, said: str
+    export: Export, tmp_path: Path, call: Callable[..., Tensor], rows: int | None, message: str
 ) -> None:
     finished = export(_saved(tmp_path / "saved", call, rows), tmp_path / "m", "--batch-sizes", "1,4")
     assert finished.code == 3, finished.out
-    assert said in _said(finished)
+    assert message in _output(finished)
     assert not (tmp_path / "m").exists()
 
 
@@ -143,7 +143,7 @@ def test_a_jax_model_that_averages_over_its_rows_is_refused(export: Export, tmp_
 
     finished = export(_saved(tmp_path / "saved", call), tmp_path / "m", "--batch-sizes", "1,4")
     assert finished.code == 3, finished.out
-    assert "uses averages over the batch: stablehlo.reduce" in _said(finished)
+    assert "uses averages over the batch: stablehlo.reduce" in _output(finished)
 
 
 def test_rows_of_a_fixed_batch_that_are_ranked_are_published(export: Export, tmp_path: Path) -> None:

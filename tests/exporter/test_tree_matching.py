@@ -58,8 +58,8 @@ def test_a_moving_average_is_taken_by_itself_or_as_told(weights: Weights, name: 
     assert taken(BARE, stored, weights) == {"dense/kernel": f"{name}/dense/kernel"}
     assert taken(LINEN, stored, weights) == {"params/dense/kernel": f"{name}/dense/kernel"}
     notes = match_trees(BARE, stored, weights).notes
-    said = "used the moving average of the weights, 'ema_params' (--weights raw uses 'params')"
-    assert notes == (() if weights == "raw" else (said,))
+    message = "used the moving average of the weights, 'ema_params' (--weights raw uses 'params')"
+    assert notes == (() if weights == "raw" else (message,))
 
 
 def test_an_average_that_the_optimizer_keeps_is_one() -> None:

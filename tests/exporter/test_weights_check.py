@@ -64,9 +64,9 @@ def test_numbers_in_a_tree_of_jax_are_weights_too(tensorflow: None, tmp_path: Pa
     def apply(params: Any, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
         return x * params["w"] / params["temperature"]
 
-    for temperature, said in ((jnp.asarray(float("nan")), "1 NaN of 1"), (float("inf"), "1 infinite of 1")):
+    for temperature, text in ((jnp.asarray(float("nan")), "1 NaN of 1"), (float("inf"), "1 infinite of 1")):
         params = {"w": np.ones(3, np.float32), "temperature": temperature}
-        with pytest.raises(WeightsNotFinite, match=rf"temperature \({said}\)"):
+        with pytest.raises(WeightsNotFinite, match=rf"temperature \({text}\)"):
             export_live((apply, params), tmp_path / "base", input="x:float32[batch,3]", progress=False)
 
 

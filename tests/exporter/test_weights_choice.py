@@ -39,7 +39,7 @@ def averaging(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 
 @pytest.mark.parametrize(
-    ("weights", "taken", "said"),
+    ("weights", "taken", "message"),
     [
         ((), "ema", "used the moving averages of 4 of 4 variables (--weights raw uses them as trained)"),
         (("--weights", "ema"), "ema", "4 matched, 4 of them moving averages"),
@@ -52,13 +52,13 @@ def test_averages_of_an_optimizer_are_taken_or_left(
     tmp_path: Path,
     weights: tuple[str, ...],
     taken: str,
-    said: str,
+    message: str,
 ) -> None:
     directory, trained, averaged = averaging
     assert np.abs(trained - averaged).max() > 0.01
     finished = export(directory, tmp_path / "tiny", *TINY, *weights)
     assert finished.code == 0, finished.err
-    assert said in finished.out
+    assert message in finished.out
     np.testing.assert_allclose(
         serve_rows(tmp_path / "tiny/1", ROWS), averaged if taken == "ema" else trained, atol=1e-6
     )
@@ -118,11 +118,11 @@ def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Pat
     assert ("used the moving averages in 'ema' of 4 of 4 variables" in finished.out) is (weights != "raw")
     assert ("used 'model' of the checkpoint, although 'ema' would also fit" in finished.out) is (weights == "raw")
     expected = trained if weights == "raw" else averaged
-    said = read_manifest(tmp_path / "tiny/1")["source"]["weights"]
-    assert said["taken"] == ("raw" if weights == "raw" else "average")
-    assert said.get("averages_from") == (None if weights == "raw" else "ema")
-    told = CliRunner().invoke(inspect, [str(tmp_path / "tiny")]).stdout
-    assert ("as trained" if weights == "raw" else "moving averages of 4 variables, from ema") in told
+    message = read_manifest(tmp_path / "tiny/1")["source"]["weights"]
+    assert message["taken"] == ("raw" if weights == "raw" else "average")
+    assert message.get("averages_from") == (None if weights == "raw" else "ema")
+    text = CliRunner().invoke(inspect, [str(tmp_path / "tiny")]).stdout
+    assert ("as trained" if weights == "raw" else "moving averages of 4 variables, from ema") in text
     np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), expected(ROWS).numpy(), atol=1e-6)
 
 

@@ -27,9 +27,9 @@ def print_table(console: Console, lines: Sequence[Line], seconds: float) -> None
         table.add_row(*(Text(cell) for cell in _cells(line)), style=_STYLES[line.verdict])
     console.print(table)
     counts = Counter(line.verdict for line in lines)
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]) or "no lines"
+    expected = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]) or "no lines"
     models = len({line.stranger for line in lines})
-    console.print(Text(f"{models} models, {len(lines)} lines: {told}, in {seconds / 60:.1f} min"))
+    console.print(Text(f"{models} models, {len(lines)} lines: {expected}, in {seconds / 60:.1f} min"))
 
 
 def write_json(path: Path, lines: Sequence[Line], seconds: float, *, ok: bool) -> None:

@@ -83,9 +83,9 @@ def test_right_answers_are_right_by_every_protocol(ran: tuple[int, dict[str, Any
 def test_an_answer_that_differs_is_wrong_and_ends_the_run_with_1(ran: tuple[int, dict[str, Any]]) -> None:
     status, document = ran
     assert (status, document["ok"]) == (1, False)
-    asked = _lines(document, signature="doubled")
-    assert [(line["verdict"], line["alone"]) for line in asked] == [("WRONG", 0.5)] * 3
-    assert "y is off by up to 0.5" in asked[0]["reason"]
+    requested = _lines(document, signature="doubled")
+    assert [(line["verdict"], line["alone"]) for line in requested] == [("WRONG", 0.5)] * 3
+    assert "y is off by up to 0.5" in requested[0]["reason"]
 
 
 def test_exports_are_right_or_refused_with_their_reason(ran: tuple[int, dict[str, Any]]) -> None:

@@ -34,10 +34,10 @@ def _run_all(section: Section) -> str:
         cases = []
         for case in section.cases:
             with tempfile.TemporaryDirectory() as folder:
-                said = run(case, Path(made), Path(folder))
-            faults = [*([] if said.code == case.code else [f"exit code {said.code}"]), *said.faults]
+                message = run(case, Path(made), Path(folder))
+            faults = [*([] if message.code == case.code else [f"exit code {message.code}"]), *message.faults]
             sys.stdout.write("".join(f"{section.title}: {case.title}: {fault}\n" for fault in faults))
-            cases.append(write_case(case, said))
+            cases.append(write_case(case, message))
     return write_section(section, cases)
 
 

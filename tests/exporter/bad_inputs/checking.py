@@ -8,7 +8,7 @@ from tests.exporter.bad_inputs.running import run
 
 
 def check(section: Section, case: Case, sources: Path, folder: Path) -> None:
-    said = run(case, sources, folder)
-    assert said.code == case.code, said.err
-    assert said.faults == (), f"{said.faults}\n{said.out}{said.err}"
-    assert write_case(case, said) in read_sections()[section.title], said.err
+    message = run(case, sources, folder)
+    assert message.code == case.code, message.err
+    assert message.faults == (), f"{message.faults}\n{message.out}{message.err}"
+    assert write_case(case, message) in read_sections()[section.title], message.err

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.exporter.bad_inputs.case import Case, Section
-from tests.exporter.bad_inputs.running import Said
+from tests.exporter.bad_inputs.running import Output
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/export-errors.md"
 _WIDTH = 112
@@ -21,11 +21,11 @@ page.
 """
 
 
-def write_case(case: Case, said: Said) -> str:
+def write_case(case: Case, message: Output) -> str:
     """Format a case for the page."""
-    lines = [f"$ tpuserve export {case.command}", *_fold(said.err.strip("\n"))]
+    lines = [f"$ tpuserve export {case.command}", *_fold(message.err.strip("\n"))]
     shown = "\n".join(line.rstrip() for line in lines)
-    return f"### {case.title}\n\n```\n{shown}\n```\n\nExit code {said.code}.\n"
+    return f"### {case.title}\n\n```\n{shown}\n```\n\nExit code {message.code}.\n"
 
 
 def write_page(sections: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(r"(?<![\w.:/<>])/[\w.-]+/[\w./-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Output:
     """The result of a command: its exit code and both output streams, including output of native libraries.
 
     `faults` are effects that no failed export may have: files left behind, a traceback or a path of this machine.
@@ -36,21 +36,21 @@ class Said:
     faults: tuple[str, ...] = ()
 
 
-def run(case: Case, sources: Path, folder: Path) -> Said:
+def run(case: Case, sources: Path, folder: Path) -> Output:
     """Copy `sources` to `folder`, apply the case's change and run the command there."""
     shutil.copytree(sources, folder, dirs_exist_ok=True, symlinks=True)
     case.change(folder)
     before = _tree(folder)
     with tempfile.TemporaryDirectory() as temporary, _in_folder(folder, Path(temporary)):
         with _without(case.without), _files_of_at_most(case.file_size_bytes):
-            said = _run(shlex.split(case.command))
+            message = _run(shlex.split(case.command))
         left = [*sorted(_tree(folder).items() ^ before.items()), *_temporaries(Path(temporary))]
-    faults = [f"left behind: {one}" for one in left] + list(_find_faults(said, case))
-    return replace(said, faults=tuple(faults))
+    faults = [f"left behind: {one}" for one in left] + list(_find_faults(message, case))
+    return replace(message, faults=tuple(faults))
 
 
-def _find_faults(said: Said, case: Case) -> Iterator[str]:
-    shown = said.out + said.err
+def _find_faults(message: Output, case: Case) -> Iterator[str]:
+    shown = message.out + message.err
     if "Traceback" in shown:
         yield "a traceback"
     yield from (f"a path of this machine: {path}" for path in _ABSOLUTE.findall(shown) if path not in case.command)
@@ -71,7 +71,7 @@ def _temporaries(folder: Path) -> list[str]:
     return [path.name for path in paths if not path.name.startswith("__autograph_generated_file")]
 
 
-def _run(arguments: list[str]) -> Said:
+def _run(arguments: list[str]) -> Output:
     before = signal.getsignal(signal.SIGTERM)
     with mock.patch.object(sys, "argv", ["tpuserve-export", *arguments]), _caught(1) as out, _caught(2) as err:
         try:
@@ -81,7 +81,7 @@ def _run(arguments: list[str]) -> Said:
         finally:
             signal.signal(signal.SIGTERM, before)
     assert isinstance(code, int)
-    return Said(code, out.getvalue(), err.getvalue())
+    return Output(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager

@@ -42,8 +42,8 @@ def test_rows_of_any_number(export: Export, tmp_path: Path) -> None:
     module = modules.tiny()
     module(torch.rand(16, 3))  # changes the batch statistics
     saved(module, tmp_path / "model.pt")
-    given = ("--model", f"{MODULES}:tiny", "--input", "features:float32[batch,3]", "--batch-sizes", "1,4")
-    done = export(tmp_path / "model.pt", tmp_path / "m", *given, "--device-programs", "--json")
+    arguments = ("--model", f"{MODULES}:tiny", "--input", "features:float32[batch,3]", "--batch-sizes", "1,4")
+    done = export(tmp_path / "model.pt", tmp_path / "m", *arguments, "--device-programs", "--json")
     assert done.code == 0, done.err
     programs = read_manifest(tmp_path / "m/1")["device"]["parts"]["device"]["programs"]
     assert [program["batch_size"] for program in programs] == [1, 4]

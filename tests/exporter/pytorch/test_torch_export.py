@@ -22,8 +22,8 @@ ROWS = np.random.default_rng(3).random((3, 3)).astype(np.float32)
 
 
 def built(name: str, *inputs: str) -> tuple[str, ...]:
-    given = [part for one in inputs for part in ("--input", one)]
-    return ("--model", f"{MODULES}:{name}", *given, *SIZES)
+    arguments = [part for one in inputs for part in ("--input", one)]
+    return ("--model", f"{MODULES}:{name}", *arguments, *SIZES)
 
 
 TINY = built("tiny", "features:float32[batch,3]")

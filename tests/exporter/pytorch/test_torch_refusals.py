@@ -29,12 +29,12 @@ def refused(export: Export, source: Path, code: int, *options: str) -> str:
     """
     base = source.parent / "base"
     finished = export(source, base, *options, "--batch-sizes", "1,4")
-    said = " ".join(finished.err.split())
-    assert finished.code == code, said
+    text = " ".join(finished.err.split())
+    assert finished.code == code, text
     assert not base.exists()
-    assert "Traceback" not in said
-    assert "site-packages" not in said
-    return said
+    assert "Traceback" not in text
+    assert "site-packages" not in text
+    return text
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def test_every_mismatch_is_listed(export: Export, tmp_path: Path) -> None:
 
 def test_a_file_that_could_run_code_is_not_read(export: Export, tmp_path: Path) -> None:
     torch.save({"model": modules.tiny().state_dict(), "x": Trap(tmp_path / "ran")}, tmp_path / "trap.pt")
-    said = refused(export, tmp_path / "trap.pt", 11, *TINY)
-    assert "trap.pt contains more than tensors (posix.mkdir). Reading it could run code from the file" in said
-    assert "use --unsafe if you trust the file's author" in said
+    text = refused(export, tmp_path / "trap.pt", 11, *TINY)
+    assert "trap.pt contains more than tensors (posix.mkdir). Reading it could run code from the file" in text
+    assert "use --unsafe if you trust the file's author" in text
     assert not (tmp_path / "ran").exists()
 
 
@@ -113,17 +113,17 @@ def test_a_whole_module_is_served_on_request(export: Export, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["model.pt", "model.safetensors", "model.pt2", "old.pt"])
 def test_truncated_files_are_unreadable(export: Export, program: Path, tmp_path: Path, name: str) -> None:
     model = modules.tiny()
-    whole = tmp_path / "whole"
+    full = tmp_path / "full"
     if name == "model.pt2":
-        shutil.copy(program, whole)
+        shutil.copy(program, full)
     elif name == "model.safetensors":
-        save_file(model.state_dict(), whole)
+        save_file(model.state_dict(), full)
     else:
-        torch.save(model.state_dict(), whole, _use_new_zipfile_serialization=name == "model.pt")
-    content = whole.read_bytes()
+        torch.save(model.state_dict(), full, _use_new_zipfile_serialization=name == "model.pt")
+    content = full.read_bytes()
     (tmp_path / name).write_bytes(content[: len(content) // 2])
-    said = refused(export, tmp_path / name, 6, *(() if name == "model.pt2" else TINY))
-    assert f"cannot read {name}" in said
+    text = refused(export, tmp_path / name, 6, *(() if name == "model.pt2" else TINY))
+    assert f"cannot read {name}" in text
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps({"a": 1})])
@@ -161,8 +161,8 @@ def test_wrong_options_are_refused(
 
 def test_a_program_has_shapes_of_its_own(export: Export, program: Path, tmp_path: Path) -> None:
     shutil.copy(program, tmp_path / "model.pt2")
-    said = refused(export, tmp_path / "model.pt2", 2, "--input", "x:float32[batch,4]")
-    assert "--input describes x: float32[batch, 4], but the program takes float32[rows, 3]" in said
+    text = refused(export, tmp_path / "model.pt2", 2, "--input", "x:float32[batch,4]")
+    assert "--input describes x: float32[batch, 4], but the program takes float32[rows, 3]" in text
 
 
 def _change(program: Path, path: Path, changes: dict[str, Callable[[bytes], bytes]], more: dict[str, bytes]) -> Path:
@@ -178,12 +178,12 @@ def _change(program: Path, path: Path, changes: dict[str, Callable[[bytes], byte
 
 
 def test_a_program_that_was_not_saved_to_its_end_is_unreadable(export: Export, program: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(program) as whole, zipfile.ZipFile(tmp_path / "part.pt2", "w") as part:
-        for name in whole.namelist():
+    with zipfile.ZipFile(program) as full, zipfile.ZipFile(tmp_path / "part.pt2", "w") as part:
+        for name in full.namelist():
             if "/models/" not in name:
-                part.writestr(name, whole.read(name))
-    said = refused(export, tmp_path / "part.pt2", 6)
-    assert "cannot read part.pt2 as a file of torch.export.save: it contains 0 programs instead of one" in said
+                part.writestr(name, full.read(name))
+    text = refused(export, tmp_path / "part.pt2", 6)
+    assert "cannot read part.pt2 as a file of torch.export.save: it contains 0 programs instead of one" in text
 
 
 def _graph(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
@@ -226,9 +226,9 @@ def test_a_program_that_could_run_code_is_not_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = _change(program, tmp_path / "trap.pt2", {"models/model.json": _graph(change)}, {})
-    said = refused(export, path, 11)
-    assert "trap.pt2 contains more than a graph of tensor operations" in said
-    assert part in said
+    text = refused(export, path, 11)
+    assert "trap.pt2 contains more than a graph of tensor operations" in text
+    assert part in text
     assert not (tmp_path / "ran").exists()
 
 

@@ -7,8 +7,8 @@ BATCH_SIZES = ("--batch-sizes", "1,8")
 
 
 def _orbax(builder: str, *inputs: str, path: str = "checkpoint", refusal: Refusal | None = None) -> Export:
-    given = [part for one in inputs for part in ("--input", one)]
-    return Export("Orbax", path, ("--model", f"{MODELS}:{builder}", *given, *BATCH_SIZES), refusal=refusal)
+    options = [part for one in inputs for part in ("--input", one)]
+    return Export("Orbax", path, ("--model", f"{MODELS}:{builder}", *options, *BATCH_SIZES), refusal=refusal)
 
 
 def _live(function: str) -> Export:

@@ -8,8 +8,8 @@ DEFAULT = Tolerance()
 
 
 def _stranger(name: str, inputs: tuple[str, ...], *paths: str, tolerance: Tolerance = DEFAULT) -> Stranger:
-    given = [part for one in inputs for part in ("--input", one)]
-    built = ("--model", f"{MODELS}:{name}", *given, *BATCH_SIZES)
+    options = [part for one in inputs for part in ("--input", one)]
+    built = ("--model", f"{MODELS}:{name}", *options, *BATCH_SIZES)
     exports = tuple(
         Export(f".{path.rpartition('.')[2]}", path, BATCH_SIZES if path.endswith(".pt2") else built) for path in paths
     )

@@ -126,8 +126,14 @@ def save_as(folder, model, inputs, names=None):
     model.save_weights(folder / "model.weights.h5")
     tf.train.Checkpoint(model=model).save(str(folder / "checkpoints" / "ckpt"))
     # Compile the call like predict. predict itself converts narrower types to float32.
-    given = {name: tf.constant(value.tolist() if value.dtype == object else value) for name, value in inputs.items()}
-    argument = given if isinstance(model.input, dict) else list(given.values()) if len(given) > 1 else given[min(given)]
+    tensors = {name: tf.constant(value.tolist() if value.dtype == object else value) for name, value in inputs.items()}
+    argument = (
+        tensors
+        if isinstance(model.input, dict)
+        else list(tensors.values())
+        if len(tensors) > 1
+        else tensors[min(tensors)]
+    )
     answers = tf.function(lambda x: model(x, training=False))(argument)
     if not isinstance(answers, dict):
         names = names or model.output_names

@@ -120,9 +120,9 @@ def save_simple(folder):
         v1.saved_model.simple_save(
             session, str(folder / "saved"), {"words": words, "x": x}, {"scores": scores, "best": tf.argmax(scores, 1)}
         )
-        given = np.array([[b"a", b"b"], [b"", b"zz"], [b"c", b"a"], [b"a", b"a"], [b"x", b"y"]], object)
-        answer = session.run({"scores": scores, "best": tf.argmax(scores, 1)}, {words: given, x: ROWS})
-    return {"serving_default": [({"words": given, "x": ROWS}, answer)]}
+        strings = np.array([[b"a", b"b"], [b"", b"zz"], [b"c", b"a"], [b"a", b"a"], [b"x", b"y"]], object)
+        answer = session.run({"scores": scores, "best": tf.argmax(scores, 1)}, {words: strings, x: ROWS})
+    return {"serving_default": [({"words": strings, "x": ROWS}, answer)]}
 
 
 def save_keras_2(folder, family):

@@ -337,11 +337,11 @@ def save(folder, idiom):
         averaged = idiom == "moving_average"
         tf.train.Saver(average.variables_to_restore() if averaged else None).restore(session, prefix)
         session.run(tf.tables_initializer())
-        asked = [draw(32)] if shape[0] else [draw(5), draw(3)]
+        requested = [draw(32)] if shape[0] else [draw(5), draw(3)]
         return {
             "serving_default": [
                 ({"features": x}, {"probabilities": session.run(probabilities, {features: x, **feeds(graph, 1)})})
-                for x in asked
+                for x in requested
             ]
         }
 
@@ -378,10 +378,10 @@ def save_tpu(folder):
         features = tf.placeholder(tf.float32, [None, 6])
         probabilities = tf.nn.softmax(_tpu_layers(features, False))
         tf.train.Saver().restore(session, prefix)
-        asked = [data.normal(0.7, 1.5, [rows, 6]).astype(np.float32) for rows in (5, 3)]
+        requested = [data.normal(0.7, 1.5, [rows, 6]).astype(np.float32) for rows in (5, 3)]
         return {
             "serving_default": [
-                ({"features": x}, {"probabilities": session.run(probabilities, {features: x})}) for x in asked
+                ({"features": x}, {"probabilities": session.run(probabilities, {features: x})}) for x in requested
             ]
         }
 
