@@ -62,5 +62,5 @@ def test_one_value_is_in_memory_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_dtype_that_the_format_lacks_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CannotLower, match="weight table is of int4, which"):
+    with pytest.raises(CannotLower, match="weight table is of int4, but"):
         write_weights(tmp_path / "w", [Weight("table", "int4", (2,), lambda: np.zeros(2, ml_dtypes.int4))])

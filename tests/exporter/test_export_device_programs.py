@@ -95,7 +95,8 @@ def test_64_bits_stay_64_bits(export: Export, tensorflow: None, tmp_path: Path) 
     finished = export(save(tmp_path / "model.keras", device_builders.wide()), tmp_path / "m", *PROGRAMS)
     assert finished.code == 0, finished.err
     assert (
-        "'ids' (int64) and 'table/embeddings' (float64) and 'mean' (float64) and 1 more of device are" in finished.out
+        "'ids' (int64) and 'table/embeddings' (float64) and 'mean' (float64) and 1 more of device have 64 bits"
+        in finished.out
     )
     assert "device programs: 2 for batches of 1, 4; `tpuserve check` shows whether they fit on a TPU" in finished.out
     ids = np.array([[1, 2, 3, 1]], np.int64)

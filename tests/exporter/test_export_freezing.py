@@ -44,7 +44,7 @@ def test_a_saved_model_without_that_signature_is_refused(export: Export, convolu
     assert export(convolutions, tmp_path / "m", "--batch-sizes", "1").code == 0
     finished = export(tmp_path / "m/1", tmp_path / "frozen", "--freeze", "--signature-name", "other")
     assert finished.code == 2
-    assert "no signature 'other', but serving_default" in finished.err
+    assert "no signature 'other', only serving_default" in finished.err
     assert "--signature-name" in finished.err
 
 
