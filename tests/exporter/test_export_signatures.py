@@ -295,7 +295,10 @@ def test_an_output_that_only_looks_like_scores_is_not_taken_for_them(export: Exp
     """Check that `embedding`, floats of [batch, 4], is not mistaken for scores."""
     builders.named_parts().save(tmp_path / "parts.keras")
     finished = export(tmp_path / "parts.keras", tmp_path / "m", "--signature", "c=classify")
-    assert (finished.code, "several outputs fit: embedding. Choose one with scores=NAME" in finished.err) == (2, True)
+    assert (finished.code, "choose the output with scores=NAME. Outputs that fit: embedding" in finished.err) == (
+        2,
+        True,
+    )
 
 
 def test_signatures_are_put_before_that_of_a_saved_model(export: Export, pictures: Path, tmp_path: Path) -> None:

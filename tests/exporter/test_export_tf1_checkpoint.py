@@ -137,7 +137,7 @@ def test_a_checkpoint_in_the_format_of_before_1_0_is_found_and_read(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((*MLP, "--compute-dtype", "bfloat16"), 2, "--compute-dtype does not apply"),
+        ((*MLP, "--compute-dtype", "bfloat16"), 2, "sets its own dtypes. Omit --compute-dtype"),
         ((*MLP, "--output", "a"), 2, "there are 1 --output options, but the model has 2 output(s)"),
     ],
 )  # fmt: skip

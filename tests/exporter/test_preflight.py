@@ -234,7 +234,7 @@ def test_what_cannot_be_asked_for(classifier: Path, arguments: list[str], code: 
 def test_what_is_no_version_with_programs(classifier: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, message in (
-        (tmp_path / "empty", "is no version directory"),
+        (tmp_path / "empty", "is not a version directory"),
         (tmp_path / "gone", "does not exist. Use the directory of a version, such as models/digits/3"),
         (classifier.parent, f"is a base path. Use one of its versions, such as {classifier}"),
     ):

@@ -198,7 +198,7 @@ def test_a_file_that_arrives_cut_short_is_seen_before_the_manifest(
         "upload",
         lambda files, path, uri: full(files, cut if path.name == "saved_model.pb" else path, uri),
     )
-    with pytest.raises(PublishFailed, match=r"of saved_model\.pb 3 bytes of 14 arrived"):
+    with pytest.raises(PublishFailed, match=r"3 of 14 bytes of saved_model\.pb arrived"):
         destination.publish(staged, "next")
     assert destination.newest() is None
 

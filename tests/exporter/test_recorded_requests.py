@@ -142,7 +142,7 @@ def test_requests_that_another_version_does_not_take_are_exit_code_9(version: Pa
     rewrite(other, logs)
     code, document = check(version, "--against", other)
     assert code == 9
-    assert "record 0 has inputs ['renamed'], serving_default takes ['features']" in document["error"]
+    assert "record 0 has inputs ['renamed'], but serving_default takes ['features']" in document["error"]
 
 
 def test_a_version_without_recorded_answers_is_exit_code_6(version: Path, tmp_path: Path) -> None:
@@ -159,4 +159,4 @@ def test_a_version_without_recorded_answers_is_exit_code_6(version: Path, tmp_pa
 def test_options_that_would_change_nothing_are_usage_errors(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(command, [str(tmp_path), *arguments])
     assert done.exit_code == 2
-    assert "have no effect with" in done.output.replace("changes", "change")
+    assert "no effect with" in done.output

@@ -30,5 +30,5 @@ def test_without_pytorch_the_extra_is_named(export: Callable[..., Finished], tmp
     (tmp_path / name).write_bytes(b"PK")
     finished = export(tmp_path / name, tmp_path / "base", "--model", "tests.exporter.builders:tiny")
     assert finished.code == 10
-    assert "takes torch, torchax: pip install 'tpuserve-exporter[torch]'" in " ".join(finished.err.split())
+    assert "needs torch, torchax (pip install 'tpuserve-exporter[torch]')" in " ".join(finished.err.split())
     assert not (tmp_path / "base").exists()

@@ -81,7 +81,7 @@ def test_an_average_that_was_not_kept_is_missed() -> None:
 def test_parts_that_fit_alike_are_told_apart_by_a_rename() -> None:
     stored = specs("generator/dense/kernel", "teacher/dense/kernel")
     with pytest.raises(
-        CheckpointMismatch, match=r"'generator', 'teacher'; say .* --rename '\^generator/=generator/params/'"
+        CheckpointMismatch, match=r"'generator', 'teacher'\. Choose .* --rename '\^generator/=generator/params/'"
     ):
         match_trees(BARE, stored)
     assert taken(BARE, stored, renames=("^teacher/=teacher/params/",)) == {"dense/kernel": "teacher/dense/kernel"}

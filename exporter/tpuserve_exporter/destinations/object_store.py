@@ -115,9 +115,7 @@ class ObjectStore:
         for name, path in files.items():
             arrived, sent = there.get(name, 0), path.stat().st_size
             if name != MANIFEST_FILE.as_posix() and arrived != sent:
-                raise PublishFailed(
-                    f"cannot publish to {version}: {arrived} bytes of {name} were sent, and {sent} arrived"
-                )
+                raise PublishFailed(f"cannot publish to {version}: {arrived} of {sent} bytes of {name} arrived")
 
     def _remove(self, version: StoreUri) -> None:
         """Delete the claim last, so that no other exporter takes the number before."""

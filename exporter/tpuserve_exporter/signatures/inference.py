@@ -96,7 +96,7 @@ def _find_output(
     if usual or fitting == [named] or (fitting and len(device.outputs) == 1):
         return (usual or fitting)[0]
     if fitting:
-        raise OptionConflict(f"{request}: several outputs fit: {', '.join(fitting)}. Choose one with {option}=NAME")
+        raise OptionConflict(f"{request}: choose the output with {option}=NAME. Outputs that fit: {', '.join(fitting)}")
     raise OptionConflict(f"{request} needs {wanted}, but the model's outputs are {described}")
 
 
