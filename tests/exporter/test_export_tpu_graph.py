@@ -150,7 +150,7 @@ def test_what_the_checkpoint_lacks_and_has_otherwise_is_listed(
         ((*INFEED, "--input", "image:int32[batch,8,8,1]"), 2, "describes image: int32[?, 8, 8, 1], but the graph has"),
         ((*INFEED, "--input", "x:float32[batch]"), 2, "--input x names no --input-tensor"),
         ((*INFEED, "--output-tensor", "=a"), 2, "'=a' is neither TENSOR nor TENSOR=NAME"),
-        ((*INFEED, "--allow-missing", "*", "--rename", "^cnn=net", "--allow-unused", "*"), 2, "--allow-missing: the values of a .me"),
+        ((*INFEED, "--allow-missing", "*", "--rename", "^cnn=net", "--allow-unused", "*"), 2, "the values of a .meta"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_the_graph_say_so(
