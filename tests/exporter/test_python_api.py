@@ -151,7 +151,7 @@ def test_an_option_that_there_is_not_is_a_type_error(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_refused_with_what_is(tensorflow: None, tmp_path: Path) -> None:
-    with pytest.raises(OptionConflict, match=r"cannot export builtins.int: give a path, a Keras model"):
+    with pytest.raises(OptionConflict, match=r"cannot export builtins.int. Pass a path, a Keras model"):
         export(3, tmp_path / "tiny", progress=False)
 
 
