@@ -34,7 +34,8 @@ class RunningServer:
     def grpc_address(self) -> str:
         """The address of gRPC.
 
-        For example `127.0.0.1:8500`. It starts with `grpcs://` if the server uses TLS, and with `unix:` if it listens on a socket only.
+        For example `127.0.0.1:8500`. It starts with `grpcs://` if the server uses TLS, and with `unix:` if the server
+        listens on a socket only.
 
         Raises:
             LookupError: the server has no gRPC.
