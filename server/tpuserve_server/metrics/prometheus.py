@@ -58,25 +58,25 @@ class PrometheusMetrics(Measurements, Collector):
     def _request_families(self) -> Iterator[Metric]:
         requests = list(self.requests())
         counter = CounterMetricFamily(
-            "tpuserve_requests", "Requests answered, by canonical code.", None, _REQUEST_LABELS
+            "tpuserve_requests", "Completed requests, by canonical code.", None, _REQUEST_LABELS
         )
         for key, histogram in requests:
             counter.add_metric(_request_labels(key), histogram.total())
         yield counter
-        text = "Request to response."
+        text = "Time from a request to its response."
         yield _histograms("request_latency_seconds", text, _REQUEST_LABELS, requests, _request_labels, LATENCY_BOUNDS_S)
 
     def _batch_families(self) -> Iterator[Metric]:
         batches = self.batches
         for series, name, text in (
-            (batches.queue_wait, "queue_wait_seconds", "Arrival to batch."),
-            (batches.rows, "batch_rows", "Real rows of a batch."),
-            (batches.padding, "batch_padding_ratio", "Padded share of a batch."),
-            (batches.run_ratio, "batch_run_ratio", "A batch's time on the device by what the cost model expected."),
-            (batches.finish_error, "finish_error_seconds", "When a request finished less when it was to finish."),
+            (batches.queue_wait, "queue_wait_seconds", "Time from a request's arrival to its batch."),
+            (batches.rows, "batch_rows", "Rows of a batch without padding."),
+            (batches.padding, "batch_padding_ratio", "Share of a batch that is padding."),
+            (batches.run_ratio, "batch_run_ratio", "Time of a batch on the device, divided by the predicted time."),
+            (batches.finish_error, "finish_error_seconds", "Finish time of a request minus its predicted finish time."),
         ):
             yield _histograms(name, text, _BATCH_LABELS, series.items(), _batch_labels)
-        text = "A batch on the device, by its padded rows, or the next power of two where those are not fixed."
+        text = "Time of a batch on the device, by padded rows. Batches of any size: by the next power of two."
         labels = (*_BATCH_LABELS, "bucket")
         yield _histograms("batch_run_seconds", text, labels, batches.run.items(), _run_labels)
 
@@ -85,10 +85,10 @@ class PrometheusMetrics(Measurements, Collector):
         mean, spread, base, per_row = (
             GaugeMetricFamily(f"tpuserve_batch_cost_{name}", text, labels=[*_BATCH_LABELS, "lengths", *more])
             for name, text, more in (
-                ("seconds", "What a batch costs on average, as learned.", ["bucket"]),
-                ("spread_seconds", "Standard deviation of what a batch costs.", ["bucket"]),
-                ("base_seconds", "What a batch costs whatever its rows, by the fitted line.", []),
-                ("row_seconds", "What each row of a batch adds, by the fitted line.", []),
+                ("seconds", "Mean device time of a batch, as measured.", ["bucket"]),
+                ("spread_seconds", "Standard deviation of the device time of a batch.", ["bucket"]),
+                ("base_seconds", "Fixed device time of a batch, by the fitted line.", []),
+                ("row_seconds", "Device time that each row adds, by the fitted line.", []),
             )
         )
         for servable, curves in self.costs().items():
@@ -103,21 +103,24 @@ class PrometheusMetrics(Measurements, Collector):
         yield from (mean, spread, base, per_row)
 
     def _host_family(self) -> Metric:
-        text = "What of a latency objective is kept for what happens outside the batcher, as learned from late answers."
+        text = (
+            "Part of a latency objective that is reserved for the time outside the batcher, learned from late "
+            "responses."
+        )
         family = GaugeMetricFamily("tpuserve_objective_host_seconds", text, labels=_BATCH_LABELS)
         for key, host_s in self.kept_for_host().items():
             family.add_metric(_batch_labels(key), host_s)
         return family
 
     def _unwarmed_family(self) -> Metric:
-        text = "Runs of shapes that warm-up had not run: a compiled device compiles on them."
+        text = "Runs of shapes that warm-up did not run. A device that compiles has to compile for each."
         family = CounterMetricFamily("tpuserve_unwarmed_runs", text, labels=_BATCH_LABELS)
         for (servable, signature), count in self.unwarmed().items():
             family.add_metric([*_of(servable), signature], count)
         return family
 
     def _dropped_family(self) -> Metric:
-        text = "Requests that left the queue before they ran, or never came in."
+        text = "Requests that expired or were cancelled in the queue, or that the server refused."
         labels = ["model_name", "version", "reason", "priority"]
         family = CounterMetricFamily("tpuserve_dropped_requests", text, labels=labels)
         for (servable, reason, priority), count in self.dropped().items():
@@ -132,7 +135,7 @@ class PrometheusMetrics(Measurements, Collector):
         return family
 
     def _warmups_family(self) -> Metric:
-        text = "Time that a version's warm-up took."
+        text = "Duration of a version's warm-up."
         family = GaugeMetricFamily("tpuserve_warmup_seconds", text, labels=["model_name", "version"])
         for servable, warmup in self.warmups().items():
             family.add_metric(_of(servable), warmup.duration_s)
@@ -140,7 +143,7 @@ class PrometheusMetrics(Measurements, Collector):
 
     def _request_log_families(self) -> Iterator[Metric]:
         written = CounterMetricFamily("tpuserve_request_log_records", "Requests logged.", labels=["model_name"])
-        text = "Requests drawn for the log but not written: queue_full, write_failed."
+        text = "Requests sampled for the log but not written: queue_full, write_failed."
         dropped = CounterMetricFamily("tpuserve_request_log_dropped", text, labels=["model_name", "reason"])
         for (model, outcome), count in self.logged().items():
             if outcome == "written":
@@ -151,15 +154,15 @@ class PrometheusMetrics(Measurements, Collector):
         yield dropped
 
     def _device_families(self) -> Iterator[Metric]:
-        text = "1 for each version: the device it runs on, and why not on a better one."
+        text = "1 for each version: its device, and the reason if it is not on a better device."
         chosen = GaugeMetricFamily("tpuserve_version_device", text, labels=[*_VERSION_LABELS, "device", "fallback"])
         for servable, choice in self.devices.choices().items():
             chosen.add_metric([*_of(servable), choice.device, choice.fallback], 1)
-        text = "Time that compiling a version's device programs took, or finding them compiled."
+        text = "Time to compile a version's device programs, or to load them from the cache."
         compiled = GaugeMetricFamily("tpuserve_compile_seconds", text, labels=_VERSION_LABELS)
         for servable, duration_s in self.devices.compile_s().items():
             compiled.add_metric(_of(servable), duration_s)
-        text = "Time in which a run was on the device: its rate is the duty cycle."
+        text = "Time in which the device was busy. Its rate is the duty cycle."
         busy = CounterMetricFamily("tpuserve_device_busy_seconds", text, labels=["device"])
         memory = GaugeMetricFamily("tpuserve_device_memory_bytes", "Memory of a device.", labels=["device", "kind"])
         for gauge in self.devices.gauges():
