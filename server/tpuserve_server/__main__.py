@@ -41,17 +41,17 @@ _EPILOG = """\b
 Examples:
   tpuserve serve --model_name=digits --model_base_path=/models/digits
   tpuserve serve --port=9000 --rest_api_port=9001 --model_base_path=/models/digits --bind_address=127.0.0.1
-  MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve      # as TensorFlow Serving's image: /models/digits
-  tpuserve serve --check_config --model_config_file=models.config      # check everything, serve nothing
+  MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve      # as in TensorFlow Serving's image: /models/digits
+  tpuserve serve --check_config --model_config_file=models.config      # check the configuration and exit
 
-Each flag is also read from the environment, as TPUSERVE_SERVE_PORT for --port.
+The command also reads each flag from the environment, such as TPUSERVE_SERVE_PORT for --port.
 
 \b
 Exit codes:
-  0    drained after SIGTERM or Ctrl-C; --check_config found no error
+  0    the server drained after SIGTERM or Ctrl-C, or --check_config found no error
   1    the server could not start, or ended by itself
-  2    wrong flags; --check_config found an error
-  128+ a second signal forced it: 128 and the signal's number
+  2    the flags are invalid, or --check_config found an error
+  128+ a second signal ended the server: 128 plus the signal's number
 """
 
 

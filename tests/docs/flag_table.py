@@ -22,7 +22,7 @@ _CHECK_CONFIG = (
 
 def flag_table() -> str:
     """Return a row for each flag, under the heading of its section."""
-    return "".join(("| flag | default | |\n", "|---|---|---|\n", *_rows(), _CHECK_CONFIG))
+    return "".join(("| flag | default | meaning |\n", "|---|---|---|\n", *_rows(), _CHECK_CONFIG))
 
 
 def written_table(page: str) -> str:

@@ -26,7 +26,7 @@ class _Sizes(click.ParamType[tuple[int, ...]]):
         try:
             return tuple(int(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 1,8,32", param, ctx)
+            self.fail(f"expected a list of whole numbers such as 1,8,32, got {value!r}", param, ctx)
 
 
 class ServeCommand(click.Command):
@@ -42,8 +42,10 @@ class ServeCommand(click.Command):
         _write(ctx, formatter, "About", [*options.values(), *super().get_params(ctx)[len(self.params) :]])
         refused = {flag.name for flag in UNNEEDED if flag.refused}
         without_effect = [option for option in unneeded if option.name not in refused]
-        _write(ctx, formatter, "Taken for TensorFlow Serving's sake, without effect", without_effect)
-        _write(ctx, formatter, "TensorFlow Serving's, refused", [o for o in unneeded if o.name in refused])
+        _write(ctx, formatter, "TensorFlow Serving's flags without effect", without_effect)
+        _write(
+            ctx, formatter, "TensorFlow Serving's flags that are refused", [o for o in unneeded if o.name in refused]
+        )
 
 
 def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
@@ -126,7 +128,7 @@ def _check_option() -> click.Option:
         is_flag=False,
         flag_value="text",
         default=None,
-        help="Check every flag, file, model and version, print the findings, and serve nothing.",
+        help="Check every flag, file, model and version, print the findings and exit.",
     )
 
 
@@ -134,7 +136,7 @@ def _version_option() -> click.Option:
     def show(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
             click.echo(f"tpuserve serve, version {version('tpuserve-server')}")
-            click.echo(f"TensorFlow ModelServer: {version('tensorflow-serving-api')} (its API, answered by tpuserve)")
+            click.echo(f"TensorFlow ModelServer: {version('tensorflow-serving-api')} (its API, served by tpuserve)")
             click.echo(f"TensorFlow Library: {version('tensorflow')}")
             ctx.exit()
 

@@ -17,28 +17,33 @@ class UnneededFlag:
 
 
 UNNEEDED = (
-    UnneededFlag("rest_api_num_threads", int, "One event loop carries every REST call; there is no pool of threads."),
-    UnneededFlag("grpc_max_threads", int, "One event loop carries every gRPC call; there is no pool of threads."),
-    UnneededFlag("enable_grpc_healthcheck_service", bool, "grpc.health.v1 is always answered.", so_already=True),
+    UnneededFlag(
+        "rest_api_num_threads", int, "One event loop handles all REST requests; the server has no thread pool."
+    ),
+    UnneededFlag("grpc_max_threads", int, "One event loop handles all gRPC calls; the server has no thread pool."),
+    UnneededFlag("enable_grpc_healthcheck_service", bool, "The server always serves grpc.health.v1.", so_already=True),
     UnneededFlag("use_alts_credentials", bool, "Use --ssl_config_file.", so_already=False, refused=True),
-    UnneededFlag("num_unload_threads", int, "A version is unloaded as soon as its last request has left."),
-    UnneededFlag("flush_filesystem_caches", bool, "The kernel's file cache is left to the kernel."),
+    UnneededFlag("num_unload_threads", int, "The server unloads a version when its last request has finished."),
+    UnneededFlag("flush_filesystem_caches", bool, "The server does not flush the kernel's file cache."),
     UnneededFlag(
         "platform_config_file",
         str,
         "Use --batching_parameters_file, --tensorflow_session_config_file and --saved_model_tags.",
     ),
-    UnneededFlag("per_process_gpu_memory_fraction", float, "No model runs on a GPU through TensorFlow here."),
+    UnneededFlag("per_process_gpu_memory_fraction", float, "TensorFlow runs models on the CPU only."),
     UnneededFlag("thread_pool_factory_config_file", str, "Use --tensorflow_intra_op_parallelism."),
     UnneededFlag(
-        "remove_unused_fields_from_bundle_metagraph", bool, "A graph is released once it is loaded.", so_already=True
+        "remove_unused_fields_from_bundle_metagraph",
+        bool,
+        "The server always releases a graph after loading it.",
+        so_already=True,
     ),
     UnneededFlag(
-        "xla_cpu_compilation_enabled", bool, "Functions that ask for XLA are always compiled with it.", so_already=True
+        "xla_cpu_compilation_enabled", bool, "XLA always compiles the functions that request it.", so_already=True
     ),
+    UnneededFlag("xla_gpu_compilation_enabled", bool, "TensorFlow runs models on the CPU only.", so_already=False),
     UnneededFlag(
-        "xla_gpu_compilation_enabled", bool, "No model runs on a GPU through TensorFlow here.", so_already=False
+        "num_tflite_interpreters_per_pool", int, "One interpreter runs a whole batch. Use --num_tflite_pools."
     ),
-    UnneededFlag("num_tflite_interpreters_per_pool", int, "A batch is one run; see --num_tflite_pools."),
-    UnneededFlag("skip_initialize_tpu", bool, "TensorFlow never initializes a TPU here.", so_already=True),
+    UnneededFlag("skip_initialize_tpu", bool, "TensorFlow never initializes a TPU in this server.", so_already=True),
 )

@@ -35,18 +35,20 @@ class ListeningSettings:
         InvalidArgument: no port or socket is set, or both ports are the same.
     """
 
-    port: Annotated[int, Setting("Listening", "Port of gRPC; 0 for none.", at_least=0, at_most=65535)] = 8500
-    rest_api_port: Annotated[int, Setting("Listening", "Port of REST; 0 for none.", at_least=0, at_most=65535)] = 8501
-    grpc_socket_path: Annotated[Path | None, Setting("Listening", "UNIX socket of gRPC, beside the port.")] = None
-    bind_address: Annotated[str, Setting("Listening", "Address that both ports are bound to.")] = "0.0.0.0"
+    port: Annotated[int, Setting("Listening", "gRPC port; 0 disables it.", at_least=0, at_most=65535)] = 8500
+    rest_api_port: Annotated[int, Setting("Listening", "REST port; 0 disables it.", at_least=0, at_most=65535)] = 8501
+    grpc_socket_path: Annotated[
+        Path | None, Setting("Listening", "Path of a UNIX socket for gRPC, in addition to the port.")
+    ] = None
+    bind_address: Annotated[str, Setting("Listening", "Address to bind both ports to.")] = "0.0.0.0"
     ports_wait_for_models: Annotated[
         bool,
         Setting(
             "Listening",
-            "Open ports and UNIX socket once every model has loaded or failed, as TensorFlow Serving does. false: at "
-            "once.",
-            page="open ports and UNIX socket when every model has loaded or failed, and take a UNIX socket over from "
-            "another server then ([why](../explanation/decisions/0040-when-ports-open.md)); "
+            "Open the ports and the UNIX socket after every model has loaded or failed, as TensorFlow Serving does. "
+            "false: open them at once.",
+            page="open the ports and the UNIX socket after every model has loaded or failed, and take over the UNIX "
+            "socket of another server ([why](../explanation/decisions/0040-when-ports-open.md)); default of "
             "`tensorflow_model_server`: true",
         ),
     ] = False
@@ -54,33 +56,36 @@ class ListeningSettings:
         HostBackend,
         Setting(
             "Listening",
-            "Who speaks HTTP: Envoy, grpcio with uvicorn, or Envoy where it runs.",
-            page="`envoy`, `python`, or Envoy where it runs",
+            "HTTP server: envoy, python (grpcio with an HTTP/1.1 server in Python), or auto: Envoy if it can run here.",
+            page="HTTP server: `envoy`, `python`, or `auto`: Envoy if it can run here",
         ),
     ] = "auto"
-    ssl_config_file: Annotated[
-        Path | None, Setting("Listening", "TLS for gRPC and REST: a file with an SSLConfig.")
-    ] = None
+    ssl_config_file: Annotated[Path | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")] = (
+        None
+    )
     grpc_channel_arguments: Annotated[
         ChannelArguments,
         Setting(
             "Listening",
-            "Settings of gRPC's server, such as grpc.max_connection_age_ms=2000.",
-            page="settings of gRPC's server, `name=value,…`, such as `grpc.max_connection_age_ms=2000`",
+            "Channel arguments of the gRPC server, such as grpc.max_connection_age_ms=2000.",
+            page="channel arguments of the gRPC server, `name=value,…`, such as `grpc.max_connection_age_ms=2000`",
             parse=_channel_arguments,
         ),
     ] = ()
     # 0 or less disables the timeout, as upstream.
-    rest_api_timeout_in_ms: Annotated[int, Setting("Listening", "Longest time for a REST request; 0 for any.")] = 30000
-    rest_api_enable_cors_support: Annotated[bool, Setting("Listening", "Let pages of other origins call REST.")] = False
+    rest_api_timeout_in_ms: Annotated[int, Setting("Listening", "Timeout of a REST request; 0 disables it.")] = 30000
+    rest_api_enable_cors_support: Annotated[
+        bool, Setting("Listening", "Allow pages of other origins to call REST.")
+    ] = False
     max_request_bytes: Annotated[
-        int, Setting("Listening", "Largest gRPC message or REST body.", at_least=1, below=2**31)
+        int, Setting("Listening", "Maximum size of a gRPC message or a REST body.", at_least=1, below=2**31)
     ] = 64 * 2**20
 
     def __post_init__(self) -> None:
         if self.port == 0 and self.rest_api_port == 0 and self.grpc_socket_path is None:
             raise InvalidArgument(
-                "nothing to listen on: port and rest_api_port are both 0 and there is no grpc_socket_path"
+                "the server has no address to listen on: port and rest_api_port are 0, and grpc_socket_path is not "
+                "set. Set one of them"
             )
         if self.port and self.port == self.rest_api_port:
             raise InvalidArgument(f"port and rest_api_port are both {self.port}; they must differ")

@@ -20,7 +20,7 @@ class ModelSettings:
         str,
         Setting(
             "Models",
-            "Name that requests use.",
+            "Name of the model in requests.",
             variables=("MODEL_NAME",),
             min_length=1,
         ),
@@ -30,36 +30,43 @@ class ModelSettings:
         str | None,
         Setting(
             "Models",
-            "Folder of version folders, or its URI. Without it MODEL_BASE_PATH/MODEL_NAME, as in TensorFlow Serving's "
-            "image.",
-            page="folder of version folders, or its URI; without it `$MODEL_BASE_PATH/$MODEL_NAME`",
+            "Directory that contains the version directories, or its URI. Default: MODEL_BASE_PATH/MODEL_NAME, as in "
+            "TensorFlow Serving's image.",
+            page="directory that contains the version directories, or its URI; default: `$MODEL_BASE_PATH/$MODEL_NAME`",
         ),
     ] = None
     model_config_file: Annotated[
         Path | None,
         Setting(
             "Models",
-            "Models from a file with a ModelServerConfig; model_name and model_base_path are not looked at then.",
+            "File with a ModelServerConfig that lists the models. The server then ignores model_name and "
+            "model_base_path.",
         ),
     ] = None
     model_config_file_poll_wait_seconds: Annotated[
         float,
-        Setting("Models", "Between looks for changes of that file; 0 reads it once.", at_least=0, at_most=MAX_WAIT_S),
+        Setting(
+            "Models",
+            "Interval between checks of that file for changes; 0 reads it once.",
+            at_least=0,
+            at_most=MAX_WAIT_S,
+        ),
     ] = 0.0
     file_system_poll_wait_seconds: Annotated[
         float,
-        Setting("Models", "Between looks for new versions; 0 looks once.", at_least=0, at_most=MAX_WAIT_S),
+        Setting("Models", "Interval between checks for new versions; 0 checks once.", at_least=0, at_most=MAX_WAIT_S),
     ] = 1.0
     allow_version_labels_for_unavailable_models: Annotated[
         bool,
-        Setting("Models", "Take a label for a version that is not available yet, where the label is not in use."),
+        Setting("Models", "Accept a new label for a version that is not available yet."),
     ] = False
 
     def __post_init__(self) -> None:
         if self.model_base_path is None and self.model_config_file is None:
             raise InvalidArgument(
-                "no model to serve: give --model_base_path=FOLDER (the folder that holds version folders such as 1/), "
-                "--model_config_file=FILE, or set MODEL_BASE_PATH and MODEL_NAME"
+                "the server has no model to serve. Set --model_base_path=DIRECTORY (the directory that contains "
+                "version directories such as 1/) or --model_config_file=FILE, or the variables MODEL_BASE_PATH and "
+                "MODEL_NAME"
             )
 
 
@@ -71,13 +78,16 @@ class StorageSettings:
         Path | None,
         Setting(
             "Models",
-            "Where versions from object stores are copied to.",
+            "Directory for copies of versions from object stores.",
             shown_default="tpuserve in $XDG_CACHE_HOME or ~/.cache",
-            page_default="`tpuserve` in `$XDG_CACHE_HOME` or `~/.cache` (`/var/cache` without a home)",
+            page_default="`tpuserve` in `$XDG_CACHE_HOME` or `~/.cache` (`/var/cache` without a home directory)",
         ),
     ] = None
     storage_cache_max_bytes: Annotated[
-        int, Setting("Models", "Most bytes of those copies; what is not loaded makes way.", at_least=0)
+        int,
+        Setting(
+            "Models", "Maximum total size of those copies; the server evicts copies that are not in use.", at_least=0
+        ),
     ] = 64 * 2**30
 
 
@@ -93,19 +103,20 @@ class BatchingSource:
         bool | None,
         Setting(
             "Batching",
-            "Unset: batch what the exporter has checked. true: whatever has a free first dimension.",
+            "Unset: batch the signatures that the exporter has checked. true: batch every signature whose first "
+            "dimension is free.",
             page_default="unset",
         ),
     ] = None
     batching_parameters_file: Annotated[
-        Path | None, Setting("Batching", "A file with BatchingParameters; needs enable_batching.")
+        Path | None, Setting("Batching", "File with BatchingParameters; requires enable_batching.")
     ] = None
     enable_per_model_batching_parameters: Annotated[
         bool,
         Setting(
             "Batching",
-            "Read batching_params.pbtxt from each version's folder.",
-            page="read `batching_params.pbtxt` from each version's folder",
+            "Read batching_params.pbtxt from each version directory.",
+            page="read `batching_params.pbtxt` from each version directory",
         ),
     ] = False
 

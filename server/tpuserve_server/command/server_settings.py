@@ -16,8 +16,8 @@ class ServerSettings:
         int,
         Setting(
             "Batching",
-            "Batches of all models together that run at the same time; 0: no limit while all weights are alike, else "
-            "as many as cores.",
+            "Maximum number of batches of all models that run at the same time; 0: no limit while all models have the "
+            "same scheduling_weight, otherwise the number of cores.",
             at_least=0,
         ),
     ] = 0
@@ -33,21 +33,21 @@ class ServerSettings:
         bool,
         Setting(
             "Runtime",
-            "Answer gRPC Predict with tensor_content, not typed fields.",
-            page="answer gRPC Predict with `tensor_content`, not typed fields",
+            "Send tensors of gRPC Predict as tensor_content instead of typed fields.",
+            page="send tensors of gRPC Predict as `tensor_content` instead of typed fields",
         ),
     ] = False
     monitoring_config_file: Annotated[
         Path | None,
-        Setting("Operations", "A file with a MonitoringConfig: where Prometheus finds the metrics."),
+        Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus."),
     ] = None
-    enable_profiler: Annotated[bool, Setting("Operations", "Answer TensorBoard's profiler on gRPC's port.")] = True
+    enable_profiler: Annotated[bool, Setting("Operations", "Serve TensorBoard's profiler on the gRPC port.")] = True
     log_format: Annotated[
         LogFormat,
         Setting(
             "Operations",
-            "The server's own log: lines for people, or JSON.",
-            page="the server's own log, on stderr: `text`, or `json`, an object a line",
+            "Format of the server's log: lines of text, or JSON.",
+            page="format of the server's log on stderr: `text`, or `json` with one object per line",
             variables=("TPUSERVE_LOG_FORMAT",),
         ),
     ] = "text"

@@ -16,18 +16,18 @@ class LoadOptions:
 
     max_retries: Annotated[
         int,
-        Setting("Models", "Tries after the first failure to load a version.", name="max_num_load_retries", at_least=0),
+        Setting("Models", "Maximum number of retries to load a version.", name="max_num_load_retries", at_least=0),
     ] = 5
     retry_interval_micros: Annotated[
         int,
         Setting(
             "Models",
-            "Microseconds between tries to load a version; negative for none.",
+            "Pause between attempts to load a version, in microseconds; a negative value is no pause.",
             name="load_retry_interval_micros",
         ),
     ] = 60_000_000
     threads: Annotated[
-        int, Setting("Models", "Models loaded at the same time.", name="num_load_threads", at_least=0)
+        int, Setting("Models", "Number of versions to load at the same time.", name="num_load_threads", at_least=0)
     ] = 1
 
     @property

@@ -38,7 +38,7 @@ class HostOptions:
         float,
         Setting(
             "Operations",
-            "After SIGTERM: say not ready this long before closing.",
+            "Time between SIGTERM and the drain, in which the server reports not ready but still accepts requests.",
             name="drain_delay_seconds",
             at_least=0,
             at_most=MAX_WAIT_S,
@@ -49,7 +49,7 @@ class HostOptions:
         float,
         Setting(
             "Operations",
-            "Longest wait for requests in flight at the end.",
+            "Maximum wait for requests in flight during the drain.",
             name="drain_timeout_seconds",
             at_least=0,
             at_most=MAX_WAIT_S,
@@ -58,7 +58,7 @@ class HostOptions:
 
     def __post_init__(self) -> None:
         if self.grpc_port is None and self.rest_port is None and self.grpc_socket_path is None:
-            raise HostError("Nothing to listen on: give a gRPC port, a REST port or a gRPC socket path.")
+            raise HostError("The host has no address to listen on. Set a gRPC port, a REST port or a gRPC socket path.")
 
 
 @dataclass(frozen=True, slots=True)

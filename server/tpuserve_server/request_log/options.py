@@ -16,17 +16,17 @@ class RequestLogOptions:
         str | None,
         Setting(
             "Operations",
-            "Log requests and their answers to files PREFIX-MODEL-….",
+            "Log requests and responses to files PREFIX-MODEL-….",
             name="request_log_path_prefix",
             shown_default="none",
-            page="log requests and their answers to files `PREFIX-MODEL-…`",
+            page="log requests and responses to files `PREFIX-MODEL-…`",
         ),
     ] = None
     sampling_rate: Annotated[
         float,
         Setting(
             "Operations",
-            "Share of the requests that is logged.",
+            "Share of the requests to log.",
             name="request_log_sampling_rate",
             at_least=0,
             at_most=1,
@@ -36,9 +36,9 @@ class RequestLogOptions:
         LogFormat,
         Setting(
             "Operations",
-            "JSON lines, or TFRecord: both of PredictionLog.",
+            "Format of the PredictionLog records: JSON lines or TFRecord.",
             name="request_log_format",
-            page="`jsonl` or `tfrecord`, both of PredictionLog",
+            page="format of the PredictionLog records: `jsonl` or `tfrecord`",
         ),
     ] = "jsonl"
 
@@ -51,11 +51,17 @@ class Rotation:
         int,
         Setting(
             "Operations",
-            "Size at which a model's next log file is begun.",
+            "Maximum size of a log file; the server then starts the model's next one.",
             name="request_log_max_bytes",
             at_least=1,
         ),
     ] = 64 * 2**20
     max_files: Annotated[
-        int, Setting("Operations", "Log files kept for each model.", name="request_log_max_files", at_least=1)
+        int,
+        Setting(
+            "Operations",
+            "Number of log files to keep for each model.",
+            name="request_log_max_files",
+            at_least=1,
+        ),
     ] = 16

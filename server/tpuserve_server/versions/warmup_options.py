@@ -14,7 +14,7 @@ class WarmupOptions:
         bool,
         Setting(
             "Operations",
-            "Run recorded requests and every batch size before a version is available.",
+            "Run the recorded requests and every batch size before a version becomes available.",
             name="enable_model_warmup",
         ),
     ] = True
@@ -22,7 +22,7 @@ class WarmupOptions:
         int,
         Setting(
             "Operations",
-            "Times that each recorded request is run; 0: once.",
+            "Number of runs of each recorded request; 0: one.",
             name="num_request_iterations_for_warmup",
             at_least=0,
         ),

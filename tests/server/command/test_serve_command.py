@@ -19,14 +19,17 @@ def invoke(*arguments: str, **environment: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no model to serve: give --model_base_path=FOLDER"),
+        ((), "no model to serve. Set --model_base_path=DIRECTORY"),
         (("--model_base_path=/m", "--prot=1"), "No such option '--prot'. Did you mean '--port'?"),
         (
             ("--model_base_path=/m", "--port=7", "--rest_api_port=7"),
             "port and rest_api_port are both 7; they must differ",
         ),
         (("--model_base_path=/m", "--port=70000"), "--port: Input should be less than or equal to 65535"),
-        (("--model_base_path=/m", "--allowed_batch_sizes=1,x"), "'1,x' is not a list of whole numbers such as 1,8,32"),
+        (
+            ("--model_base_path=/m", "--allowed_batch_sizes=1,x"),
+            "expected a list of whole numbers such as 1,8,32, got '1,x'",
+        ),
         (("--model_base_path=/m", "--enable_batching=perhaps"), "'perhaps' is not a valid boolean"),
         (("--model_base_path=/m", "--max_num_load_retrys=1"), "Did you mean one of: '--max_num_load_retries'"),
         (("--model_base_path=/m", "--grpc_max_threads=many"), "'many' is not a valid integer"),
@@ -51,14 +54,14 @@ def test_the_images_environment_names_the_folder_of_models(tmp_path: Path) -> No
     # With both ports off, the command fails after it found the path and before it serves.
     result = invoke("--port=0", "--rest_api_port=0", MODEL_NAME="digits", MODEL_BASE_PATH=str(tmp_path))
     assert result.exit_code == 2
-    assert "nothing to listen on" in result.output
+    assert "no address to listen on" in result.output
 
 
 def test_help_shows_examples_and_exit_codes() -> None:
     result = invoke("--help")
     assert result.exit_code == 0
     assert "MODEL_NAME=digits MODEL_BASE_PATH=/models tpuserve serve" in result.output
-    assert "0    drained after SIGTERM" in result.output
+    assert "0    the server drained after SIGTERM" in result.output
 
 
 def test_help_lists_flags_by_section() -> None:
@@ -79,7 +82,7 @@ def test_version_is_this_servers_and_tensorflows() -> None:
 @pytest.mark.parametrize(
     ("flag", "notice"),
     [
-        ("--grpc_max_threads=8", "--grpc_max_threads has no effect. One event loop carries"),
+        ("--grpc_max_threads=8", "--grpc_max_threads has no effect. One event loop handles"),
         ("--enable_grpc_healthcheck_service=false", "--enable_grpc_healthcheck_service has no effect."),
         ("--platform_config_file=/f", "Use --batching_parameters_file"),
     ],
@@ -107,7 +110,7 @@ def test_tensorflow_model_server_is_a_command_with_rest_off_as_upstream(
         getattr(importlib.import_module(module), name)()
     assert ended.value.code == 2
     # Neither port is set, so REST's own default is no port.
-    assert "nothing to listen on" in capsys.readouterr().err
+    assert "no address to listen on" in capsys.readouterr().err
 
 
 def test_every_flag_of_tensorflow_serving_is_known() -> None:

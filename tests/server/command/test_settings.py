@@ -35,7 +35,7 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"port": 0, "rest_api_port": 0}, "nothing to listen on"),
+        ({"port": 0, "rest_api_port": 0}, "no address to listen on"),
         ({"port": 9000, "rest_api_port": 9000}, "both 9000"),
         ({"port": 70000}, "less than or equal to 65535"),
         ({"mesh": "data=2,batch=4"}, "expected data=N,model=M with whole numbers from 1, or one of the two"),
@@ -59,7 +59,7 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         ({"allowed_batch_sizes": (1, 2), "max_batch_size": 4}, "last entry was 2; expected 4"),
         ({"latency_objective_ms": 0}, "latency_objective_ms must be positive; was 0"),
         ({"latency_objective_ms": 20, "batch_timeout_micros": 100}, "contradict each other"),
-        ({"batching_mode": "objective"}, "objective needs latency_objective_ms, such as 20"),
+        ({"batching_mode": "objective"}, "objective requires latency_objective_ms, such as 20"),
         ({"batching_mode": "fast"}, "Input should be 'greedy', 'timeout' or 'objective'"),
         ({"no_such_setting": 1}, "Extra inputs"),
     ],

@@ -72,7 +72,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("max_batch_size { value: 'x' }", "1:25: Couldn't parse integer"),
         ("num_batch_threads { value: 0 }", "num_batch_threads must be positive; was 0"),
         ("batching_mode: FAST", "has no value named FAST"),
-        ("batching_mode: OBJECTIVE", "batching_mode objective needs latency_objective_ms"),
+        ("batching_mode: OBJECTIVE", "batching_mode objective requires latency_objective_ms"),
         ("latency_objective_ms: 0", "latency_objective_ms must be positive; was 0"),
         ("low_priority_max_enqueued_batches: 0", "low_priority_max_enqueued_batches must be positive; was 0"),
         # Upstream requires the default as last entry here.

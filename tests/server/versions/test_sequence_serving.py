@@ -188,7 +188,7 @@ def test_what_the_operator_says_of_padding_goes_over_the_manifest() -> None:
 
 def test_two_ways_to_pad_are_refused() -> None:
     parameters = BatchingParameters(sequence_buckets=(4,), pad_variable_length_inputs=True)
-    with pytest.raises(InvalidArgument, match="pad the same inputs otherwise: give one of them"):
+    with pytest.raises(InvalidArgument, match="pad the same inputs in different ways: set only one of them"):
         choose_batching(WIDE, None, replace(OPTIONS, parameters=parameters))
 
 

@@ -47,13 +47,13 @@ class LatencyObjective:
     def __post_init__(self) -> None:
         if not 0 < self.latency_s < math.inf:
             raise InvalidArgument(
-                f"latency_objective_ms must be positive; was {self.latency_s * 1000:g}: give the milliseconds within "
-                "which requests are to be answered, such as 20"
+                f"latency_objective_ms must be positive; was {self.latency_s * 1000:g}: set the latency objective in "
+                "milliseconds, such as 20"
             )
         if not 50 < self.percentile < 100:
             raise InvalidArgument(
-                f"latency_percentile must be above 50 and below 100; was {self.percentile:g}: give the share of "
-                "requests for which the objective is to hold, such as 99"
+                f"latency_percentile must be above 50 and below 100; was {self.percentile:g}: set the percentage of "
+                "requests that must meet the objective, such as 99"
             )
 
 
@@ -103,7 +103,8 @@ class BatchingOptions:
         check_ascending("sequence_buckets", self.sequence_buckets)
         if self.sequence_buckets and self.pad_variable_length_inputs:
             raise InvalidArgument(
-                "sequence_buckets and pad_variable_length_inputs pad the same inputs otherwise: give one of them"
+                "sequence_buckets and pad_variable_length_inputs pad the same inputs in different ways: set only one "
+                "of them"
             )
         smaller = [size for size in self.allowed_batch_sizes if size < self.max_rows]
         object.__setattr__(self, "buckets", self.allowed_batch_sizes[: len(smaller) + 1])
@@ -150,7 +151,9 @@ class BatchingOptions:
 def choose_mode(*, waits: bool, has_objective: bool) -> BatchingMode:
     """Return the mode that a timeout above 0 or an objective implies. Raises InvalidArgument if both are set."""
     if waits and has_objective:
-        raise InvalidArgument("latency_objective_ms and batch_timeout_micros contradict each other: give one of them")
+        raise InvalidArgument(
+            "latency_objective_ms and batch_timeout_micros contradict each other: set only one of them"
+        )
     if has_objective:
         return BatchingMode.OBJECTIVE
     return BatchingMode.TIMEOUT if waits else BatchingMode.GREEDY

@@ -25,9 +25,9 @@ DEFAULT_MAX_ENQUEUED_BATCHES = 512
 DEFAULT_PERCENTILE = 99.0
 
 _WHAT_MODES_NEED = {
-    BatchingMode.GREEDY: "waits for nothing: leave batch_timeout_micros and latency_objective_ms out",
-    BatchingMode.TIMEOUT: "needs batch_timeout_micros above 0 and no latency_objective_ms",
-    BatchingMode.OBJECTIVE: "needs latency_objective_ms, such as 20, and no batch_timeout_micros",
+    BatchingMode.GREEDY: "does not wait: omit batch_timeout_micros and latency_objective_ms",
+    BatchingMode.TIMEOUT: "requires batch_timeout_micros above 0 and no latency_objective_ms",
+    BatchingMode.OBJECTIVE: "requires latency_objective_ms, such as 20, and no batch_timeout_micros",
 }
 
 # Fields that decide when a batch leaves. `over` takes all of them from the same parameters.
@@ -50,67 +50,79 @@ class BatchingParameters:
 
     max_batch_size: Annotated[
         int | None,
-        Setting("Batching", "Most rows in a batch.", shown_default="the manifest's, else 1000", at_least=1),
+        Setting(
+            "Batching", "Maximum number of rows in a batch.", shown_default="the manifest's, else 1000", at_least=1
+        ),
     ] = None
     allowed_batch_sizes: Annotated[
         tuple[int, ...],
         Setting(
             "Batching",
-            "Batches are padded up to one of these; the last must be max_batch_size.",
+            "Sizes that batches are padded to, ascending; the last must be max_batch_size.",
             shown_default="the manifest's",
         ),
     ] = ()
     max_enqueued_batches: Annotated[
         int | None,
-        Setting("Batching", "Batches that may wait; more are refused.", shown_default="512", at_least=1),
+        Setting(
+            "Batching",
+            "Maximum number of batches in the queue; the server refuses more.",
+            shown_default="512",
+            at_least=1,
+        ),
     ] = None
     low_priority_max_enqueued_batches: Annotated[
         int | None,
         Setting(
             "Batching",
-            "As max_enqueued_batches, for requests of low priority.",
+            "The same limit as max_enqueued_batches, for requests of low priority.",
             shown_default="max_enqueued_batches",
         ),
     ] = None
     num_batch_threads: Annotated[
-        int | None, Setting("Batching", "Batches of a version that run at the same time.", shown_default="1")
+        int | None,
+        Setting("Batching", "Maximum number of batches of a version that run at the same time.", shown_default="1"),
     ] = None
     batching_mode: Annotated[
         BatchingMode | None,
         Setting(
             "Batching",
-            "When a batch leaves: as soon as the device is free, after a timeout, or as an objective allows.",
-            shown_default="what the next two say, else greedy",
-            page_default="what the next two say, else `greedy`",
-            page="when a batch leaves: `greedy`, `timeout`, `objective` "
+            "Rule by which a batch leaves the queue: as soon as the device is free, after a timeout, or by an "
+            "objective.",
+            shown_default="implied by the next two, else greedy",
+            page_default="implied by the next two, else `greedy`",
+            page="rule by which a batch leaves the queue: `greedy`, `timeout`, `objective` "
             "([modes](../how-to/serve/batching.md#batching-to-an-objective))",
         ),
     ] = None
     batch_timeout_micros: Annotated[
         int | None,
-        Setting("Batching", "Mode timeout: how long a batch that is not full waits.", shown_default="0"),
+        Setting("Batching", "Mode timeout: longest wait of a batch that is not full.", shown_default="0"),
     ] = None
     latency_objective_ms: Annotated[
         float | None,
-        Setting("Batching", "Mode objective: milliseconds within which requests are answered, or refused."),
+        Setting(
+            "Batching",
+            "Mode objective: latency objective in milliseconds; the server refuses requests that would miss it.",
+        ),
     ] = None
     latency_percentile: Annotated[
         float | None,
         Setting(
             "Batching",
-            "Mode objective: percentage of requests it must hold for.",
+            "Mode objective: percentage of requests that must meet the objective.",
             shown_default="99",
-            page="mode objective: percentage of requests that it must hold for; above 50, below 100",
+            page="mode objective: percentage of requests that must meet the objective; above 50, below 100",
         ),
     ] = None
     batch_padding_policy: Annotated[
         PaddingPolicy | None,
         Setting(
             "Batching",
-            "Batches are padded up, cut down to a size they fill, or whichever costs less per row.",
+            "Pad a batch up to the next size, cut it down to a size that it fills, or do what costs less per row.",
             shown_default="min_cost",
-            page="batches are padded up (`pad_up`), cut down to a size they fill (`batch_down`), or whichever costs "
-            "less for each row",
+            page="pad a batch up to the next size (`pad_up`), cut it down to a size that it fills (`batch_down`), or "
+            "do what costs less per row (`min_cost`)",
             page_default="`min_cost`; with `--batch_timeout_micros` `pad_up`",
         ),
     ] = None
@@ -124,7 +136,7 @@ class BatchingParameters:
     ] = ()
     scheduling_weight: Annotated[
         float | None,
-        Setting("Batching", "A model's share of a device that others use, relative to theirs.", shown_default="1"),
+        Setting("Batching", "Weight of a model's share of a device, relative to the other models.", shown_default="1"),
     ] = None
     # Only files set these.
     enable_large_batch_splitting: bool | None = None
@@ -239,7 +251,7 @@ class BatchingParameters:
             raise InvalidArgument(f"low_priority_max_enqueued_batches must be positive; was {places}")
         if self.scheduling_weight is not None and not 0 < self.scheduling_weight < math.inf:
             raise InvalidArgument(
-                f"scheduling_weight must be positive; was {self.scheduling_weight:g}: 1 is what others have"
+                f"scheduling_weight must be positive; was {self.scheduling_weight:g}: the default is 1"
             )
 
     def _check_mode(self) -> None:

@@ -29,20 +29,21 @@ class PjrtOptions:
         Device,
         Setting(
             "Devices",
-            "Where versions with device programs run. auto: on a TPU or GPU if there is one, else by TensorFlow on the "
-            "CPU. tpu, gpu: there, or not at all. cpu: their programs on the CPU.",
-            page="where versions with device programs run: `auto`, `tpu`, `gpu`, `cpu` "
-            "([which is what](../how-to/serve/devices.md#device-programs))",
+            "Device of versions with device programs. auto: a TPU or GPU if the machine has one, else TensorFlow on "
+            "the CPU. tpu, gpu: that device only. cpu: the device programs on the CPU.",
+            page="device of versions with device programs: `auto`, `tpu`, `gpu`, `cpu` "
+            "([more](../how-to/serve/devices.md#device-programs))",
         ),
     ] = "auto"
     mesh: Annotated[
         MeshShape,
         Setting(
             "Devices",
-            "Devices of a version: data=N,model=M splits a batch's rows over N, and weights by its rules over M.",
+            "Device mesh of a version: data=N,model=M splits a batch's rows over N devices, and weights by the "
+            "version's shard rules over M.",
             shown_default="one device",
-            page="`data=N,model=M`: devices that a version is spread over, a batch's rows over N, weights by the "
-            "version's rules over M",
+            page="device mesh of a version: `data=N,model=M` splits a batch's rows over N devices, and weights by the "
+            "version's shard rules over M",
             parse=_mesh,
         ),
     ] = _ONE_DEVICE
@@ -50,7 +51,7 @@ class PjrtOptions:
         Path | None,
         Setting(
             "Devices",
-            "Where compiled device programs are kept for the next start.",
+            "Directory that keeps compiled device programs for the next start.",
             shown_default="tpuserve-compiled in $XDG_CACHE_HOME or ~/.cache",
             page_default="`tpuserve-compiled` in `$XDG_CACHE_HOME` or `~/.cache`",
         ),

@@ -25,7 +25,7 @@ class TensorFlowOptions:
         tuple[str, ...],
         Setting(
             "Models",
-            "Tags of the graph to load from a SavedModel, with commas.",
+            "Tags of the graph to load from a SavedModel, separated by commas.",
             name="saved_model_tags",
             page="tags of the graph to load from a SavedModel",
         ),
@@ -34,7 +34,7 @@ class TensorFlowOptions:
         int,
         Setting(
             "Runtime",
-            "Threads of a session: the two below in one; 0: theirs.",
+            "Threads of a session; sets the next two flags. 0: use their values.",
             name="tensorflow_session_parallelism",
             at_least=0,
         ),
@@ -43,7 +43,7 @@ class TensorFlowOptions:
         int,
         Setting(
             "Runtime",
-            "Threads of one operation; 0: as many as cores.",
+            "Threads of one operation; 0: the number of cores.",
             name="tensorflow_intra_op_parallelism",
             at_least=0,
         ),
@@ -52,9 +52,9 @@ class TensorFlowOptions:
         int,
         Setting(
             "Runtime",
-            "Operations at the same time; 0: one after the other, in the batch's thread.",
+            "Operations that run at the same time; 0: one after another, in the batch's thread.",
             name="tensorflow_inter_op_parallelism",
-            page="operations at the same time; 0: one, in the batch's own thread "
+            page="operations that run at the same time; 0: one after another, in the batch's thread "
             "([why](../explanation/decisions/0007-operations-run-in-the-batchs-own-thread.md))",
             at_least=0,
         ),
@@ -63,7 +63,7 @@ class TensorFlowOptions:
         Path | None,
         Setting(
             "Runtime",
-            "A file with TensorFlow's ConfigProto; the flags above go over it.",
+            "File with TensorFlow's ConfigProto; the flags above override it.",
             name="tensorflow_session_config_file",
         ),
     ] = None
@@ -71,13 +71,13 @@ class TensorFlowOptions:
         Literal["", "bfloat16"],
         Setting(
             "Runtime",
-            "bfloat16: TensorFlow's automatic mixed precision for every model, checked or not.",
-            page="`bfloat16`: TensorFlow's automatic mixed precision for every model, whether its exporter has checked "
-            "it or not",
+            "bfloat16: TensorFlow's automatic mixed precision for every model, even without the exporter's check.",
+            page="`bfloat16`: TensorFlow's automatic mixed precision for every model, even without the exporter's "
+            "check",
         ),
     ] = ""
     bfloat16_kernels: Annotated[
-        bool, Setting("Runtime", "Use the CPU's bfloat16 kernels where the exporter allows it and the CPU has them.")
+        bool, Setting("Runtime", "Use bfloat16 kernels if the exporter allows them and the CPU has them.")
     ] = True
     # Content of `session_config_file`. The other options override it.
     session_config: "ConfigProto | None" = None

@@ -15,9 +15,9 @@ class TfliteOptions:
         bool,
         Setting(
             "Models",
-            "Load model.tflite where a version has one.",
+            "Load model.tflite if a version has it.",
             name="prefer_tflite_model",
-            page="load `model.tflite` where a version has one",
+            page="load `model.tflite` if a version has it",
         ),
     ] = False
     # Interpreters that a model may have, each for one run at a time.
@@ -25,7 +25,7 @@ class TfliteOptions:
         int,
         Setting(
             "Runtime",
-            "Runs of a TensorFlow Lite model at the same time; 0: as many as cores.",
+            "Maximum number of runs of a TensorFlow Lite model at the same time; 0: the number of cores.",
             name="num_tflite_pools",
             at_least=0,
         ),

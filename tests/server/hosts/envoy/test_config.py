@@ -70,7 +70,7 @@ def test_one_address_alone(options: HostOptions, address: dict[str, Any]) -> Non
 
 
 def test_nowhere_to_listen_is_an_error() -> None:
-    with pytest.raises(HostError, match="Nothing to listen on"):
+    with pytest.raises(HostError, match="no address to listen on"):
         HostOptions(grpc_port=None, rest_port=None)
 
 
