@@ -61,7 +61,7 @@ def test_a_request_beyond_the_versions_own_largest_batch_is_refused_as_by_tensor
 ) -> None:
     message = (
         "Task size 5 is larger than maximum input batch size 4. Send at most 4 rows in a request; a server with "
-        "enable_large_batch_splitting in its batching parameters runs more in parts"
+        "enable_large_batch_splitting in the server's batching parameters allows larger requests"
     )
     request = predict_request(x=np.zeros((5, 64), np.float32))
     request.model_spec.name = "m"

@@ -101,5 +101,5 @@ def test_a_device_that_was_asked_for_and_cannot_be_had_ends_the_server_with_the_
         check=False,
     )
     assert ended.returncode == 1
-    assert "--device=tpu: PJRT found cpu only" in ended.stderr.splitlines()[-1]
+    assert "--device=tpu: PJRT found only cpu" in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr

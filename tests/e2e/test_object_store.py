@@ -64,7 +64,7 @@ def test_versions_in_a_store_are_served_as_they_come_and_go(
         store.delete("models/mlp/2")
         wait_until(answers(client, 1))
         store.stop()
-        wait_until(lambda: "cannot be looked at" in server.log.read_text())
+        wait_until(lambda: "cannot be polled" in server.log.read_text())
         assert answers(client, 1)()
         store.start()
         wait_until(lambda: "answers again" in server.log.read_text())
@@ -72,7 +72,7 @@ def test_versions_in_a_store_are_served_as_they_come_and_go(
         wait_until(answers(client, 4))
         assert server.terminate() == 0
         # The server logs that the store has not responded yet and then the error, not a line per poll.
-        assert server.log.read_text().count("cannot be looked at") <= 2
+        assert server.log.read_text().count("cannot be polled") <= 2
     with start("second-log") as server, Client(server.grpc) as client:
         assert answers(client, 4)()
         assert "Copying" not in server.log.read_text()

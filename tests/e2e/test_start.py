@@ -159,9 +159,9 @@ def test_ports_of_tpuserve_serve_open_at_once_and_its_status_says_what_a_folder_
         return CliRunner().invoke(client_command, ["status", "m", f"--address=127.0.0.1:{port}", *flags]).output
 
     with started("tpuserve-serve", host, port, "--rest_api_port=0", f"--model_base_path={base_path}") as server:
-        server.wait_for("is not whole yet")
+        server.wait_for("is not complete yet")
         server.wait_for("tpuserve is listening")
-        assert status() == "1\tSTART\tnot whole yet: its folder is empty\n"
+        assert status() == "1\tSTART\tnot complete yet: its directory is empty\n"
         shutil.copytree(version / "variables", base_path / "1" / "variables")
         shutil.copy(version / "saved_model.pb", base_path / "1")
         assert status("--wait", "--timeout=90") == "1\tAVAILABLE\t\n"

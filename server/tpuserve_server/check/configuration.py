@@ -78,7 +78,7 @@ def _address(address: str) -> str:
 
 def _file(path: Path, reader: Callable[[Path], object]) -> str:
     reader(path)
-    return f"'{path}' can be used"
+    return f"'{path}' is valid"
 
 
 def _socket(path: str) -> str:
@@ -92,17 +92,17 @@ def _folder_for(path: Path) -> str:
     folder = path.absolute().parent
     there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if not there.is_dir():
-        raise HostError(f"'{there}' is not a folder. Choose another path.")
+        raise HostError(f"'{there}' is not a directory. Choose another path.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise HostError(f"This user cannot write to '{there}'. Change its mode, or choose another path.")
-    return f"'{folder}' can be written"
+    return f"the server can write to '{folder}'"
 
 
 def _jax(device: str) -> str:
     if importlib.util.find_spec("jax") is None:
         extra = {"tpu": "tpu", "gpu": "cuda"}[device]
         raise HostError(f"Device programs need JAX: pip install 'tpuserve-server[{extra}]'.")
-    return "JAX is installed. Only a start shows whether the device is there"
+    return "JAX is installed. This check does not look for the device"
 
 
 def _litert() -> str:

@@ -36,7 +36,11 @@ class ModelCheck:
         """Check every model, and every version that its policy chooses."""
         names = [config.name for config in configs]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            yield Finding("error", f"model {name}", "it is in the configuration more than once; give each its own name")
+            yield Finding(
+                "error",
+                f"model {name}",
+                "the configuration lists this name more than once. Give each model a different name",
+            )
         for config in configs:
             yield from self._model(config)
 
@@ -54,7 +58,7 @@ class ModelCheck:
             yield look(f"{subject} version {number}", partial(self._version, versions[number]))
         for label, number in sorted(config.version_labels.items()):
             if number not in chosen:
-                message = f"label {label} stands for version {number}, which is not among the versions to serve"
+                message = f"label {label} refers to version {number}, which the version policy does not choose"
                 yield Finding("warning", subject, message)
 
     def _find(self, config: ModelConfig, found: dict[int, VersionLocation]) -> str:
@@ -63,17 +67,17 @@ class ModelCheck:
         if not versions:
             # `storage.check` has refused a base path that is itself a version.
             wrong = describe_without_version(path, exists=versions is not None, file="")
-            raise FailedPrecondition(f"{wrong}{_others(path)}. The server would wait for a version")
+            raise FailedPrecondition(f"{wrong}{_others(path)}. The server would wait for a version to appear")
         found.update(versions)
         if absent := config.version_policy.absent(versions):
             numbers = ", ".join(map(str, absent))
-            raise FailedPrecondition(f"base path {path} lacks versions that the policy names: {numbers}")
+            raise FailedPrecondition(f"base path {path} lacks versions that the policy requests: {numbers}")
         chosen = ", ".join(map(str, config.version_policy.choose(versions)))
-        return f"base path {path}, would serve version {chosen}"
+        return f"base path {path}; the server would serve version {chosen}"
 
     def _version(self, location: VersionLocation) -> str:
         if lacks := self._storage.missing(location):
-            raise FailedPrecondition(f"{location} is not whole: {lacks}")
+            raise FailedPrecondition(f"{location} is not complete: {lacks}")
         folder = Path(location.uri.removeprefix("file://"))
         if folder.is_dir():
             _check_readable(folder)
@@ -81,8 +85,8 @@ class ModelCheck:
             if self._read_own_batching is not None:
                 self._read_own_batching(folder)
         if lacks is None:
-            return "it has a model file, and no manifest that lists its files"
-        return "every file of its manifest is there at full size"
+            return "the version has a model file, but no manifest that lists its files"
+        return "every file in its manifest exists at full size"
 
 
 def _run(check: Check, config: ModelConfig) -> str:
@@ -96,11 +100,11 @@ def _others(base_path: str) -> str:
         return ""
     names = sorted(os.listdir(base_path))
     more = ", …" if len(names) > _MOST_NAMED else ""
-    return f"; it holds {', '.join(names[:_MOST_NAMED])}{more}" if names else "; it is empty"
+    return f"; it contains {', '.join(names[:_MOST_NAMED])}{more}" if names else "; it is empty"
 
 
 def _check_readable(folder: Path) -> None:
     for file in sorted([folder, *folder.rglob("*")]):
         needed = os.R_OK | os.X_OK if file.is_dir() else os.R_OK
         if file.exists() and not os.access(file, needed):
-            raise InvalidArgument(f"{file} cannot be read by this user. Change its mode or its owner")
+            raise InvalidArgument(f"this user cannot read {file}. Change its mode or its owner")

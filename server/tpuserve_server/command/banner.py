@@ -34,7 +34,7 @@ def print_banner(service: InferenceService, listening: Listening, host_note: str
         _log_addresses(listening)
 
     if not service.is_ready():
-        waiting = f"tpuserve is listening; {service.why_not_ready()} yet"
+        waiting = f"tpuserve is listening, but not ready: {service.why_not_ready()}"
         click.echo("\n".join([waiting, *_addresses(listening, host_note)]))
     service.subscribe(on_change)
     on_change()

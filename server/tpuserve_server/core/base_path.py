@@ -8,10 +8,10 @@ from tpuserve_server.core.storage import parse_version
 def describe_without_version(base_path: str, *, exists: bool, file: str) -> str:
     """Describe a base path without a version directory. `file` is the result of `Storage.find_version_file`."""
     if not exists:
-        return f"base path {base_path} does not exist, or is not a folder"
+        return f"base path {base_path} does not exist or is not a directory"
     if file:
         return describe_version_as_base(base_path, file)
-    return f"base path {base_path} holds no version folder such as 1/"
+    return f"base path {base_path} contains no version directory such as 1/"
 
 
 def describe_version_as_base(base_path: str, file: str) -> str:
@@ -20,10 +20,10 @@ def describe_version_as_base(base_path: str, file: str) -> str:
     parent, name = posixpath.split(folder)
     if parse_version(name) is None:
         return (
-            f"base path {base_path} holds {file} itself, and no version folder. Move its files into a folder whose "
-            f"name is a whole number, such as {folder}/1"
+            f"base path {base_path} contains {file} itself, and no version directory. Move its files into a directory "
+            f"whose name is a whole number, such as {folder}/1"
         )
     return (
-        f"base path {base_path} is itself version {name}: it holds {file}. Give the folder above it: "
+        f"base path {base_path} is itself version {name}: it contains {file}. Use its parent directory: "
         f'--model_base_path={parent}, or base_path: "{parent}" in a model configuration'
     )

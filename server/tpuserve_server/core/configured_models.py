@@ -143,6 +143,6 @@ class ConfiguredModels:
         try:
             present = self._storage.find_versions(config.base_path) or {}
         except OSError:
-            logger.warning("Model %s: its base path %s cannot be read", config.name, config.base_path, exc_info=True)
+            logger.warning("Model %s: cannot read base path %s", config.name, config.base_path, exc_info=True)
             return []
         return config.version_policy.choose(present)

@@ -14,7 +14,9 @@ def describe_costs(costs: CostModel) -> Sequence[str]:
     curves = costs.snapshot()
     lines = [_describe(curve) for curve in curves[:_MOST_LINES]]
     if len(curves) > _MOST_LINES:
-        lines.append(f"costs of {len(curves) - _MOST_LINES} more: see the metric tpuserve_batch_cost_seconds")
+        lines.append(
+            f"{len(curves) - _MOST_LINES} more signatures or lengths: see the metric tpuserve_batch_cost_seconds"
+        )
     return lines
 
 
@@ -23,7 +25,7 @@ def _describe(curve: CurveSnapshot) -> str:
     sizes = ", ".join(
         f"{_rows(cost.rows)} in {_ms(cost.mean_s)} ± {_ms(cost.spread_s)}" for cost in curve.shown(_MOST_SIZES)
     )
-    line = "" if curve.line is None else f"; about {_ms(curve.line.t0_s)} + {_ms(curve.line.per_row_s)} a row"
+    line = "" if curve.line is None else f"; about {_ms(curve.line.t0_s)} + {_ms(curve.line.per_row_s)} per row"
     return f"{curve.signature_name}{lengths}: {sizes}{line}"
 
 

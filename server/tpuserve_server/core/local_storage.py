@@ -84,7 +84,9 @@ def refuse_links_out(version: Path) -> None:
     for file in sorted(version.rglob("*")):
         if file.is_symlink() and not any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in allowed):
             name = show_name(str(file.relative_to(version)))
-            raise FailedPrecondition(f"{name} is a link that leads out of the model's base path; put the file there")
+            raise FailedPrecondition(
+                f"{name} is a link to a file outside the model's base path. Put the file inside it"
+            )
 
 
 def fingerprint_tree(path: Path) -> str:

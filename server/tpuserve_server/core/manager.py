@@ -144,9 +144,9 @@ class VersionManager:
         self._failing[servable_id] = _Failing(attempts, error, aspired, waits=True)
         pause_s = self._options.retry_interval_s
         total = 1 + self._options.max_retries
-        logger.warning("Loading %s again in %g s", servable_id, pause_s)
+        logger.warning("Retrying to load %s in %g s", servable_id, pause_s)
         self._registry.waiting(
-            servable_id, f"load {attempts} of {total} failed: {error.message}; next in {pause_s:g} s"
+            servable_id, f"load attempt {attempts} of {total} failed: {error.message}; next attempt in {pause_s:g} s"
         )
         self._retries.set(servable_id, pause_s)
 
@@ -189,7 +189,7 @@ class VersionManager:
             # The top of a loading thread: a failing model must not stop the others, and its status must show the
             # failure.
             logger.exception("Loading %s failed", servable_id)
-            failure = Internal(f"{type(error).__name__} while loading; the server's log has more")
+            failure = Internal(f"{type(error).__name__} while loading; see the server's log")
         else:
             self._loaded(aspired, loaded)
             return
@@ -202,7 +202,9 @@ class VersionManager:
             if (servable_id, State.LOADING) in [
                 (a.servable, s) for a, s, _ in self._registry.snapshot(servable_id.name)
             ]:
-                self._registry.failed(servable_id, Cancelled("Loading was cancelled: the version is no longer wanted"))
+                self._registry.failed(
+                    servable_id, Cancelled("Loading was cancelled: the version is no longer requested")
+                )
 
     def _loaded(self, aspired: AspiredVersion, loaded: LoadedVersion) -> None:
         servable_id = aspired.servable

@@ -64,7 +64,7 @@ class ModelRecord:
         """Return every version, newest first. A version that is not whole is in START, with what it lacks."""
         known = {number: version.status() for number, version in self.versions.items()}
         for number, lacks in self.arriving.versions.items():
-            waits = f"not whole yet: {lacks}"
+            waits = f"not complete yet: {lacks}"
             known.setdefault(number, VersionStatus(ServableId(name, number), State.START, notes=(waits,), waits=waits))
         return [known[number] for number in sorted(known, reverse=True)]
 

@@ -152,7 +152,7 @@ class ModelRegistry:
             if self._closed:
                 raise _closing()
             if model is None or not model.is_configured:
-                raise Unavailable(f"Model {name} was taken away by a later configuration")
+                raise Unavailable(f"Model {name} was removed by a later configuration")
             if model.latest is not None:
                 return []
             return model.failures() if model.has_failed() else None
@@ -239,7 +239,7 @@ class ModelRegistry:
             return [(v.aspired, v.state, v.is_aspired) for v in model.versions.values()] if model is not None else []
 
     def loading(self, servable_id: ServableId) -> AspiredVersion | None:
-        """Begin a load, or begin it again after a failure. Return None if the version is no longer wanted."""
+        """Begin a load, or begin it again after a failure. Return None if the version is no longer requested."""
         with self._lock:
             version = self._find(servable_id)
             if version is None or not version.is_aspired:
@@ -330,7 +330,7 @@ class ModelRegistry:
     def _describe_missing(self, names: Iterable[str]) -> str:
         reasons = {name: self._models[name].arriving.describe() for name in names}
         described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]
-        return f"no version available of: {', '.join(described)}"
+        return f"no version available for: {', '.join(described)}"
 
     def _resolve(self, name: str, label: str) -> int:
         model = self._models.get(name)

@@ -122,8 +122,8 @@ class Sequences:
     def _ambiguous(self, axis: Axis, lengths: set[int]) -> InvalidArgument:
         shown = " or ".join(str(length) for length in sorted(lengths))
         return InvalidArgument(
-            f"Inputs of different length were padded to one sequence bucket, and output '{axis.tensor}' does not tell "
-            f"which of them its dimension {axis.dimension} has: {shown}"
+            f"Inputs of different lengths were padded to one sequence bucket, and the length of dimension "
+            f"{axis.dimension} of output '{axis.tensor}' is ambiguous: {shown}"
         )
 
 

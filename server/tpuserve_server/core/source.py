@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 # missing files. A copy from an object store may pause for long.
 _STILL_POLLS = 1
 _PATIENT_POLLS = 30
-_CHANGING = "no manifest lists its files, and they have changed since the last look"
+_CHANGING = "no manifest lists its files, and they have changed since the last poll"
 
 
 class Source:
@@ -105,7 +105,7 @@ class Source:
         except Exception as error:
             # The top of the polling thread. An error in one model's files must not stop the others, and the next poll
             # tries again.
-            self._say(name, f"cannot be looked at: {_reason(error)}")
+            self._say(name, f"cannot be polled: {_reason(error)}")
             self._tell_pending(config, Pending("its base path cannot be read"))
             return False
 
@@ -116,25 +116,28 @@ class Source:
             self._explain_none(config, exists=versions is not None)
         elif absent:
             numbers = ", ".join(str(number) for number in absent)
-            self._say(config.name, f"lacks versions that its policy names: {numbers} in {config.base_path}")
+            self._say(config.name, f"lacks versions that its policy requests: {numbers} in {config.base_path}")
         else:
             self._said.pop(config.name, None)
         for number, location in (versions or {}).items():
             if location.shadowed:
                 ignored = ", ".join(location.shadowed)
-                self._say(ServableId(config.name, number), f"is taken from {location}; ignored beside it: {ignored}")
+                self._say(
+                    ServableId(config.name, number),
+                    f"is loaded from {location}; the server ignores other directories of this number: {ignored}",
+                )
 
     def _explain_none(self, config: ModelConfig, *, exists: bool) -> None:
         """Warn that there is no version, and report the reason for clients, without the directory's name."""
         path = config.base_path
         file = self._storage.find_version_file(path) if exists else ""
-        self._say(config.name, f"waits: its {describe_without_version(path, exists=exists, file=file)}")
+        self._say(config.name, f"is waiting: its {describe_without_version(path, exists=exists, file=file)}")
         if not exists:
             reason = "its base path does not exist"
         elif file:
-            reason = f"its base path is itself a version: it holds {file}"
+            reason = f"its base path is itself a version: it contains {file}"
         else:
-            reason = "its base path holds no version folder such as 1/"
+            reason = "its base path contains no version directory such as 1/"
         self._tell_pending(config, Pending(reason))
 
     def _say(self, subject: str | ServableId, what: str) -> None:
@@ -177,7 +180,7 @@ class Source:
             # Warn once for each version, because sizes change at every poll of a copy. Every new version is in
             # _CHANGING at first.
             if subject not in self._said and lacks != _CHANGING:
-                self._say(subject, f"is not whole yet: {lacks}")
+                self._say(subject, f"is not complete yet: {lacks}")
         self._tell_pending(config, Pending(versions=lacking))
 
     def _tell_pending(self, config: ModelConfig, pending: Pending) -> None:

@@ -80,7 +80,7 @@ class Transition:
         waiting = [f"model {name}" for name in self._new_models if self._registry.failures(name) is None]
         waiting += [str(servable_id) for servable_id in self._loading_labelled()]
         return DeadlineExceeded(
-            f"The configuration is accepted and in force, but these are not loaded yet: {', '.join(waiting)}"
+            f"The configuration is accepted and in effect, but these are not loaded yet: {', '.join(waiting)}"
         )
 
     def _loading_labelled(self) -> list[ServableId]:

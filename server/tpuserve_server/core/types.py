@@ -157,7 +157,7 @@ class Pending:
     def describe(self) -> str:
         """Name the newest versions that are not whole, or return the reason, or "" if both are unknown."""
         newest = sorted(self.versions, reverse=True)
-        named = [f"version {number} is not whole yet: {self.versions[number]}" for number in newest[:_MOST_NAMED]]
+        named = [f"version {number} is not complete yet: {self.versions[number]}" for number in newest[:_MOST_NAMED]]
         more = [f"{len(newest) - len(named)} more"] if len(newest) > len(named) else []
         return "; ".join([*named, *more]) or self.reason
 

@@ -77,7 +77,7 @@ def _check_splits(name: str, of: str, splits: Array, last: int) -> None:
     if is_ascending and splits[0] == 0 and splits[-1] == last:
         return
     raise InvalidArgument(
-        f"Input '{name}' holds row splits of the ragged '{of}': expecting numbers from 0 to {last} that do not "
+        f"Input '{name}' contains row splits of the ragged '{of}': expected numbers from 0 to {last} that do not "
         f"decrease, got {np.array2string(splits, threshold=10)}"
     )
 

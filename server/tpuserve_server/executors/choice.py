@@ -28,7 +28,7 @@ class ExecutorChoice:
         Raises:
             ServingError: the chosen candidate failed, or all candidates refused. The error is that of the last one.
         """
-        refusals = [Refusal(FailedPrecondition("no executor is there"))]
+        refusals = [Refusal(FailedPrecondition("the server has no executor"))]
         for candidate in self._candidates:
             reported = [refusal for refusal in refusals if refusal.word]
             try:
@@ -69,10 +69,10 @@ def _reasons(refusals: Sequence[Refusal]) -> str:
 def _log_choice(servable_id: ServableId, candidate: Candidate, refusals: Sequence[Refusal]) -> None:
     if refusals:
         level = max(refusal.level for refusal in refusals)
-        _log.log(level, "%s runs by %s: %s", servable_id, candidate.name, _reasons(refusals))
+        _log.log(level, "%s uses %s: %s", servable_id, candidate.name, _reasons(refusals))
 
 
 def _with_failures(error: ServingError, refusals: Sequence[Refusal]) -> ServingError:
     """Add the failures of earlier candidates to the message."""
-    failures = [f" (and {refusal.failed}: {refusal.error.message})" for refusal in refusals if refusal.failed]
+    failures = [f" ({refusal.failed} also failed: {refusal.error.message})" for refusal in refusals if refusal.failed]
     return type(error)(f"{error.message}{''.join(failures)}") if failures else error

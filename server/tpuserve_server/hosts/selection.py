@@ -20,13 +20,13 @@ class Selection:
 def select_host(asked: Literal["auto", "envoy", "python"]) -> Selection:
     """Resolve `--host_backend`. Raises HostError if Envoy was requested and cannot run. Blocks for 0.1 s."""
     if asked == "python":
-        return Selection("python", "asked for")
+        return Selection("python", "set by --host_backend")
     obstacle = envoy_obstacle()
     if obstacle is None:
-        return Selection("envoy", "asked for" if asked == "envoy" else "everything it needs is here")
+        return Selection("envoy", "set by --host_backend" if asked == "envoy" else "all its requirements are met")
     if asked == "envoy":
         raise obstacle
-    return Selection("python", f"Envoy cannot serve here: {obstacle}")
+    return Selection("python", f"Envoy cannot run here: {obstacle}")
 
 
 def envoy_obstacle() -> HostError | None:

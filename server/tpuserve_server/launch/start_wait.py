@@ -58,7 +58,7 @@ def wait_until_ready(pipe: StartPipe, process: ServerProcess, log: Path, timeout
         ValueError: the server refused a setting.
     """
     deadline_s = time.monotonic() + timeout_s
-    waiting = "it does not listen yet"
+    waiting = "it is not listening yet"
     while (remaining_s := deadline_s - time.monotonic()) > 0:
         reports = pipe.read(remaining_s)
         if reports is None:
@@ -69,10 +69,10 @@ def wait_until_ready(pipe: StartPipe, process: ServerProcess, log: Path, timeout
             if report.settled:
                 return report.listening
             waiting = "; ".join([report.waiting, *report.failures])
-            show(f"the server listens; {waiting}")
+            show(f"the server is listening; {waiting}")
     raise StartFailed(
-        f"The server was not ready after {timeout_s:g} s: {waiting}. Allow more time with timeout_s. Its last line: "
-        f"{_last_line(log)}",
+        f"The server was not ready after {timeout_s:g} s: {waiting}. Allow more time with timeout_s. Its last log "
+        f"line: {_last_line(log)}",
         _read(log),
     )
 
@@ -87,7 +87,7 @@ def _ended(process: ServerProcess, log: Path) -> Exception:
     if reason != last:
         return StartFailed(reason, _read(log))
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    return StartFailed(f"The server ended {how} before it was ready. Its last line: {last}", _read(log))
+    return StartFailed(f"The server ended {how} before it was ready. Its last log line: {last}", _read(log))
 
 
 def _read(log: Path) -> str:

@@ -34,7 +34,7 @@ from tpuserve_server.versions.warmup_options import WarmupOptions
 
 _log = logging.getLogger(__name__)
 
-_NO_SEQUENCES = "no signature that is batched has an input with a free dimension besides that of the rows"
+_NO_SEQUENCES = "no batched signature has an input with a free dimension after the first"
 # Maximum number of signature names on a line of the notes.
 _MOST_NAMED = 4
 
@@ -229,7 +229,7 @@ def choose_batching(
         if _may_batch(signature, entry, options):
             chosen[name] = _choose(signature, entry, options.parameters)
     if options.needs_sequences and not any(one.sequences for one in chosen.values()):
-        raise InvalidArgument(f"sequence_buckets cannot be used: {_NO_SEQUENCES}; leave them out")
+        raise InvalidArgument(f"sequence_buckets cannot be used: {_NO_SEQUENCES}. Remove sequence_buckets")
     return chosen
 
 
@@ -259,7 +259,9 @@ def _notes(
     warmup_runs: int,
     parameters: BatchingParameters,
 ) -> tuple[str, ...]:
-    unchecked = ", no manifest says that rows are independent; see --enable_batching" if manifest is None else ""
+    unchecked = (
+        ", because no manifest states that rows are independent (see --enable_batching)" if manifest is None else ""
+    )
     alike: dict[str, list[str]] = {}
     for name, signature in servable.signatures.items():
         if name in batching:
@@ -271,7 +273,7 @@ def _notes(
     return (
         f"device: {servable.device}",
         f"warm-up: {warmup_runs} runs",
-        *([f"sequence_buckets are not used: {_NO_SEQUENCES}"] if unused else []),
+        *([f"the server ignores sequence_buckets: {_NO_SEQUENCES}"] if unused else []),
         *_by_signatures(alike),
     )
 
@@ -292,9 +294,9 @@ def _describe(options: BatchingOptions, threads: int) -> str:
         parts.append(f"full or after {options.timeout_s * 1000:g} ms")
     if options.objective is not None:
         within_ms = options.objective.latency_s * 1000
-        parts.append(f"{options.objective.percentile:g} % answered within {within_ms:g} ms")
+        parts.append(f"{options.objective.percentile:g} % of requests within {within_ms:g} ms")
     if options.splits:
-        parts.append(f"requests of up to {options.max_batch_size} rows split over them")
+        parts.append(f"requests of up to {options.max_batch_size} rows split over several")
     if options.pad_variable_length_inputs:
         parts.append("rows padded to one shape")
     if options.sequences is not None:
@@ -308,4 +310,4 @@ def _describe_sequences(sequences: Sequences) -> str:
     padded = f"lengths padded to {', '.join(str(length) for length in sequences.buckets)}"
     if not sequences.uncut:
         return padded
-    return f"{padded} ({' and '.join(str(axis) for axis in sequences.uncut)} left as the model makes it)"
+    return f"{padded} ({' and '.join(str(axis) for axis in sequences.uncut)} unpadded by the model)"

@@ -69,7 +69,7 @@ class Manifest(Part):
         try:
             info = path.stat()
             if stat.S_ISFIFO(info.st_mode):  # Opening a pipe blocks until another process writes to it.
-                raise FailedPrecondition(f"{MANIFEST_FILE} is a named pipe")
+                raise FailedPrecondition(f"{MANIFEST_FILE} is a named pipe, not a file")
             if info.st_size > MAX_MANIFEST_BYTES:
                 raise FailedPrecondition(f"{MANIFEST_FILE} has more than {MAX_MANIFEST_BYTES >> 20} MiB")
             text = path.read_bytes()
@@ -94,8 +94,8 @@ class Manifest(Part):
             raise FailedPrecondition(f"{MANIFEST_FILE} is not a valid manifest: {where}: {first['msg']}") from error
         if manifest.format_version > FORMAT_VERSION:
             raise FailedPrecondition(
-                f"{MANIFEST_FILE} has format_version {manifest.format_version}; this server knows {FORMAT_VERSION}. "
-                "Upgrade tpuserve-server, or export with an older tpuserve-exporter"
+                f"{MANIFEST_FILE} has format_version {manifest.format_version}; this server supports up to "
+                f"{FORMAT_VERSION}. Upgrade tpuserve-server, or export with an older tpuserve-exporter"
             )
         return manifest
 
@@ -121,7 +121,7 @@ class Manifest(Part):
             if digest != entry.sha256:
                 raise FailedPrecondition(
                     f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}. "
-                    "Copy the version again, or export it anew"
+                    "Copy or export the version again"
                 )
 
 
@@ -155,10 +155,10 @@ def _verify_size(version_path: Path, name: str, entry: ManifestFile) -> None:
     try:
         # A manifest is untrusted: it must not make the server read files outside the directory.
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(version_path)):
-            raise FailedPrecondition(f"{name} in the manifest leaves the version directory")
+            raise FailedPrecondition(f"{name} in the manifest is outside the version directory")
         size_bytes = path.stat().st_size if path.is_file() else None
     except (OSError, ValueError) as error:
         # pathlib raises ValueError for a name with a NUL.
-        raise FailedPrecondition(f"{name!r} in the manifest cannot be looked at: {type(error).__name__}") from error
+        raise FailedPrecondition(f"{name!r} in the manifest cannot be checked: {type(error).__name__}") from error
     if wrong := describe_size(name, entry, size_bytes):
         raise FailedPrecondition(wrong)

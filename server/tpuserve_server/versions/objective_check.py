@@ -35,7 +35,7 @@ def _check(signature_name: str, objective_s: float, cheapest: MeasuredCost) -> N
     enough_ms = math.ceil(2 * (cheapest.mean_s + cheapest.spread_s) * 1000)
     raise InvalidArgument(
         f"latency_objective_ms is {objective_s * 1000:g}, but the fastest batch of signature '{signature_name}', of "
-        f"{cheapest.rows} row{'s' if cheapest.rows > 1 else ''}, takes {cheapest.mean_s * 1000:.3g} ms, give or take "
-        f"{cheapest.spread_s * 1000:.2g}, and {cheapest.fastest_s * 1000:.3g} at its best: "
-        f"give at least {enough_ms}, which is twice as long, or leave it out"
+        f"{cheapest.rows} row{'s' if cheapest.rows > 1 else ''}, takes {cheapest.mean_s * 1000:.3g} ms ± "
+        f"{cheapest.spread_s * 1000:.2g} ms (fastest run: {cheapest.fastest_s * 1000:.3g} ms). "
+        f"Set at least {enough_ms}, twice that time, or remove latency_objective_ms"
     )

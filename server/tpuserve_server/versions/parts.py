@@ -19,7 +19,7 @@ def missing_part(names: Collection[str]) -> str:
     """
     present = set(names)
     if not present:
-        return "its folder is empty"
+        return "its directory is empty"
     if present.isdisjoint(MODEL_FILES):
         return f"{MODEL_FILES[0]} is missing"
     checkpoints = {(match["stem"], int(match["count"])) for match in map(_SHARD.fullmatch, present) if match}

@@ -94,7 +94,7 @@ def _shapes(batching: BatchingOptions) -> Iterator[tuple[int, tuple[int, ...]]]:
     lengths = [()] if batching.sequences is None else list(batching.sequences.combinations())
     if len(sizes) * len(lengths) > _MOST_SHAPES:
         _log.warning(
-            "Of %d shapes of batches only those are warmed whose sequences are all of one length",
+            "Warm-up runs only the batch shapes with sequences of equal length, because there are %d shapes",
             len(sizes) * len(lengths),
         )
         lengths = [combination for combination in lengths if len(set(combination)) == 1]

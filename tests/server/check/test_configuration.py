@@ -52,7 +52,7 @@ def config_file(path: Path, *configs: str) -> str:
 def test_a_configuration_that_is_right_exits_0_and_says_what_would_be_served(base_path: Path) -> None:
     checked = check(f"--model_base_path={base_path}")
     assert checked.exit_code == 0
-    assert checked.messages("ok", "model default") == [f"base path {base_path}, would serve version 7"]
+    assert checked.messages("ok", "model default") == [f"base path {base_path}; the server would serve version 7"]
     assert {severity for severity, _, _ in checked.findings} == {"ok"}
 
 
@@ -126,15 +126,15 @@ def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> 
     def errors(name: str) -> str:
         return "\n".join(checked.messages("error", f"model {name}"))
 
-    assert errors("good") == "it is in the configuration more than once; give each its own name"
-    assert "lacks versions that the policy names: 9" in errors("lacks")
+    assert errors("good") == "the configuration lists this name more than once. Give each model a different name"
+    assert "lacks versions that the policy requests: 9" in errors("lacks")
     assert checked.messages("ok", "model lacks version 7")
-    assert checked.messages("warning", "model labelled")[0].startswith("label canary stands for version 9")
+    assert checked.messages("warning", "model labelled")[0].startswith("label canary refers to version 9")
     assert "does not exist" in errors("absent")
     assert "to have an absolute path or URI" in errors("relative")
     assert "There is no storage for base paths of nosuch://" in errors("scheme")
-    assert "holds no version folder such as 1/; it holds v1" in errors("named")
-    assert "is not whole: its folder is empty" in checked.messages("error", "model empty version 1")[0]
+    assert "contains no version directory such as 1/; it contains v1" in errors("named")
+    assert "is not complete: its directory is empty" in checked.messages("error", "model empty version 1")[0]
     assert f'base_path: "{base_path}" in a model configuration' in errors("version")
     assert "Cannot find LogCollector::Factory for type: x" in errors("logged")
 
@@ -143,7 +143,7 @@ def test_files_of_a_version_are_looked_at(base_path: Path) -> None:
     version = base_path / "7"
     (version / "assets").mkdir()
     (version / "assets" / "stray").symlink_to("/etc/hostname")
-    assert "leads out of the model's base path" in check(f"--model_base_path={base_path}").findings[-1][2]
+    assert "outside the model's base path" in check(f"--model_base_path={base_path}").findings[-1][2]
     (version / "assets" / "stray").unlink()
     (version / "batching_params.pbtxt").write_text("no_such_field: 1")
     flags = ("--enable_batching", "--enable_per_model_batching_parameters")
@@ -155,7 +155,7 @@ def test_files_of_a_version_are_looked_at(base_path: Path) -> None:
 def test_a_file_that_this_user_cannot_read_is_named(base_path: Path) -> None:
     (base_path / "7" / "saved_model.pb").chmod(0)
     [found] = check(f"--model_base_path={base_path}").messages("error", "model default version 7")
-    assert "saved_model.pb cannot be read by this user" in found
+    assert "saved_model.pb. Change its mode" in found
 
 
 def test_ports_need_not_be_free_and_sockets_of_others_stay(tmp_path: Path, base_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.Capture
     registry = ModelRegistry(["digits"], RecordingMetrics())
     print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here")
     waiting = capsys.readouterr().out
-    assert "no version available of: digits yet" in waiting
+    assert "tpuserve is listening, but not ready: no version available for: digits\n" in waiting
     assert "127.0.0.1:8500" in waiting
     bring_up(registry)
     assert capsys.readouterr().out.split("\n") == [
@@ -63,10 +63,12 @@ def test_what_failed_and_what_has_not_come_yet_hold_nothing_back(capsys: pytest.
 def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     registry = ModelRegistry(["digits"], RecordingMetrics())
     bring_up(registry)
-    print_banner(InferenceService(registry, SystemClock()), Listening(grpc="127.0.0.1:8500"), "python: asked for")
+    print_banner(
+        InferenceService(registry, SystemClock()), Listening(grpc="127.0.0.1:8500"), "python: set by --host_backend"
+    )
     assert capsys.readouterr().out.startswith("\ntpuserve is ready")
 
 
 def test_rest_behind_tls_is_shown_as_https() -> None:
-    block = format_banner([], Listening(rest="127.0.0.1:8501", tls=True), "python: asked for")
+    block = format_banner([], Listening(rest="127.0.0.1:8501", tls=True), "python: set by --host_backend")
     assert "https://127.0.0.1:8501/v1/models" in block

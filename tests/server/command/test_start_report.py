@@ -73,13 +73,13 @@ def test_the_reason_of_a_wait_is_reported_when_it_is_known(registry: ModelRegist
     reader.read()
     registry.expect("good", Pending("its base path does not exist"))
     (report,) = reader.read()
-    assert report.waiting == "no version available of: bad, good (its base path does not exist)"
+    assert report.waiting == "no version available for: bad, good (its base path does not exist)"
 
 
 def test_reports_end_when_every_model_serves_or_has_failed(registry: ModelRegistry, reader: Reader) -> None:
     report_start(InferenceService(registry, SystemClock()), LISTENING)
     (first,) = reader.read()
-    assert (first.settled, first.waiting) == (False, "no version available of: bad, good")
+    assert (first.settled, first.waiting) == (False, "no version available for: bad, good")
     assert first.listening == LISTENING
     registry.failed(begin(registry, "bad"), Internal("no weights"))
     assert [report.failures for report in reader.read()] == [("bad version 1: no weights",)]

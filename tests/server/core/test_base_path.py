@@ -17,7 +17,7 @@ def test_a_model_in_a_folder_without_a_number_is_to_get_one() -> None:
 
 
 def test_a_base_path_without_a_version_is_described() -> None:
-    assert describe_without_version("m", exists=False, file="") == "base path m does not exist, or is not a folder"
-    assert describe_without_version("m", exists=True, file="") == "base path m holds no version folder such as 1/"
+    assert describe_without_version("m", exists=False, file="") == "base path m does not exist or is not a directory"
+    assert describe_without_version("m", exists=True, file="") == "base path m contains no version directory such as 1/"
     as_base = describe_version_as_base("m/1", "saved_model.pb")
     assert describe_without_version("m/1", exists=True, file="saved_model.pb") == as_base

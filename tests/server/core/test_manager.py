@@ -232,7 +232,7 @@ def test_while_a_retry_waits_status_says_why_and_other_versions_load(house: Hous
     house.wait_for(1, State.AVAILABLE, "n")
     failing = house.registry.statuses("m")[0]
     assert (failing.state, failing.error) == (State.LOADING, "")
-    assert failing.notes == ("load 1 of 3 failed: corrupt; next in 1e+06 s",)
+    assert failing.notes == ("load attempt 1 of 3 failed: corrupt; next attempt in 1e+06 s",)
 
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
@@ -294,7 +294,7 @@ def test_a_load_given_up_while_it_waits_for_a_thread_ends_as_cancelled(house: Ho
     house.aspire(1, fingerprint="whole")
     house.aspire(None)
     house.loader.gates["n"].set()
-    assert "no longer wanted" in house.wait_for(1, State.END)
+    assert "no longer requested" in house.wait_for(1, State.END)
     assert len(house.loader.loads) == 2
 
 

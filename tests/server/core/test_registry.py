@@ -177,7 +177,7 @@ def test_a_version_forgotten_before_its_load_began_is_not_loaded(registry: Model
 
 
 def test_models_without_a_version_are_missing(registry: ModelRegistry) -> None:
-    assert registry.why_not_ready() == "no version available of: m"
+    assert registry.why_not_ready() == "no version available for: m"
     bring_up(registry, 1)
     assert registry.why_not_ready() == ""
     assert registry.model_names() == ("m",)
@@ -188,7 +188,7 @@ def test_versions_that_are_not_whole_are_listed_with_what_they_lack(registry: Mo
     registry.expect("m", Pending(versions={2: "saved_model.pb is missing", 1: "of no interest: it serves"}))
     newest, oldest = registry.statuses("m")
     assert (newest.servable.version, newest.state, newest.error_code) == (2, State.START, 0)
-    assert newest.waits == "not whole yet: saved_model.pb is missing"
+    assert newest.waits == "not complete yet: saved_model.pb is missing"
     assert newest.notes == (newest.waits,)
     assert (oldest.servable.version, oldest.state, oldest.waits) == (1, State.AVAILABLE, "")
     registry.expect("m", Pending())
@@ -197,19 +197,22 @@ def test_versions_that_are_not_whole_are_listed_with_what_they_lack(registry: Mo
 
 def test_a_model_that_waits_says_for_what(registry: ModelRegistry) -> None:
     registry.expect("m", Pending("its base path does not exist"))
-    assert registry.why_not_ready() == "no version available of: m (its base path does not exist)"
+    assert registry.why_not_ready() == "no version available for: m (its base path does not exist)"
     assert registry.why_no_versions("m") == "its base path does not exist"
     with pytest.raises(Unavailable, match="no version ready yet: its base path does not exist"):
         registry.acquire(ModelSpec("m"))
-    registry.expect("m", Pending(versions={3: "its folder is empty"}))
-    with pytest.raises(Unavailable, match="version 3 is not whole yet: its folder is empty"):
+    registry.expect("m", Pending(versions={3: "its directory is empty"}))
+    with pytest.raises(Unavailable, match="version 3 is not complete yet: its directory is empty"):
         registry.acquire(ModelSpec("m"))
-    assert registry.why_not_ready() == "no version available of: m (version 3 is not whole yet: its folder is empty)"
+    assert (
+        registry.why_not_ready()
+        == "no version available for: m (version 3 is not complete yet: its directory is empty)"
+    )
 
 
 def test_a_sentence_names_the_newest_of_many_versions_that_are_not_whole() -> None:
-    pending = Pending(versions=dict.fromkeys(range(1, 101), "its folder is empty"))
-    newest = [f"version {number} is not whole yet: its folder is empty" for number in (100, 99, 98)]
+    pending = Pending(versions=dict.fromkeys(range(1, 101), "its directory is empty"))
+    newest = [f"version {number} is not complete yet: its directory is empty" for number in (100, 99, 98)]
     assert pending.describe() == "; ".join([*newest, "97 more"])
 
 
@@ -218,12 +221,12 @@ def test_listeners_hear_what_a_model_waits_for_once(registry: ModelRegistry) -> 
     registry.subscribe(lambda: heard.append(registry.why_not_ready()))
     for _ in range(2):
         registry.expect("m", Pending("its base path does not exist"))
-    assert heard == ["no version available of: m (its base path does not exist)"]
+    assert heard == ["no version available for: m (its base path does not exist)"]
 
 
 def test_nothing_is_expected_of_a_model_that_is_not_configured(registry: ModelRegistry) -> None:
     registry.configure([])
-    registry.expect("m", Pending(versions={3: "its folder is empty"}))
+    registry.expect("m", Pending(versions={3: "its directory is empty"}))
     registry.expect("unknown", Pending("its base path does not exist"))
     assert registry.statuses("m") == []
     assert registry.why_no_versions("unknown") == ""

@@ -112,7 +112,8 @@ def test_an_output_of_another_length_is_left_as_it_is(sequences: Sequences) -> N
 
 def test_an_output_that_could_end_in_two_places_is_refused(sequences: Sequences) -> None:
     message = (
-        "Inputs of different length were padded to one sequence bucket, and output 'scores' does not tell .*: 3 or 4"
+        "Inputs of different lengths were padded to one sequence bucket, and the length of dimension 1 of output "
+        "'scores' .*: 3 or 4"
     )
     with pytest.raises(InvalidArgument, match=message):
         sequences.cut(outputs(4, 4), (3, 4), (4, 4))

@@ -143,7 +143,7 @@ async def test_output_filter_chooses(house: House) -> None:
             {},
             InvalidArgument,
             "Task size 5 is larger than maximum input batch size 4. Send at most 4 rows in a request; a server with "
-            "enable_large_batch_splitting in its batching parameters runs more in parts",
+            "enable_large_batch_splitting in the server's batching parameters allows larger requests",
         ),
         ({"x": X}, {"spec": ModelSpec("n")}, NotFound, "Servable not found for request: Latest(n)"),
         (
@@ -267,7 +267,7 @@ async def test_readiness_tells_the_truth_and_says_when_it_changes() -> None:
     house = House()
     heard: list[bool] = []
     leave = house.service.subscribe(lambda: heard.append(house.service.is_ready()))
-    assert house.service.why_not_ready() == "no version available of: m"
+    assert house.service.why_not_ready() == "no version available for: m"
     house.bring_up()
     assert house.service.is_ready()
     house.service.drain()

@@ -78,7 +78,7 @@ def test_a_missing_base_path_changes_nothing_and_an_empty_one_takes_the_model_aw
     assert not watch.source.poll()
     assert not watch.source.poll()
     assert [record.message for record in caplog.records] == [
-        f"Model m waits: its base path {tmp_path / 'absent'} does not exist, or is not a folder"
+        f"Model m is waiting: its base path {tmp_path / 'absent'} does not exist or is not a directory"
     ]
     assert watch.reports == []
     (tmp_path / "absent").mkdir()
@@ -138,9 +138,7 @@ def test_an_unreadable_base_path_does_not_stop_the_others(
     assert not source.poll()
     assert not source.poll()
     assert reports == ["good", "good"]
-    assert [record.message for record in caplog.records] == [
-        "Model bad cannot be looked at: [Errno 13] Permission denied"
-    ]
+    assert [record.message for record in caplog.records] == ["Model bad cannot be polled: [Errno 13] Permission denied"]
 
 
 def test_the_thread_polls_until_stopped(tmp_path: Path) -> None:
@@ -289,7 +287,7 @@ def test_versions_that_a_policy_names_in_vain_are_said_once(tmp_path: Path, capl
     watch.source.poll()
     watch.source.poll()
     assert [record.message for record in caplog.records] == [
-        f"Model m lacks versions that its policy names: 4, 5 in {tmp_path}"
+        f"Model m lacks versions that its policy requests: 4, 5 in {tmp_path}"
     ]
 
 
@@ -303,7 +301,7 @@ def test_of_two_folders_with_one_number_one_is_taken_and_the_other_is_said(
     watch.source.poll()
     assert watch.locations == [str(tmp_path / "1")]
     assert [record.message for record in caplog.records] == [
-        f"Model m version 1 is taken from {tmp_path / '1'}; ignored beside it: 01"
+        f"Model m version 1 is loaded from {tmp_path / '1'}; the server ignores other directories of this number: 01"
     ]
 
 
@@ -336,7 +334,7 @@ def test_nothing_is_said_of_a_model_that_was_taken_away_while_it_was_looked_at(t
 
 @pytest.mark.parametrize(
     ("whole", "lacks"),
-    [(False, "a file is missing"), (None, "no manifest lists its files, and they have changed since the last look")],
+    [(False, "a file is missing"), (None, "no manifest lists its files, and they have changed since the last poll")],
 )
 def test_a_version_that_is_not_whole_is_told_with_what_it_lacks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: bool | None, lacks: str
@@ -352,7 +350,7 @@ def test_a_version_that_is_not_whole_is_told_with_what_it_lacks(
     watch.source.poll()
     assert watch.pending == Pending(versions={2: lacks})
     # A new version without a manifest always changes at first, which is no reason to warn.
-    warnings = [f"Model m version 2 is not whole yet: {lacks}"] if whole is False else []
+    warnings = [f"Model m version 2 is not complete yet: {lacks}"] if whole is False else []
     assert [record.message for record in caplog.records] == warnings
     watch.whole = True
     watch.source.poll()
@@ -387,8 +385,8 @@ def test_a_version_that_comes_again_is_warned_of_again(tmp_path: Path, caplog: p
         watch.source.poll()
         shutil.rmtree(tmp_path / "1")
         watch.source.poll()
-    warnings = [record.message for record in caplog.records if "not whole yet" in record.message]
-    assert warnings == ["Model m version 1 is not whole yet: a file is missing"] * 2
+    warnings = [record.message for record in caplog.records if "not complete yet" in record.message]
+    assert warnings == ["Model m version 1 is not complete yet: a file is missing"] * 2
 
 
 def test_an_older_version_is_not_waited_for_once_a_newer_one_is_whole(tmp_path: Path) -> None:
@@ -407,10 +405,10 @@ def test_a_model_without_a_version_is_told_why(tmp_path: Path, caplog: pytest.Lo
     assert watch.pending == Pending("its base path does not exist")
     (tmp_path / "m" / "1").mkdir(parents=True)
     watch.source.poll()
-    assert watch.pending == Pending("its base path holds no version folder such as 1/")
+    assert watch.pending == Pending("its base path contains no version directory such as 1/")
     add(tmp_path / "m", "1")
     assert not watch.source.poll() or watch.reports == [[], []]
-    assert watch.pending == Pending("its base path is itself a version: it holds saved_model.pb")
+    assert watch.pending == Pending("its base path is itself a version: it contains saved_model.pb")
     assert f"--model_base_path={tmp_path / 'm'}" in caplog.text
     add(tmp_path / "m" / "1", "2")
     watch.source.poll()

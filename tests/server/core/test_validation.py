@@ -66,8 +66,8 @@ def test_rows_of_a_ragged_signature_are_never_batched() -> None:
     [
         ([0, 1, 2], [0, 1, 3], ""),
         ([0, 0, 0, 2], [0, 3, 3], ""),
-        ([0, 1, 3], [0, 1, 3], "'x_1' holds row splits of the ragged 'x': expecting numbers from 0 to 2"),
-        ([0, 2], [0, 1, 4], "'x_2' holds row splits of the ragged 'x': expecting numbers from 0 to 3"),
+        ([0, 1, 3], [0, 1, 3], "'x_1' contains row splits of the ragged 'x': expected numbers from 0 to 2"),
+        ([0, 2], [0, 1, 4], "'x_2' contains row splits of the ragged 'x': expected numbers from 0 to 3"),
         ([0, 2], [1, 1, 3], r"'x_2' .* got \[1 1 3\]"),
         ([0, 3, 2, 2], [0, 1, 3], r"'x_1' .* do not decrease, got \[0 3 2 2\]"),
         # Each difference of two neighbours fits or wraps around to a non-negative number.

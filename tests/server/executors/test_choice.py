@@ -98,7 +98,7 @@ def of_a_later_jax(folder: Path) -> Spoilt:
     path = write_programs(folder / "later", double_and_add(), batch_sizes=(2,))
     file = path / FOLDER / "programs/device/b2.jaxexport"
     file.write_bytes(file.read_bytes().replace(b"multiply_v1", b"multiply_v9"))
-    return Spoilt(path, "programs_refused", r"b2\.jaxexport is damaged, or of a JAX")
+    return Spoilt(path, "programs_refused", r"b2\.jaxexport is damaged, or jax")
 
 
 def of_another_convention(folder: Path) -> Spoilt:
@@ -111,7 +111,7 @@ def of_another_convention(folder: Path) -> Spoilt:
 def without_weights(folder: Path) -> Spoilt:
     path = write_programs(folder / "weights", double_and_add())
     (path / FOLDER / "weights.safetensors").write_bytes(b"")
-    return Spoilt(path, "programs_refused", "weights.safetensors is cut short")
+    return Spoilt(path, "programs_refused", "weights.safetensors is truncated")
 
 
 def that_does_not_compile(folder: Path) -> Spoilt:
@@ -132,7 +132,7 @@ def that_does_not_fit(folder: Path) -> Spoilt:
 
     path = write_programs(folder / "large", replace(part, function=fill_memory), batch_sizes=(2,))
     asked = (
-        r"Running .*/b2\.jaxexport failed, the device is out of memory: .* \(2048\.0 TiB asked for, the device does not"
+        r"Running .*/b2\.jaxexport failed, the device is out of memory: .* \(2048\.0 TiB requested, the device does not"
     )
     return Spoilt(path, "no_memory", asked)
 
@@ -203,8 +203,8 @@ def test_fallback_is_said_in_log_status_and_metric(
 @pytest.mark.parametrize(
     ("wanted", "version", "reason"),
     [
-        ("tpu", "with_programs", "--device=tpu: PJRT found cpu only"),
-        ("gpu", "with_programs", "--device=gpu: PJRT found cpu only"),
+        ("tpu", "with_programs", "--device=tpu: PJRT found only cpu"),
+        ("gpu", "with_programs", "--device=gpu: PJRT found only cpu"),
         ("tpu", "without", "--device=tpu: the version has no device programs"),
         ("cpu", "refused", "calling convention 99"),
     ],
@@ -248,7 +248,7 @@ class TestWhatKeepsAVersionFromTheDevice:
         before = chosen.choice.load(ID, VersionFiles(with_programs))
         message = chosen.refusal(spoilt.path, ServableId("m", 2))
         assert re.search(spoilt.reason, message)
-        assert message.endswith("another version of m is on the device, and goes on")
+        assert message.endswith("another version of m is on the device and stays there")
         chosen.choice.load(ServableId("other", 1), VersionFiles(spoilt.path)).close()
         before.close()
         chosen.choice.load(ServableId("m", 2), VersionFiles(spoilt.path)).close()
@@ -260,7 +260,8 @@ def test_where_the_saved_model_fails_too_both_reasons_are_said(tmp_path: Path) -
     tensorflow = TensorFlowOnDemand(TensorFlowOptions())
     chosen.choice = ExecutorChoice((chosen.programs, tensorflow), chosen.measured)
     assert re.search(
-        r"SavedModel.* \(and its device programs: .*b2\.jaxexport is damaged", chosen.refusal(cut(tmp_path).path)
+        r"SavedModel.* \(the device programs also failed: .*b2\.jaxexport is damaged",
+        chosen.refusal(cut(tmp_path).path),
     )
 
 
@@ -337,7 +338,7 @@ def test_every_reason_is_reported_in_order_and_the_first_is_the_metrics(
 ) -> None:
     choice, measured = scripted(NO_DISK, SILENT, BROKEN, FakeServable())
     assert choice.load(ID, VersionFiles(without)).device == "fake: no disk; it is broken"
-    assert [record.message for record in caplog.records] == [f"{ID} runs by candidate 3: no disk; it is broken"]
+    assert [record.message for record in caplog.records] == [f"{ID} uses candidate 3: no disk; it is broken"]
     assert measured.choices()[ID] == ("cpu", "no_disk")
 
 

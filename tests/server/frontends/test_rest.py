@@ -245,7 +245,7 @@ async def test_body_is_not_read_past_the_limit(rest: Rest) -> None:
 async def test_body_in_countless_chunks_is_refused(rest: Rest) -> None:
     start, body = await rest.messages(*[chunk(b"", more=True)] * 65_536, chunk(b"", more=True))
     assert start["status"] == 400
-    assert json.loads(body["body"]) == {"error": "Request body comes in more than 65536 chunks"}
+    assert json.loads(body["body"]) == {"error": "Request body has more than 65536 chunks"}
 
 
 async def test_one_chunk_over_the_limit_is_refused(rest: Rest) -> None:

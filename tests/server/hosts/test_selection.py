@@ -20,12 +20,12 @@ def test_envoy_is_taken_where_it_runs() -> None:
 
 
 def test_python_asked_for_is_python() -> None:
-    assert select_host("python") == Selection("python", "asked for")
+    assert select_host("python") == Selection("python", "set by --host_backend")
 
 
 def test_auto_falls_back_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "libpython", no_libpython)
-    assert select_host("auto") == Selection("python", "Envoy cannot serve here: There is no libpython.")
+    assert select_host("auto") == Selection("python", "Envoy cannot run here: There is no libpython.")
 
 
 def test_envoy_asked_for_but_impossible_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,6 @@ def test_nothing_reads_reports_of_a_server_that_is_being_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, "ServerProcess", SilentProcess)
-    with pytest.raises(StartFailed, match=r"not ready after 0\.01 s: it does not listen yet"):
+    with pytest.raises(StartFailed, match=r"not ready after 0\.01 s: it is not listening yet"):
         tpuserve_server.start(model_config_file=tmp_path / "models.config", timeout_s=0.01, progress=False)
     assert SilentProcess.stopped

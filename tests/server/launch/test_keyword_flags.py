@@ -80,16 +80,18 @@ def test_a_base_path_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
 
 def test_a_base_path_without_a_version_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(
-        StartFailed, match=r"^Cannot serve m: its base path \S+/none does not exist, or is not a folder\.$"
+        StartFailed, match=r"^Cannot serve m: its base path \S+/none does not exist or is not a directory\.$"
     ):
         check_base_paths({"m": tmp_path / "none"})
-    with pytest.raises(StartFailed, match="holds no version folder such as 1/"):
+    with pytest.raises(StartFailed, match="contains no version directory such as 1/"):
         check_base_paths({"m": tmp_path})
     version = tmp_path / "1"
     version.mkdir()
     (version / "saved_model.pb").touch()
-    with pytest.raises(StartFailed, match=r"is itself version 1: it holds saved_model\.pb\. Give the folder above it"):
+    with pytest.raises(
+        StartFailed, match=r"is itself version 1: it contains saved_model\.pb\. Use its parent directory"
+    ):
         check_base_paths({"m": version})
-    with pytest.raises(StartFailed, match="does not exist, or is not a folder"):
+    with pytest.raises(StartFailed, match="does not exist or is not a directory"):
         check_base_paths({"m": version / "saved_model.pb"})
     check_base_paths({"m": tmp_path, "stored": "s3://bucket/models/m"})

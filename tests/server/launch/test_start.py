@@ -157,7 +157,7 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(others: bool, light
 
 def test_a_wait_that_is_too_long_ends_with_what_it_waited_for(tmp_path: Path) -> None:
     # On a slow machine the timeout may expire before the server listens or reads the directory.
-    reason = r"(no version available of: late( \(its base path does not exist\))?|it does not listen yet)"
+    reason = r"(no version available for: late( \(its base path does not exist\))?|it is not listening yet)"
     waiting = rf"not ready after 8 s: {reason}\. Allow more time"
     with no_process_left(), pytest.raises(StartFailed, match=waiting):
         tpuserve_server.start(model_config_file=config_of_absent_model(tmp_path), timeout_s=8, progress=False)

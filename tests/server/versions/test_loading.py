@@ -103,7 +103,7 @@ def test_signatures_that_are_treated_alike_share_a_line(tmp_path: Path, load: Lo
     functions["alone"] = tf.function(lambda x: {"y": x + 1}, input_signature=[scalar])
     tf.saved_model.save(module, tmp_path / "1", signatures=functions)
     alone = "alone: one request at a time"
-    unchecked = "one request at a time, no manifest says that rows are independent; see --enable_batching"
+    unchecked = "one request at a time, because no manifest states that rows are independent (see --enable_batching)"
     assert load(tmp_path / "1").notes[2:] == (alone, f"the other 5 signatures: {unchecked}")
     options = LoadingOptions(enable_batching=True, parameters=BatchingParameters(max_batch_size=2))
     assert load(tmp_path / "1", options).notes[2:] == (alone, "the other 5 signatures: batches of up to 2 rows")
@@ -374,4 +374,4 @@ def test_the_status_says_the_objective(tmp_path: Path) -> None:
     loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), RecordingMetrics())
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     loader.unload(loaded)
-    assert loaded.notes[2] == "serving_default: batches of 1, 2, 4 rows, 99.5 % answered within 20 ms"
+    assert loaded.notes[2] == "serving_default: batches of 1, 2, 4 rows, 99.5 % of requests within 20 ms"

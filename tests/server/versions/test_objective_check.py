@@ -23,8 +23,8 @@ def test_an_objective_below_the_smallest_batch_is_refused_with_what_would_work()
     with pytest.raises(InvalidArgument) as raised:
         check_objectives(within(0.005), costs)
     assert raised.value.message == (
-        "latency_objective_ms is 5, but the fastest batch of signature 's', of 1 row, takes 7.2 ms, give or take 0.82, "
-        "and 6.2 at its best: give at least 17, which is twice as long, or leave it out"
+        "latency_objective_ms is 5, but the fastest batch of signature 's', of 1 row, takes 7.2 ms ± 0.82 ms "
+        "(fastest run: 6.2 ms). Set at least 17, twice that time, or remove latency_objective_ms"
     )
     check_objectives(within(0.017), costs)
 

@@ -21,7 +21,7 @@ def add(version: Path, name: str, content: str = "model") -> None:
 @pytest.mark.parametrize(
     ("names", "lacks"),
     [
-        ([], "its folder is empty"),
+        ([], "its directory is empty"),
         (["variables/variables.index", "assets/vocabulary.txt"], "saved_model.pb is missing"),
         (["saved_model.pb"], ""),
         (["saved_model.pbtxt"], ""),

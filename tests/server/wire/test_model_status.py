@@ -59,7 +59,7 @@ def test_bad_requests_are_refused(body: bytes, message: str) -> None:
 
 
 def test_what_a_version_waits_for_goes_where_clients_look_for_errors() -> None:
-    waiting = VersionStatus(ServableId("m", 3), State.START, waits="not whole yet: saved_model.pb is missing")
+    waiting = VersionStatus(ServableId("m", 3), State.START, waits="not complete yet: saved_model.pb is missing")
     [status] = GetModelStatusResponse.FromString(encode_status_response([waiting])).model_version_status
     assert (status.state, status.status.error_code) == (ModelVersionStatus.START, 0)
-    assert status.status.error_message == "not whole yet: saved_model.pb is missing"
+    assert status.status.error_message == "not complete yet: saved_model.pb is missing"

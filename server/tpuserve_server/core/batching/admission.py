@@ -190,13 +190,13 @@ class Admission:
         left_s, deadline_s = plan.latency_s, task.deadline.remaining_s(now_s)
         limit = f"its objective of {plan.objective_s * 1000:g} ms"
         if plan.host_s >= _LEAST_TOLD_S:
-            limit += f" less {plan.host_s * 1000:.1f} ms for its way in and out"
+            limit += f" minus {plan.host_s * 1000:.1f} ms for the host"
         if deadline_s < left_s:
             limit = f"the request's deadline in {deadline_s * 1000:.1f} ms"
         retry_s = max(finish_s - now_s - min(left_s, deadline_s), _LEAST_RETRY_S)
         return TooLate(
             f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than {limit} "
-            f"({rows_ahead} rows wait before it); try again in {retry_s * 1000:.0f} ms",
+            f"({rows_ahead} rows are queued before it); retry in {retry_s * 1000:.0f} ms",
             retry_s,
         )
 

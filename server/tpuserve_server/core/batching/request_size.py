@@ -5,9 +5,7 @@ from tpuserve_server.core.errors import InvalidArgument
 
 def too_many_rows(rows: int, most: int, *, splits: bool) -> InvalidArgument:
     """Return the error, with upstream's words first. `splits`: the server already runs large requests in parts."""
-    hint = (
-        "" if splits else "; a server with enable_large_batch_splitting in its batching parameters runs more in parts"
-    )
+    hint = "" if splits else "; enable_large_batch_splitting in the server's batching parameters allows larger requests"
     return InvalidArgument(
         f"Task size {rows} is larger than maximum input batch size {most}. Send at most {most} rows in a request{hint}"
     )

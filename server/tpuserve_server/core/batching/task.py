@@ -129,11 +129,11 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
         return {name: np.concatenate([outputs[name] for outputs in parts]) for name in parts[0]}
     except ValueError as error:
         raise FailedPrecondition(
-            "The request was run in parts, because enable_large_batch_splitting is on, and rows of an output differ in "
-            "shape from part to part"
+            "The server ran the request in parts (enable_large_batch_splitting), and the parts have rows of different "
+            "shapes in an output"
         ) from error
     except MemoryError as error:
-        raise ResourceExhausted("There is no memory to join the parts of the response") from error
+        raise ResourceExhausted("The server has too little memory to join the parts of the response") from error
 
 
 def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
@@ -148,7 +148,7 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
             loop.call_soon_threadsafe(_settle, share)
         except RuntimeError:
             # The loop has closed, so its callers no longer wait.
-            logger.warning("Results of %d requests came after their event loop had closed", len(share))
+            logger.warning("The event loop of %d requests closed before their results arrived", len(share))
 
 
 def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]]) -> None:

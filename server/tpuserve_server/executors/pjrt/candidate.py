@@ -109,7 +109,7 @@ class DevicePrograms:
         except ServingError as error:
             return _failure(error, _word(error))
         except Exception as error:  # as above; another executor may serve the version
-            return _failure(_unforeseen("its device programs cannot be loaded", error), "device_failed")
+            return _failure(_unforeseen("the device programs cannot be loaded", error), "device_failed")
 
     def _executor(self) -> "PjrtExecutor":
         with self._lock:
@@ -131,12 +131,14 @@ class DevicePrograms:
             is_beside = self._on_device[servable_id.name] > 0
         if is_beside and refusal.failed:
             # On the CPU, this version would become available and replace the other one, which is many times faster.
-            raise type(reason)(f"{reason.message}; another version of {servable_id.name} is on the device, and goes on")
+            raise type(reason)(
+                f"{reason.message}; another version of {servable_id.name} is on the device and stays there"
+            )
 
 
 def _failure(error: ServingError, word: str) -> Refusal:
     """Return the refusal of a version whose device programs cannot be used."""
-    return Refusal(error, word, failed="its device programs", level=logging.WARNING)
+    return Refusal(error, word, failed="the device programs", level=logging.WARNING)
 
 
 def _word(error: ServingError) -> str:

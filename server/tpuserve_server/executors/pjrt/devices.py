@@ -52,11 +52,11 @@ def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
     if wanted == "auto" and kind == "cpu":
         raise NoAccelerator("PJRT found no TPU or GPU")
     if wanted not in ("auto", kind):
-        raise FailedPrecondition(f"PJRT found {_describe(found)} only{_why_not(wanted)}")
+        raise FailedPrecondition(f"PJRT found only {_describe(found)}{_why_not(wanted)}")
     if count > len(found):
         # XLA creates any number of CPU devices on request, to try a mesh.
-        more = f"; XLA_FLAGS=--xla_force_host_platform_device_count={count} makes so many of a CPU"
-        there = f"the mesh takes {count} devices; PJRT found {_describe(found)}"
+        more = f"; XLA_FLAGS=--xla_force_host_platform_device_count={count} creates that many CPU devices"
+        there = f"the mesh requires {count} devices; PJRT found {_describe(found)}"
         raise FailedPrecondition(f"{there}{more if wanted == 'cpu' else ''}")
     return found[:count]
 
@@ -82,7 +82,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise FailedPrecondition(f"the shard rule {pattern!r} is no regular expression: {error}") from error
+        raise FailedPrecondition(f"the shard rule {pattern!r} is not a valid regular expression: {error}") from error
 
 
 def _describe(devices: Sequence[jax.Device]) -> str:
@@ -164,15 +164,17 @@ class Placement:
         sizes = {"data": self.shape.data, "model": self.shape.model}
         if unknown := [axis for axis in axes if axis is not None and axis not in sizes]:
             raise FailedPrecondition(
-                f"the shard rule for weight '{name}' names axis '{unknown[0]}'; a mesh has {list(sizes)}"
+                f"the shard rule for weight '{name}' names axis '{unknown[0]}'; the axes of a mesh are {list(sizes)}"
             )
         if len(axes) > len(shape):
-            raise FailedPrecondition(f"the shard rule for weight '{name}' has {len(axes)} axes; it has {len(shape)}")
+            raise FailedPrecondition(
+                f"the shard rule for weight '{name}' has {len(axes)} axes; the weight has {len(shape)}"
+            )
         for size, axis in zip(shape, axes, strict=False):
             if axis is not None and size % sizes[axis]:
                 raise FailedPrecondition(
                     f"weight '{name}' of shape {list(shape)} cannot be split along {axis}={sizes[axis]}: "
-                    f"{size} is no multiple of it"
+                    f"{size} is not a multiple of {sizes[axis]}"
                 )
         return NamedSharding(self._mesh, PartitionSpec(*axes))
 

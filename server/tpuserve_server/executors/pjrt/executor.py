@@ -76,7 +76,7 @@ class PjrtExecutor:
         """
         manifest = ProgramManifest.read(version.path)
         if manifest is None:
-            raise FailedPrecondition("it has no device programs: export it with them")
+            raise FailedPrecondition("the version has no device programs. Export it with --device-programs")
         check_version(manifest.device)
         with contextlib.ExitStack() as undo:
             # Not in the background: TensorFlow's first session starts threads that stay.
@@ -113,7 +113,7 @@ class PjrtExecutor:
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.programs_compiled(servable=servable_id, duration_s=duration_s)
         _log.info(
-            "%s: %d device programs compiled in %.3f s, %.1f MiB of weights put on %s",
+            "%s: compiled %d device programs in %.3f s, put %.1f MiB of weights on %s",
             servable_id,
             sum(map(len, compiled.values())),
             duration_s,
@@ -161,7 +161,7 @@ def _use_cache(path: Path) -> None:
         # The server runs the cached programs, so no other user may access them.
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        _log.warning("Compiled programs are not kept: %s: %s", path, error.strerror)
+        _log.warning("Cannot keep compiled programs in %s: %s", path, error.strerror)
         return
     jax.config.update("jax_compilation_cache_dir", str(path))
     # Cache every program, because the next start needs it again.
@@ -217,7 +217,7 @@ def _put_weights(
             undo.callback(weights[name].delete)
         if placement.is_split_in_vain(list(weights.values())):
             _log.warning(
-                "--mesh model=%d: no rule of the version's names a weight, so that each device has all of them",
+                "--mesh model=%d: no shard rule of the version matches a weight, so each device holds all weights",
                 placement.shape.model,
             )
         # Wait, because the memory map ends when this function returns.

@@ -33,13 +33,13 @@ class FreeMemory:
             with device_errors(action):
                 yield
         except ResourceExhausted as error:
-            asked = [f"{in_units(asked_bytes)} asked for"] if asked_bytes is not None else []
+            asked = [f"{in_units(asked_bytes)} requested"] if asked_bytes is not None else []
             raise ResourceExhausted(f"{error.message.rstrip('.')} ({', '.join([*asked, str(self)])})") from error
 
     def __str__(self) -> str:
         """Return a text such as `1.2 GiB of 15.7 GiB free before`."""
         if self.free_bytes is None or self.limit_bytes is None:
-            return "the device does not say how much was free"
+            return "the device does not report its free memory"
         return f"{in_units(self.free_bytes)} of {in_units(self.limit_bytes)} free before"
 
 

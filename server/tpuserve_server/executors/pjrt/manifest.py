@@ -74,19 +74,21 @@ class ProgramManifest(Part):
         device = self.device
         if device.format_version > FORMAT_VERSION:
             raise FailedPrecondition(
-                f"its device programs have format_version {device.format_version}; this server knows {FORMAT_VERSION}. "
-                "Upgrade tpuserve-server, or export with an older tpuserve-exporter"
+                f"the device programs have format_version {device.format_version}; this server supports up to "
+                f"{FORMAT_VERSION}. Upgrade tpuserve-server, or export with an older tpuserve-exporter"
             )
         for name, entry in device.signatures.items():
             if name not in self.signatures or entry.part not in device.parts:
-                raise FailedPrecondition(f"{MANIFEST_FILE} has no usable device programs: '{name}' is not described")
+                raise FailedPrecondition(
+                    f"{MANIFEST_FILE} has no usable device programs: it does not describe '{name}'"
+                )
             _check_ends(name, self.signatures[name], entry, device.parts[entry.part])
         programs = [program.file for part in device.parts.values() for program in part.programs]
         hosts = [entry.host.model for entry in device.signatures.values() if entry.host is not None]
         for file in (device.weights, *programs, *hosts):
             # Path.resolve would raise RuntimeError for links in a circle.
             if not Path(os.path.realpath(version_path / file)).is_relative_to(os.path.realpath(version_path)):
-                raise FailedPrecondition(f"{file} in the manifest leaves the version directory")
+                raise FailedPrecondition(f"{file} in the manifest is outside the version directory")
 
 
 class _Outline(Part):
@@ -107,7 +109,7 @@ def _check_ends(name: str, served: ManifestSignature, entry: DeviceSignature, pa
         if not fits or (kind == "input" and set(mapped.values()) != of_part):
             raise FailedPrecondition(
                 f"{MANIFEST_FILE} has no usable device programs: {kind}s of '{name}' are {sorted(of_signature)}, "
-                f"of its part {sorted(of_part)}, and it maps {dict(mapped)}"
+                f"those of its part are {sorted(of_part)}, and the mapping is {dict(mapped)}"
             )
 
 
@@ -127,4 +129,4 @@ def _dtype(name: str) -> np.dtype[np.generic]:
         # ml_dtypes registers the names of its types with numpy.
         return np.dtype(bfloat16) if name == "bfloat16" else np.dtype(name)
     except TypeError as error:
-        raise FailedPrecondition(f"{MANIFEST_FILE} has a dtype that this server does not know: {name}") from error
+        raise FailedPrecondition(f"{MANIFEST_FILE} has an unknown dtype: {name}") from error

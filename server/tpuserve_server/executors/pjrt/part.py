@@ -46,7 +46,7 @@ class DevicePart:
         size, padded_length = self._program_size(rows, may_pad=may_pad), self._program_length(length)
         program = self._programs.get((size, padded_length))
         if program is None:
-            raise InvalidArgument(f"there is no device program for {size} rows of length {padded_length}")
+            raise InvalidArgument(f"the version has no device program for {size} rows of length {padded_length}")
         cast = {
             name: _cast(name, inputs[name], dtype)
             for name, dtype in zip(self.entry.inputs, program.dtypes, strict=True)
@@ -82,7 +82,8 @@ class DevicePart:
             return rows
         if not may_pad or not self._sizes:
             raise InvalidArgument(
-                f"there are device programs for {_join(self._sizes)} rows only, as rows depend on others; got {rows}"
+                f"the version has device programs for {_join(self._sizes)} rows only, because the rows depend on each "
+                f"other; got {rows}"
             )
         return next((size for size in self._sizes if size > rows), self._sizes[-1])
 
@@ -92,7 +93,7 @@ class DevicePart:
         found = next((one for one in self._lengths if one >= length), None)
         if found is None:
             raise InvalidArgument(
-                f"its device programs take lengths up to {max(self._lengths, default=0)}; got {length}"
+                f"the device programs accept lengths up to {max(self._lengths, default=0)}; got {length}"
             )
         return found
 
@@ -163,7 +164,7 @@ def _cast(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
         limits = np.iinfo(dtype)
         if array.min() < limits.min or array.max() > limits.max:
-            raise InvalidArgument(f"'{name}' has values beyond {dtype}, in which its device program computes")
+            raise InvalidArgument(f"'{name}' has values outside the range of {dtype}, the dtype in its device program")
     return array.astype(dtype, copy=False)
 
 
@@ -175,7 +176,7 @@ def _misshapen(name: str, array: Array, entry: DeviceTensor) -> InvalidArgument:
 def _only(sizes: Mapping[int, str], what: str) -> int | None:
     if len(sizes) > 1:
         found = ", ".join(f"'{name}' {size}" for size, name in sizes.items())
-        raise InvalidArgument(f"its device programs take all inputs with as many {what}; got {found}")
+        raise InvalidArgument(f"the device programs require equal {what} in all inputs; got {found}")
     return next(iter(sizes), None)
 
 

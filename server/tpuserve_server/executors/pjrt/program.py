@@ -86,7 +86,7 @@ def check_version(device: ManifestDevice) -> None:
     )
     if not lowest <= convention <= highest:
         raise FailedPrecondition(
-            f"its device programs were lowered with {_lowered_with(device)} (calling convention {convention}); this "
+            f"the device programs were lowered with {_lowered_with(device)} (calling convention {convention}); this "
             f"server's jax {jax.__version__} runs conventions {lowest} to {highest}. Export the version again with jax "
             f"{jax.__version__}, or install {'a newer' if convention > highest else 'an older'} jax"
         )
@@ -133,20 +133,20 @@ def _check_arguments(
     avals = exported.in_avals
     if len(avals) != count + len(part.weights) or len(exported.out_avals) != len(part.outputs):
         raise FailedPrecondition(
-            f"{entry.file} takes {len(avals)} arrays and gives {len(exported.out_avals)}; by the manifest it is "
-            f"{count} inputs and {len(part.weights)} weights to {len(part.outputs)} outputs"
+            f"{entry.file} takes {len(avals)} arrays and returns {len(exported.out_avals)}; the manifest lists "
+            f"{count} inputs and {len(part.weights)} weights, and {len(part.outputs)} outputs"
         )
     for name, weight, aval in zip(part.weights, weights, avals[count:], strict=True):
         if (weight.shape, weight.dtype) != (aval.shape, aval.dtype):
             raise FailedPrecondition(
-                f"weight '{name}' is {weight.dtype} {list(weight.shape)}, where {entry.file} takes "
+                f"weight '{name}' is {weight.dtype} {list(weight.shape)}, but {entry.file} takes "
                 f"{aval.dtype} {list(aval.shape)}"
             )
     for (name, tensor), aval in zip(part.inputs.items(), avals, strict=False):
         shape = entry.shape_of(tensor)
         if shape != aval.shape:
             raise FailedPrecondition(
-                f"input '{name}' has shape {list(shape)} by the manifest, where {entry.file} takes {list(aval.shape)}"
+                f"input '{name}' has shape {list(shape)} in the manifest, but {entry.file} takes {list(aval.shape)}"
             )
 
 
@@ -167,7 +167,7 @@ def _read(path: Path, name: str, device: ManifestDevice) -> export.Exported:
 
 def _unreadable(name: str, device: ManifestDevice) -> FailedPrecondition:
     return FailedPrecondition(
-        f"{name} is damaged, or of a JAX that this server's ({jax.__version__}) cannot read: it was lowered with "
+        f"{name} is damaged, or jax {jax.__version__} of this server cannot read it: it was lowered with "
         f"{_lowered_with(device)}. Export the version again"
     )
 

@@ -104,9 +104,7 @@ class PjrtServable:
         self._device = device
         if beside is not None:
             if missing := [name for name in without_program if name not in beside.signatures]:
-                raise FailedPrecondition(
-                    f"signature '{missing[0]}' has neither a device program nor a place in the SavedModel"
-                )
+                raise FailedPrecondition(f"signature '{missing[0]}' has no device program, and the SavedModel lacks it")
             self._signatures.update({name: beside.signatures[name] for name in without_program})
             self._device += f"; {', '.join(without_program)} on {beside.device}"
         self._max_in_flight = max_in_flight
@@ -192,4 +190,6 @@ def _check_host(name: str, served: ManifestSignature, entry: DeviceHost, part: D
             continue
         found = host.signatures.get(function)
         if found is None or not offered.issuperset(found.inputs) or not needed.issubset(found.outputs):
-            raise FailedPrecondition(f"'{function}' in {entry.model} does not do the CPU's part of signature '{name}'")
+            raise FailedPrecondition(
+                f"'{function}' in {entry.model} does not match the host part of signature '{name}'"
+            )

@@ -50,7 +50,7 @@ class JaxTracer:
                 (trace,) = Path(folder.name).rglob("*.xplane.pb")
                 return trace.read_bytes()
             except (RuntimeError, OSError, ValueError) as error:
-                raise Internal(f"The profile cannot be had: {type(error).__name__}") from error
+                raise Internal(f"Cannot collect the profile: {type(error).__name__}") from error
 
 
 def _has_libtpu(maps: Path) -> bool:

@@ -49,14 +49,14 @@ def map_weights(path: Path) -> dict[str, Array]:
     try:
         size_bytes = path.stat().st_size
         if size_bytes < _LENGTH_BYTES:
-            raise DataLoss(f"{path.name} is cut short: {size_bytes} bytes")
+            raise DataLoss(f"{path.name} is truncated: {size_bytes} bytes")
         content: Array = np.memmap(path, np.uint8, "r").view(np.ndarray)
     except OSError as error:
         raise DataLoss(f"{path.name} cannot be read: {error.strerror}") from error
     length = int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
     start = _LENGTH_BYTES + length
     if length > _MAX_HEADER_BYTES or start > size_bytes:
-        raise DataLoss(f"{path.name} is cut short, or no safetensors file")
+        raise DataLoss(f"{path.name} is truncated, or is not a safetensors file")
     try:
         header = json.loads(content[_LENGTH_BYTES:start].tobytes())
         header.pop("__metadata__", None)
@@ -69,5 +69,5 @@ def _view(data: Array, entry: Mapping[str, Any]) -> Array:
     dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
     begin, end = entry["data_offsets"]
     if not 0 <= begin <= end <= len(data) or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"data of {begin} to {end} does not hold {entry['dtype']} {list(shape)}")
+        raise ValueError(f"data from {begin} to {end} does not match {entry['dtype']} {list(shape)}")
     return data[begin:end].view(dtype).reshape(shape)

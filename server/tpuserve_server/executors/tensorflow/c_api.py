@@ -70,7 +70,7 @@ def library() -> ctypes.CDLL:
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
         return loaded
-    raise Internal(f"TensorFlow {tf.__version__} has no libtensorflow_cc beside its Python package")
+    raise Internal(f"TensorFlow {tf.__version__} has no libtensorflow_cc next to its Python package")
 
 
 class Status:

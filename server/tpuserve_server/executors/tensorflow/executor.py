@@ -206,14 +206,14 @@ def trim_memory() -> None:
 def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
     """Return the signatures. Raises InvalidArgument for missing weights, which TensorFlow's loader ignores."""
     if not (path / "variables" / "variables.index").exists() and restores_variables(meta_graph):
-        raise InvalidArgument("it has variables, but no variables/variables.index to restore them from")
+        raise InvalidArgument("the SavedModel has variables, but no variables/variables.index to restore them from")
     return parse_signatures(meta_graph)
 
 
 def _check_ranks(signature: Signature, inputs: Tensors) -> None:
     for name, spec in signature.inputs.items():
         if spec.shape is not None and inputs[name].ndim != len(spec.shape):
-            raise InvalidArgument(f"the model's operations take '{name}' with {len(spec.shape)} dimensions only")
+            raise InvalidArgument(f"the model's operations accept '{name}' only with {len(spec.shape)} dimensions")
 
 
 def _load_error(error: ServingError, path: Path) -> ServingError:

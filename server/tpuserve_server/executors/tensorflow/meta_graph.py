@@ -91,7 +91,7 @@ def _read_row_splits(meta_graph: MetaGraphDef) -> Mapping[str, Mapping[str, RowS
             for signature, sides in by_signature.items()
         }
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidArgument(f"its collection {_ROW_SPLITS} is damaged: export the version again") from error
+        raise InvalidArgument(f"the collection {_ROW_SPLITS} is damaged. Export the version again") from error
 
 
 def _splits(
@@ -100,7 +100,7 @@ def _splits(
     """Return one side's row splits. Raises InvalidArgument for names that the signature does not have."""
     splits = ragged.get(name, {}).get(side, {})
     if unknown := {one for values, names in splits.items() for one in (values, *names)} - set(tensors):
-        raise InvalidArgument(f"its collection {_ROW_SPLITS} names {', '.join(sorted(unknown))}, which {name} lacks")
+        raise InvalidArgument(f"the collection {_ROW_SPLITS} names {', '.join(sorted(unknown))}, which {name} lacks")
     return splits
 
 
@@ -152,7 +152,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, int]]:
         tag, at = _varint(message, at)
         length, at = _varint(message, at)
         if tag & 7 != _LENGTH_DELIMITED or at + length > len(message):
-            raise InvalidArgument("its MetaGraphDef is damaged")
+            raise InvalidArgument("the MetaGraphDef is damaged")
         at += length
         yield tag >> 3, start, at
 
@@ -165,4 +165,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-    raise InvalidArgument("its MetaGraphDef is damaged")
+    raise InvalidArgument("the MetaGraphDef is damaged")

@@ -63,4 +63,4 @@ class TensorFlowTracer:
                 (trace,) = Path(folder.name).rglob("*.xplane.pb")
                 return trace.read_bytes()
             except (tf.errors.OpError, RuntimeError, OSError, ValueError) as error:
-                raise Internal(f"The profile cannot be had: {type(error).__name__}") from error
+                raise Internal(f"Cannot collect the profile: {type(error).__name__}") from error

@@ -27,7 +27,7 @@ class PreferredTflite:
             ServingError: as TfliteExecutor; FailedPrecondition if LiteRT is not installed.
         """
         if not (self._options.preferred and (version.path / _MODEL_FILE).is_file()):
-            return Refusal(FailedPrecondition(f"the version has no {_MODEL_FILE}, or it is not preferred"))
+            return Refusal(FailedPrecondition(f"the version has no {_MODEL_FILE}, or --prefer_tflite_model is off"))
         try:
             # Imported here, because the runtime is an extra that a server without such models does not need.
             from tpuserve_server.executors.tflite.executor import TfliteExecutor

@@ -33,4 +33,4 @@ async def rest_of_body(message: "Message", receive: "Receive", limit_bytes: int)
         if not message.get("more_body", False):
             return bytes(buffer)
         message = await receive()
-    raise InvalidArgument(f"Request body comes in more than {_MAX_CHUNKS} chunks")
+    raise InvalidArgument(f"Request body has more than {_MAX_CHUNKS} chunks")

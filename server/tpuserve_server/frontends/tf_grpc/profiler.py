@@ -42,7 +42,7 @@ class ProfilerMethods:
         request = parse_profile_request(body)
         duration_ms = request.opts.duration_ms
         if duration_ms > _MAX_DURATION_MS:
-            raise InvalidArgument(f"duration_ms is {duration_ms}; at most {_MAX_DURATION_MS} are recorded")
+            raise InvalidArgument(f"duration_ms must be at most {_MAX_DURATION_MS}; was {duration_ms}")
         if self._session is not None:
             raise Internal(_BUSY)
         self._session_id, self._end = request.session_id, asyncio.Event()

@@ -140,7 +140,8 @@ def test_a_burst_is_admitted_as_far_as_it_can_be_answered() -> None:
     assert len(found.waits_s) == 32
     assert found.batches == [32]
     message = (
-        r"would finish this request in 20\d{3}\.\d ms, later than its objective of 20000 ms \(32 rows wait before it\)"
+        r"would finish this request in 20\d{3}\.\d ms, later than its objective of 20000 ms "
+        r"\(32 rows are queued before it\)"
     )
     assert re.search(message, found.refusals[99].message)
 

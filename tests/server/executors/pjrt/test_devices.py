@@ -45,6 +45,6 @@ def test_libtpu_is_told_of_a_tpu_only_where_there_is_none(
 def test_a_machine_without_a_tpu_gets_the_reason_and_no_line_of_libtpus() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", *NAMES)}
     done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, timeout=100)
-    assert done.stdout.startswith("PJRT found cpu only")
+    assert done.stdout.startswith("PJRT found only cpu")
     assert "E0000" not in done.stderr
     assert "InitGoogle" not in done.stderr

@@ -31,10 +31,10 @@ def of(*in_use: int) -> FreeMemory:
 @pytest.mark.parametrize(
     ("free", "asked", "said"),
     [
-        (of(15 * GIB, 4 * GIB), 3 * GIB // 2, "1.5 GiB asked for, 1.0 GiB of 16.0 GiB free before"),
+        (of(15 * GIB, 4 * GIB), 3 * GIB // 2, "1.5 GiB requested, 1.0 GiB of 16.0 GiB free before"),
         (of(16 * GIB - 512), None, "512 bytes of 16.0 GiB free before"),
-        (FreeMemory.of([Gauge({})]), 2**20, "1.0 MiB asked for, the device does not say how much was free"),
-        (FreeMemory.of([]), 2**60, "1048576.0 TiB asked for, the device does not say how much was free"),
+        (FreeMemory.of([Gauge({})]), 2**20, "1.0 MiB requested, the device does not report its free memory"),
+        (FreeMemory.of([]), 2**60, "1048576.0 TiB requested, the device does not report its free memory"),
     ],
 )
 def test_want_of_memory_is_said_with_what_was_asked_for_and_the_fullest_device(

@@ -106,9 +106,12 @@ def test_weights_with_a_rule_are_split_over_model_and_no_others(
             ("odd", "model=3", 8),
             "weight 'embedding/table' of shape [64, 8] cannot be split along model=3: 8 is no multiple",
         ),
-        (("unknown", "model=2", 8), "the shard rule for weight 'embedding/table' names axis 'batch'; a mesh has"),
-        (("deep", "model=2", 8), "the shard rule for weight 'embedding/table' has 3 axes; it has 2"),
-        (("good", "data=16", 8), "the mesh takes 16 devices; PJRT found 8 of cpu"),
+        (
+            ("unknown", "model=2", 8),
+            "the shard rule for weight 'embedding/table' names axis 'batch'; the axes of a mesh are",
+        ),
+        (("deep", "model=2", 8), "the shard rule for weight 'embedding/table' has 3 axes; the weight has 2"),
+        (("good", "data=16", 8), "the mesh requires 16 devices; PJRT found 8 of cpu"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(
@@ -135,5 +138,6 @@ def test_executors_keep_their_contract_on_a_mesh() -> None:
 def test_a_mesh_over_which_nothing_is_split_is_told(found: Mapping[tuple[str, str, int], Any]) -> None:
     assert "shards" in found["none", "model=2", 8]
     assert (
-        found[LOG].count("model=2: no rule of the version's names a weight, so that each device has all of them") == 1
+        found[LOG].count("model=2: no shard rule of the version matches a weight, so each device holds all weights")
+        == 1
     )

@@ -43,7 +43,7 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "weights.safetensors"
     write_weights(path, {"a": np.ones((2, 2), np.float32)})
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DataLoss, match=r"^weights.safetensors (is cut short|has a header that cannot be read)"):
+    with pytest.raises(DataLoss, match=r"^weights.safetensors (is truncated|has a header that cannot be read)"):
         map_weights(path)
 
 

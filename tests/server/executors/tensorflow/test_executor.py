@@ -50,7 +50,7 @@ def test_a_rank_that_would_end_the_process_is_refused(tmp_path: Path) -> None:
 
     servable = load(save_function(tmp_path / "1", convolve, tf.TensorSpec([None, 4, 4, 1], tf.float32, "x")))
     for shape in ((), (3,), (1, 3), (1, 4, 4), (1, 1, 4, 4, 1)):
-        with pytest.raises(InvalidArgument, match="take 'x' with 4 dimensions only"):
+        with pytest.raises(InvalidArgument, match="accept 'x' only with 4 dimensions"):
             run(servable, {"x": np.ones(shape, np.float32)}, "y")
     assert run(servable, {"x": np.ones((2, 4, 4, 1), np.float32)}, "y")["y"].shape == (2, 4, 4, 2)
     servable.close()

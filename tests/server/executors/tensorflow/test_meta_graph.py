@@ -91,10 +91,10 @@ def test_ragged_tensors_are_those_that_the_exporter_names(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (b"{", "its collection tpuserve_row_splits is damaged: export the version again"),
+        (b"{", "the collection tpuserve_row_splits is damaged. Export the version again"),
         (b'{"serving_default": {"inputs": {"x": ["nowhere"]}, "outputs": {}}}', "names nowhere"),
         (b'{"serving_default": {"inputs": {"x": [1, "nowhere"]}, "outputs": {}}}', "names 1, nowhere"),
-        (b'{"serving_default": {"inputs": {"x": 1}, "outputs": {}}}', "is damaged: export the version again"),
+        (b'{"serving_default": {"inputs": {"x": 1}, "outputs": {}}}', "is damaged. Export the version again"),
     ],
 )
 def test_row_splits_that_cannot_be_are_refused(tmp_path: Path, said: bytes, message: str) -> None:
