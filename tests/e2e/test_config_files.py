@@ -226,7 +226,7 @@ def test_flags_without_meaning_here_left_one_line_each(server: Server) -> None:
             "Error parsing text-format tensorflow.serving.SSLConfig: 2:14: Expected string but found: (not shown). "
             "Invalid protobuf file: ",
         ),
-        ("--ssl_config_file", 'server_key: "secret" server_cert: "c"', "server_cert is no certificate in PEM"),
+        ("--ssl_config_file", 'server_key: "secret" server_cert: "c"', "server_cert is not a PEM certificate"),
     ],
 )
 def test_a_wrong_file_ends_the_start_with_one_line(host: str, flag: str, text: str, line: str, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_versions_in_a_store_are_served_as_they_come_and_go(
         wait_until(lambda: "cannot be polled" in server.log.read_text())
         assert answers(client, 1)()
         store.start()
-        wait_until(lambda: "answers again" in server.log.read_text())
+        wait_until(lambda: "responds again" in server.log.read_text())
         publish(store, tmp_path / "again", 4)
         wait_until(answers(client, 4))
         assert server.terminate() == 0

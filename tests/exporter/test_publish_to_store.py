@@ -273,7 +273,7 @@ def test_a_claimed_version_without_a_manifest_is_refused_by_the_server(
     versions = reader.find_versions(store.uri("claimed/m"))
     assert versions is not None
     assert reader.missing(versions[1])
-    with pytest.raises(FailedPrecondition, match="publishing it was not finished"):
+    with pytest.raises(FailedPrecondition, match="the version was not published completely"):
         reader.fetch(versions[1])
 
 

@@ -76,14 +76,14 @@ class ModelConfigFile:
             self._complain(str(error))
             return
         self._applied, self._complaint = text, None
-        _log.info("Model configuration file '%s' changed, and is applied", self._path)
+        _log.info("Applied the changed model configuration file '%s'", self._path)
 
     def _run(self, apply: Apply) -> None:
         while not self._stopping.wait(self._poll_wait_s):
             try:
                 self.poll(apply)
             except Exception:  # A bug must not stop the polls that read the next file.
-                _log.exception("Looking at the model configuration file failed")
+                _log.exception("Polling the model configuration file failed")
 
     def _parse(self, text: str) -> tuple[ModelConfig, ...] | None:
         """Return the models, or None for an empty configuration."""
@@ -98,4 +98,4 @@ class ModelConfigFile:
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:
             self._complaint = reason
-            _log.error("Model configuration file refused; what was configured before stays: %s", reason)
+            _log.error("Model configuration file refused; the server keeps the previous configuration: %s", reason)

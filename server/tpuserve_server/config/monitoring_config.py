@@ -27,5 +27,5 @@ def read_metrics_path(path: Path) -> str | None:
     if config.path.lower().startswith("/v1/"):
         raise ConfigError(f"MonitoringConfig '{path}': expected a path outside /v1/, got '{config.path}'")
     if config.path.lower() in _TAKEN:
-        raise ConfigError(f"MonitoringConfig '{path}': the path '{config.path}' has another page already")
+        raise ConfigError(f"MonitoringConfig '{path}': the path '{config.path}' is reserved for another page")
     return config.path or DEFAULT_PATH

@@ -29,7 +29,7 @@ def read_ssl_config(path: Path) -> SslConfig:
     config = read(path, SSLConfig(), secret=True)
     needed = ["server_key", "server_cert", *(["custom_ca"] if config.client_verify else [])]
     if missing := [name for name in needed if not getattr(config, name)]:
-        after = "; client_verify needs it" if missing == ["custom_ca"] else ""
-        raise ConfigError(f"SSLConfig '{path}' has no {' and no '.join(missing)}{after}")
+        after = ", which client_verify requires" if missing == ["custom_ca"] else ""
+        raise ConfigError(f"SSLConfig '{path}' lacks {' and '.join(missing)}{after}")
     client_ca = config.custom_ca if config.client_verify else None
     return SslConfig(config.server_key, config.server_cert, client_ca)

@@ -50,7 +50,7 @@ def read_text(path: Path, shown: Path | None = None) -> str:
 def _read_bytes(path: Path) -> bytes:
     # Opening a named pipe blocks until another process writes to it.
     if path.is_fifo():
-        raise OSError("it is a named pipe. Give a regular file")
+        raise OSError("it is a named pipe. Use a regular file")
     with path.open("rb") as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:

@@ -70,11 +70,11 @@ def rest_app(
     mounts = (Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),)
     app = RestApp(mounts, edge, clock, options)
 
-    @app.get("/healthz", tags=["Operations"], summary="Is the process alive?")
+    @app.get("/healthz", tags=["Operations"], summary="Liveness of the process")
     async def healthz() -> dict[str, str]:
         return {"status": "alive"}
 
-    @app.get("/readyz", tags=["Operations"], summary="Would a prediction be answered now?", responses={503: {}})
+    @app.get("/readyz", tags=["Operations"], summary="Readiness of the server for predictions", responses={503: {}})
     async def readyz() -> JSONResponse:
         reason = service.why_not_ready()
         return JSONResponse({"ready": not reason, "reason": reason}, status_code=503 if reason else 200)

@@ -29,7 +29,8 @@ def cannot_listen(address: str, what: str, error: OSError | None = None) -> Host
     """Return the error for an address that is not available. Without `error`, assume that it is in use."""
     if error is None or error.errno == errno.EADDRINUSE:
         return HostError(
-            f"Cannot listen for {what} on {address}: it is in use. Stop what uses it or choose another port."
+            f"Cannot listen for {what} on {address}: the address is in use. Stop the process that uses it or choose "
+            "another port."
         )
     return HostError(f"Cannot listen for {what} on {address}: {error.strerror or error}.")
 

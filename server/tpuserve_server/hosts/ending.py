@@ -29,7 +29,7 @@ async def stop_in_time(application: Application) -> bool:
         stopping.result()
         return True
     _log.error(
-        "The application did not stop within %g s: ending without it. Threads still running: %s",
+        "The application did not stop within %g s. The process ends without it. Threads that still run: %s",
         STOP_TIMEOUT_S,
         ", ".join(_running_threads()) or "none",
     )

@@ -77,7 +77,7 @@ def _complain(error: Exception) -> int:
     if isinstance(error, HostError):
         click.echo(f"tpuserve: {error}", err=True)
     else:
-        _log.error("The server ends by an unexpected error", exc_info=error)
+        _log.error("The server stops after an unexpected error", exc_info=error)
     return 1
 
 
@@ -133,7 +133,7 @@ async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flig
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(grpc_server.say_farewell(), rest_server.stop(), in_flight.finish())
     except TimeoutError:
-        click.echo(f"tpuserve: Requests were still in flight after {timeout_s:g} s: cut.", err=True)
+        click.echo(f"tpuserve: Cancelled the requests that were still in flight after {timeout_s:g} s.", err=True)
     else:
         await grpc_server.stop()
         return True

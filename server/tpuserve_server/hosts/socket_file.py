@@ -56,19 +56,19 @@ class SocketFile:
         """Raise HostError if `publish` would fail now."""
         folder = os.path.dirname(self.path)
         if not os.path.isdir(folder):
-            raise self._refused("there is no such folder")
+            raise self._refused("its directory does not exist")
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise self._refused("this user cannot create files in its folder")
+            raise self._refused("this user cannot create files in its directory")
         longest = max(len(os.fsencode(name)) for name in (self.path, self.bound))
         if longest > MAX_SOCKET_PATH_BYTES:
             raise self._refused(
                 f"the path is too long. Choose one that is {longest - MAX_SOCKET_PATH_BYTES} bytes shorter"
             )
         if not self._is_replaceable():
-            raise self._refused("a file that is not a socket is there. Remove it or choose another path")
+            raise self._refused("the path is a file that is not a socket. Remove it or choose another path")
         if not self._takes_over and self._is_in_use():
             raise self._refused(
-                "another server listens there. Stop it, choose another path, or take the path over with "
+                "another server listens on it. Stop that server, choose another path, or take over the path with "
                 "--ports_wait_for_models"
             )
 

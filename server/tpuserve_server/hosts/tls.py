@@ -39,7 +39,7 @@ def _check_certificates(pem: str, what: str) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError, TypeError) as error:
-        raise HostError(f"{what} is no certificate in PEM: {_reason(error)}.") from None
+        raise HostError(f"{what} is not a PEM certificate: {_reason(error)}.") from None
 
 
 def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
@@ -51,10 +51,10 @@ def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
             context.load_cert_chain(file.name, password=_no_password)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                raise HostError(f"{tls.origin}: server_key is not the key of server_cert.") from None
-            raise HostError(f"{tls.origin}: server_key is no private key in PEM: {_reason(error)}.") from None
+                raise HostError(f"{tls.origin}: server_key does not belong to server_cert.") from None
+            raise HostError(f"{tls.origin}: server_key is not a PEM private key: {_reason(error)}.") from None
         except _Encrypted:
-            raise HostError(f"{tls.origin}: server_key is encrypted; give it without a password.") from None
+            raise HostError(f"{tls.origin}: server_key is encrypted. Use a key without a password.") from None
 
 
 class _Encrypted(Exception):

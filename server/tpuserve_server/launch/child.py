@@ -21,7 +21,7 @@ def main() -> None:
 def _end_with_owner() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
-    _log.warning("The process that started this server is gone: draining")
+    _log.warning("The process that started this server has ended. The server drains and stops")
     os.kill(os.getpid(), signal.SIGTERM)
 
 

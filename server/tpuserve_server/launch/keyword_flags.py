@@ -24,15 +24,15 @@ def check_keywords(models: Models | None, settings: Mapping[str, object]) -> Non
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "tpuserve serve --help lists the flags"
-            raise TypeError(f"start() has no setting {name!r}: {hint}")
+            raise TypeError(f"start() has no setting {name!r}; {hint}")
     if models is None:
         return
     if not isinstance(models, Mapping):
         raise TypeError(f"models maps names to base paths, such as {{'digits': 'models/digits'}}; got {models!r}")
     if not models:
-        raise ValueError("models is empty: name at least one model and its base path")
+        raise ValueError("models is empty. Pass at least one model and its base path")
     if named := [name for name in _NAME_MODELS if settings.get(name) is not None]:
-        raise ValueError(f"models and {named[0]} both name models: give one of them")
+        raise ValueError(f"models and {named[0]} both configure models. Set only one of them")
 
 
 def check_base_paths(base_paths: Models) -> None:

@@ -44,7 +44,7 @@ class RunningServer:
             return f"{'grpcs://' if self._listening.tls else ''}{_reachable(self._listening.grpc)}"
         if self._listening.grpc_socket is not None:
             return self._listening.grpc_socket
-        raise LookupError("This server has no gRPC: start it without port=0, or with grpc_socket_path.")
+        raise LookupError("This server has no gRPC address. Start it without port=0, or with grpc_socket_path.")
 
     @property
     def rest_address(self) -> str:
@@ -56,7 +56,7 @@ class RunningServer:
             LookupError: the server has no REST.
         """
         if self._listening.rest is None:
-            raise LookupError("This server has no REST: start it without rest_api_port=0.")
+            raise LookupError("This server has no REST address. Start it without rest_api_port=0.")
         return f"{'https' if self._listening.tls else 'http'}://{_reachable(self._listening.rest)}"
 
     @property

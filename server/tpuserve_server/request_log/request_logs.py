@@ -96,7 +96,7 @@ class RequestLogs:
         if log_format is None:
             raise NotFound(f"Cannot find LogCollector::Factory for type: {logging.type}")
         if not logging.filename_prefix:
-            raise InvalidArgument(f"Model {model} is to be logged, but its log_collector_config has no filename_prefix")
+            raise InvalidArgument(f"Model {model}: logging_config requires a filename_prefix in log_collector_config")
         if not 0 <= logging.sampling_rate <= 1:
             raise InvalidArgument(f"Model {model}: sampling_rate {logging.sampling_rate} is not between 0 and 1")
         return LogTarget(logging.filename_prefix, log_format, logging.sampling_rate)

@@ -139,7 +139,7 @@ class LogWriter:
             self._fail(files, output, error)
         except Exception:
             # The top of the worker loop: an entry that cannot be written must not end the log.
-            _log.exception("A request for %s cannot be logged", entry.servable)
+            _log.exception("Cannot log a request for %s", entry.servable)
             self._metrics.request_logged(model=output.unsure.pop(), outcome="write_failed")
 
     def _fail(self, files: Files, output: _Output, error: OSError) -> None:
@@ -147,7 +147,7 @@ class LogWriter:
         output.retry_at_s = self._clock.monotonic_s() + _RETRY_AFTER_S
         if not output.failed:
             reason = error.strerror or error
-            _log.error("Requests are not logged, %s-* cannot be written: %s; trying on", files[0], reason)
+            _log.error("Cannot write the request log %s-*: %s. The server retries", files[0], reason)
         output.failed = True
         self._settle(output, "write_failed")
         with contextlib.suppress(OSError):

@@ -111,10 +111,10 @@ class VersionCache:
             os.utime(entry.path / "entry.json")
             return self._hold(entry.copy_path(name), descriptor)
         os.close(descriptor)
-        logger.warning("A copy in the storage cache is damaged, and is made anew: %s", entry.path)
+        logger.warning("A copy in the storage cache is damaged. The server copies it again: %s", entry.path)
         with self._locked():
             if not _remove(entry.path):
-                raise FailedPrecondition("The copy in the storage cache is damaged, and in use")
+                raise FailedPrecondition("The copy in the storage cache is damaged and in use")
         return None
 
     def _make_copy(self, key: str, name: str, size_bytes: int, fill: Fill) -> Path:
@@ -150,7 +150,8 @@ class VersionCache:
     def _make_room(self, size_bytes: int) -> None:
         if size_bytes > self._max_bytes:
             raise ResourceExhausted(
-                f"The version has {size_bytes} bytes, more than the storage cache may hold: {self._max_bytes} ({_FLAG})"
+                f"The version has {size_bytes} bytes, more than the limit of the storage cache: {self._max_bytes} "
+                f"({_FLAG})"
             )
         entries = sorted(
             (_Entry.read(path) for path in self._directory.iterdir() if path.is_dir()),

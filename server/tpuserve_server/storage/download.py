@@ -45,7 +45,7 @@ def download(
         for stored in objects:
             _create(target, stored)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise FailedPrecondition("An object's name is that of a folder, too") from error
+        raise FailedPrecondition("An object has the same name as a directory") from error
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="copy") as pool:
         ranges = [
             pool.submit(_copy_range, store, stored, target, start, stop)
@@ -65,7 +65,7 @@ def check_name(name: str) -> None:
         FailedPrecondition: the name has an empty part, or a part such as `..`.
     """
     if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise FailedPrecondition(f"The object's name {name!r} leads out of the version's folder")
+        raise FailedPrecondition(f"The object's name {name!r} is outside the version directory")
 
 
 def _create(target: Path, stored: StoredObject) -> None:
@@ -85,7 +85,7 @@ def _copy_range(store: Store, stored: StoredObject, target: Path, start: int, st
     except StoreError as error:
         raise _unavailable(stored, error) from error
     if len(content) != end - start:
-        raise DataLoss(f"{stored.name} has become shorter while it was copied")
+        raise DataLoss(f"{stored.name} became shorter while the server copied it")
     with (target / stored.name).open("r+b") as file:
         file.seek(start)
         file.write(content)
@@ -135,8 +135,8 @@ def _says_md5(store: Store, stored: StoredObject) -> bool:
 
 
 def _unavailable(stored: StoredObject, error: StoreError) -> Unavailable:
-    logger.warning("%s cannot be copied: %s", stored.key, error)
-    return Unavailable(f"{stored.name} cannot be copied from its store: {error.kind}")
+    logger.warning("Cannot copy %s: %s", stored.key, error)
+    return Unavailable(f"Cannot copy {stored.name} from its store: {error.kind}")
 
 
 def _crc32c(stored: StoredObject) -> Any:  # noqa: ANN401 - google_crc32c has no types

@@ -47,7 +47,7 @@ class Listings(Generic[_Asked, _Answer]):
         if not future.done():
             with self._lock:
                 # Repeat the last reason, if there is one: the poller logs only a new reason.
-                raise StoreAway(self._away.setdefault(asked, "the store has not answered yet"))
+                raise StoreAway(self._away.setdefault(asked, "the store has not responded yet"))
         return self._end(asked, future)
 
     def _begin(self, asked: _Asked) -> "Future[_Answer]":
@@ -74,5 +74,5 @@ class Listings(Generic[_Asked, _Answer]):
         if error is not None:
             raise StoreAway(str(error)) from error
         if was_away:
-            logger.info("The store of %s answers again", asked)
+            logger.info("The store of %s responds again", asked)
         return future.result()

@@ -100,7 +100,7 @@ def _file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec has no types
     except ImportError as error:
         raise FailedPrecondition(needs if extra else f"Base paths of {scheme}:// need: {error}") from error
     except ValueError as error:
-        raise InvalidArgument(f"There is no storage for base paths of {scheme}://") from error
+        raise InvalidArgument(f"The server does not support base paths of {scheme}://") from error
 
 
 def _gcs(options: dict[str, Any]) -> Any:  # noqa: ANN401 - as above

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 # Maximum time in seconds that the polling thread waits for a store.
 _PATIENCE_S = 2.0
 
-_UNFINISHED = f"{MANIFEST_FILE} is missing: publishing it was not finished"
+_UNFINISHED = f"{MANIFEST_FILE} is missing, because the version was not published completely"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +182,10 @@ class RemoteStorage:
         try:
             now = _Version(tuple(store.list(location.uri) or ()))
         except StoreError as error:
-            logger.warning("%s cannot be listed: %s", location, error)
+            logger.warning("Cannot list %s: %s", location, error)
             raise Unavailable(f"The store failed: {error.kind}") from error
         if now.fingerprint != version.fingerprint:
-            raise Unavailable("The version was changed while it was copied")
+            raise Unavailable("The version changed while the server copied it")
         manifest = Manifest.read(target)
         if manifest is not None:
             manifest.verify_files(target)

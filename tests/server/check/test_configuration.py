@@ -132,7 +132,7 @@ def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> 
     assert checked.messages("warning", "model labelled")[0].startswith("label canary refers to version 9")
     assert "does not exist" in errors("absent")
     assert "to have an absolute path or URI" in errors("relative")
-    assert "There is no storage for base paths of nosuch://" in errors("scheme")
+    assert "The server does not support base paths of nosuch://" in errors("scheme")
     assert "contains no version directory such as 1/; it contains v1" in errors("named")
     assert "is not complete: its directory is empty" in checked.messages("error", "model empty version 1")[0]
     assert f'base_path: "{base_path}" in a model configuration' in errors("version")
@@ -181,4 +181,4 @@ def test_certificates_are_read(tmp_path: Path, base_path: Path) -> None:
     [found] = check(f"--model_base_path={base_path}", f"--ssl_config_file={file}").messages(
         "error", "--ssl_config_file"
     )
-    assert "server_key is no private key in PEM" in found
+    assert "server_key is not a PEM private key" in found

@@ -28,9 +28,9 @@ def test_fields(tmp_path: Path, text: str, expected: SslConfig) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no server_key and no server_cert$"),
-        ('server_key: "k"', "has no server_cert$"),
-        ('server_key: "k" server_cert: "c" client_verify: true', "has no custom_ca; client_verify needs it"),
+        ("", "lacks server_key and server_cert$"),
+        ('server_key: "k"', "lacks server_cert$"),
+        ('server_key: "k" server_cert: "c" client_verify: true', "lacks custom_ca, which client_verify requires"),
         ('server_keys: "k"', "^Error parsing text-format tensorflow.serving.SSLConfig: 1:1: .* no field named"),
     ],
 )

@@ -15,7 +15,7 @@ def test_line_ends_of_other_systems_are_line_ends(tmp_path: Path) -> None:
 
 def test_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match=r"^Cannot read '.*pipe': it is a named pipe\. Give a regular file$"):
+    with pytest.raises(ConfigError, match=r"^Cannot read '.*pipe': it is a named pipe\. Use a regular file$"):
         read_text(tmp_path / "pipe")
 
 

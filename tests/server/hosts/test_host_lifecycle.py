@@ -142,7 +142,7 @@ def test_drain_timeout_cuts_rest_with_an_answer(backend: str) -> None:
         answer = stuck.result(PATIENCE_S)
         assert (answer.status_code, answer.json()) == (503, {"error": "The server is shutting down"})
         assert host.exit_code() == 0
-    assert any("Requests were still in flight after 0.3 s: cut" in line for line in host.errors)
+    assert any("Cancelled the requests that were still in flight after 0.3 s" in line for line in host.errors)
 
 
 def test_drain_timeout_cuts_a_client_that_takes_no_answer(backend: str) -> None:
@@ -188,7 +188,7 @@ def test_port_lost_while_the_application_started_is_said_and_ends_the_process() 
         assert host.exit_code() == 1
     finally:
         host.close()
-    assert host.errors[0].startswith(f"tpuserve: Cannot listen for REST on 127.0.0.1:{port}: it is in use.")
+    assert host.errors[0].startswith(f"tpuserve: Cannot listen for REST on 127.0.0.1:{port}: the address is in use.")
 
 
 def test_orphaned_envoy_ends_although_its_application_never_stops() -> None:
@@ -236,7 +236,9 @@ def test_taken_port_is_said_in_one_line(backend: str) -> None:
             assert last.startswith("tpuserve: Cannot listen for ")
             with pytest.raises(AssertionError, match="ended before it said 'start'"):
                 host.wait_for("start")  # before the application starts, because models load slowly
-            assert last.endswith(f"on 127.0.0.1:{port}: it is in use. Stop what uses it or choose another port.\n")
+            assert last.endswith(
+                f"on 127.0.0.1:{port}: the address is in use. Stop the process that uses it or choose another port.\n"
+            )
 
 
 def test_second_server_does_not_share_the_first_ones_port(host: HostProcess) -> None:

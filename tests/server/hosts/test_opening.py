@@ -126,7 +126,7 @@ def test_a_socket_in_use_is_refused_by_a_server_that_opens_at_once(backend: str,
         assert host.exit_code() == 1
         assert listener.getsockname() == str(path)
         assert path.is_socket()
-    assert host.errors[-1].startswith(f"tpuserve: Cannot listen for gRPC on unix:{path}: another server listens there")
+    assert host.errors[-1].startswith(f"tpuserve: Cannot listen for gRPC on unix:{path}: another server listens on it")
 
 
 @pytest.mark.parametrize("opens_when_ready", [False, True])
@@ -136,5 +136,5 @@ def test_a_file_that_is_no_socket_is_left_alone(backend: str, tmp_path: Path, op
     options = {"grpc_port": None, "rest_port": None, "grpc_socket_path": str(path)}
     host = HostProcess(backend, {**options, "opens_when_ready": opens_when_ready})
     assert host.exit_code() == 1
-    assert "a file that is not a socket is there" in host.errors[-1]
+    assert "the path is a file that is not a socket" in host.errors[-1]
     assert path.read_text() == "mine"

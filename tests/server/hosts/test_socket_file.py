@@ -53,7 +53,7 @@ def test_another_servers_socket_is_replaced_if_it_may_be(path: Path, other: sock
 
 def test_another_servers_socket_is_in_use_otherwise(path: Path, other: socket.socket) -> None:
     before = path.stat()
-    with pytest.raises(HostError, match="another server listens there"):
+    with pytest.raises(HostError, match="another server listens on it"):
         SocketFile(str(path), takes_over=False).check()
     assert os.path.samestat(path.stat(), before)
 
@@ -62,7 +62,7 @@ def test_a_server_with_a_full_backlog_is_there_all_the_same(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(str(path))
         busy.listen(0)
-        with connect(path), pytest.raises(HostError, match="another server listens there"):
+        with connect(path), pytest.raises(HostError, match="another server listens on it"):
             SocketFile(str(path), takes_over=False).check()
 
 
@@ -114,14 +114,14 @@ def test_what_is_no_socket_is_never_replaced(path: Path, kind: str) -> None:
         if kind == "link to a file":
             target.write_text("mine")
     file = SocketFile(str(path), takes_over=True)
-    with closing(listen(file.bound)), pytest.raises(HostError, match="a file that is not a socket is there"):
+    with closing(listen(file.bound)), pytest.raises(HostError, match="the path is a file that is not a socket"):
         file.publish()
     assert os.path.lexists(path)
     assert not path.is_socket()
 
 
 def test_it_needs_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="there is no such folder"):
+    with pytest.raises(HostError, match="its directory does not exist"):
         SocketFile(str(tmp_path / "none" / "grpc.sock"), takes_over=False).check()
 
 

@@ -166,10 +166,10 @@ def test_keys_are_not_shown() -> None:
 BAD_TEXTS = pytest.mark.parametrize(
     ("tls", "line"),
     [
-        ({**TLS, "private_key": key_of(CLIENT)}, "TLS: server_key is not the key of server_cert."),
-        ({**TLS, "private_key": "secret"}, "TLS: server_key is no private key in PEM"),
-        ({**TLS, "certificate_chain": "-----BEGIN"}, "TLS: server_cert is no certificate in PEM"),
-        ({**TLS, "client_ca": ""}, "TLS: custom_ca is no certificate in PEM"),
+        ({**TLS, "private_key": key_of(CLIENT)}, "TLS: server_key does not belong to server_cert."),
+        ({**TLS, "private_key": "secret"}, "TLS: server_key is not a PEM private key"),
+        ({**TLS, "certificate_chain": "-----BEGIN"}, "TLS: server_cert is not a PEM certificate"),
+        ({**TLS, "client_ca": ""}, "TLS: custom_ca is not a PEM certificate"),
     ],
     ids=["another's key", "no key", "no certificate", "no authority"],
 )

@@ -41,7 +41,7 @@ def test_values_are_written_as_on_the_command_line() -> None:
 
 
 def test_an_unknown_setting_is_named_with_the_nearest_one() -> None:
-    with pytest.raises(TypeError, match=r"start\(\) has no setting 'max_batchsize': did you mean 'max_batch_size'\?"):
+    with pytest.raises(TypeError, match=r"start\(\) has no setting 'max_batchsize'; did you mean 'max_batch_size'\?"):
         check_keywords({"m": "m"}, {"max_batchsize": 8})
     with pytest.raises(TypeError, match="no setting 'zzz': tpuserve serve --help lists the flags"):
         check_keywords({"m": "m"}, {"zzz": 8})
@@ -52,7 +52,7 @@ def test_models_that_are_no_mapping_or_named_twice_are_refused() -> None:
         check_keywords("models/digits", {})  # type: ignore[arg-type]  # the mistake
     with pytest.raises(ValueError, match="models is empty"):
         check_keywords({}, {})
-    with pytest.raises(ValueError, match="models and model_base_path both name models"):
+    with pytest.raises(ValueError, match="models and model_base_path both configure models"):
         check_keywords({"m": "m"}, {"model_base_path": "m"})
 
 

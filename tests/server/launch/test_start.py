@@ -140,7 +140,7 @@ def test_wrong_settings_are_refused_as_the_command_refuses_them(light_model: Pat
 def test_a_port_that_is_taken_is_named(light_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, no_process_left():
         port = taken.getsockname()[1]
-        with pytest.raises(StartFailed, match=f"Cannot listen for REST on 127.0.0.1:{port}: it is in use"):
+        with pytest.raises(StartFailed, match=f"Cannot listen for REST on 127.0.0.1:{port}: the address is in use"):
             start_light({"half": light_model}, rest_api_port=port)
 
 

@@ -53,7 +53,7 @@ def test_uris_are_copied(storage: StorageByScheme, tmp_path: Path) -> None:
 
 def test_a_base_path_that_nothing_can_read_is_refused_before_anybody_waits_for_it(storage: StorageByScheme) -> None:
     storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "memory://by-scheme")])
-    with pytest.raises(InvalidArgument, match="no storage for base paths of nosuch://"):
+    with pytest.raises(InvalidArgument, match="does not support base paths of nosuch://"):
         storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "nosuch://b/n")])
 
 

@@ -47,7 +47,7 @@ def get_patiently(listings: Listings[str, Objects], not_yet: str) -> Objects:
 def test_a_store_that_hangs_is_waited_for_once_and_asked_once(store: SlowStore) -> None:
     listings = Listings(store.look, patience_s=0.01)
     for _ in range(3):
-        with pytest.raises(StoreAway, match="has not answered yet"):
+        with pytest.raises(StoreAway, match="has not responded yet"):
             listings.get("s3://b")
     assert store.looks == 1
     store.gate.set()
@@ -77,10 +77,10 @@ def test_while_a_failed_store_hangs_its_last_reason_is_said_again(
     for _ in range(2):
         with pytest.raises(StoreAway, match="refused"):
             listings.get("s3://b")
-    assert "answers again" not in caplog.text
+    assert "responds again" not in caplog.text
     store.gate.set()
     assert get_patiently(listings, "refused") == FOUND
-    assert caplog.text.count("answers again") == 1
+    assert caplog.text.count("responds again") == 1
 
 
 def test_whatever_a_listing_raises_is_a_reason(store: SlowStore) -> None:

@@ -26,7 +26,7 @@ def test_a_missing_extra_is_named(scheme: str, module: str, extra: str, monkeypa
 
 
 def test_a_scheme_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="no storage for base paths of nosuch://"):
+    with pytest.raises(InvalidArgument, match="does not support base paths of nosuch://"):
         ObjectStore("nosuch")
 
 

@@ -14,14 +14,14 @@ def _schema(name: str) -> dict[str, Any]:
 
 
 _ERRORS = {
-    "400": "The path or the request is malformed, or does not fit the model's signature",
+    "400": "The path or the request is malformed, or does not match the model's signature",
     "404": "No such model or version",
     "413": "The body is over the limit",
     "415": "The body's encoding is not gzip",
-    "429": "The answer would come too late, or a quota is spent",
-    "500": "The model failed, or the server did",
-    "501": "The model has a type that JSON has no form for",
-    "503": "Not now: loading, draining or overloaded",
+    "429": "The response would miss the latency objective or the deadline, or a quota is exhausted",
+    "500": "The model or the server failed",
+    "501": "The model has a dtype that JSON cannot represent",
+    "503": "The server is loading, draining or overloaded",
     "504": "The deadline passed",
 }
 _LOOK_UP_ERRORS = ("400", "404", "500")
@@ -45,22 +45,22 @@ _ASKED: list[dict[str, Any]] = [
         "name": TIMEOUT_HEADER,
         "in": "header",
         "schema": {"type": "number", "exclusiveMinimum": 0},
-        "description": "Milliseconds after which nobody waits for the answer",
+        "description": "Timeout of the request in milliseconds",
     },
     {
         "name": PRIORITY_HEADER,
         "in": "header",
         "schema": {"type": "string", "enum": ["high", "low"], "default": "high"},
-        "description": "Low goes where high leaves room",
+        "description": "Requests with priority low run in capacity that requests with priority high leave free",
     },
 ]
-_RETRY_AFTER = {"retry-after": {"description": "Seconds after which to try again", "schema": {"type": "integer"}}}
+_RETRY_AFTER = {"retry-after": {"description": "Seconds to wait before a retry", "schema": {"type": "integer"}}}
 _LABEL = {
     "name": "label",
     "in": "path",
     "required": True,
     "schema": {"type": "string"},
-    "description": "A label that stands for a version",
+    "description": "A label that refers to a version",
 }
 _METADATA_FIELD: dict[str, Any] = {
     "name": "metadata_field",
@@ -84,7 +84,10 @@ def _responses(schema: str, errors: tuple[str, ...]) -> dict[str, Any]:
 def _infer(name: str, summary: str, request: str, response: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
     responses = _responses(response, tuple(_ERRORS))
     responses["200"]["headers"] = {
-        "x-tpuserve-model-version": {"description": "The version that answered", "schema": {"type": "integer"}}
+        "x-tpuserve-model-version": {
+            "description": "The version that served the request",
+            "schema": {"type": "integer"},
+        }
     }
     for status in ("429", "503"):
         responses[status]["headers"] = _RETRY_AFTER
@@ -140,13 +143,14 @@ _STRING = {"type": "string"}
 _EXAMPLE = {
     "type": "object",
     "additionalProperties": _ANYTHING,
-    "description": "A tf.Example: features by name. A value or a list of one kind: whole numbers and booleans (int64), "
+    "description": "A tf.Example: features by name. A value, or values of one type: whole numbers and booleans "
+    "(int64), "
     'numbers with a point or exponent (float), strings and {"b64": text} (bytes)',
 }
 
 V1_PATHS = _paths()
 V1_COMPONENTS: dict[str, Any] = {
-    "Error": _object({"error": _STRING}, ["error"], "What went wrong"),
+    "Error": _object({"error": _STRING}, ["error"], "Error message"),
     "PredictRequest": {
         "type": "object",
         "properties": {
@@ -168,12 +172,12 @@ V1_COMPONENTS: dict[str, Any] = {
             "predictions": {"type": "array", "items": _ANYTHING, "description": "One item for each of `instances`"},
             "outputs": {"description": "The one output, or an object with each output, for `inputs`"},
         },
-        "description": "Not finite numbers are the bare tokens NaN, Infinity and -Infinity",
+        "description": "Non-finite numbers are the bare tokens NaN, Infinity and -Infinity",
     },
     "ExamplesRequest": _object(
         {
             "signature_name": {**_STRING, "default": "serving_default"},
-            "context": {**_EXAMPLE, "description": "Features of every example that has none of the same name"},
+            "context": {**_EXAMPLE, "description": "Default features for examples without a feature of the same name"},
             "examples": {"type": "array", "items": _EXAMPLE, "minItems": 1},
         },
         ["examples"],
@@ -197,12 +201,12 @@ V1_COMPONENTS: dict[str, Any] = {
             }
         },
         ["results"],
-        "An empty label or a score of 0.0 where the model gives none",
+        "An empty label or a score of 0.0 if the model returns none",
     ),
     "Regressions": _object(
         {"results": {"type": "array", "items": {"type": "number"}, "description": "One item for each of `examples`"}},
         ["results"],
-        "Not finite numbers are the bare tokens NaN, Infinity and -Infinity",
+        "Non-finite numbers are the bare tokens NaN, Infinity and -Infinity",
     ),
     "ModelStatus": _object(
         {
@@ -242,7 +246,7 @@ V1_COMPONENTS: dict[str, Any] = {
                         "labels": {
                             "type": "object",
                             "additionalProperties": _STRING,
-                            "description": "The version that each label stands for",
+                            "description": "The version that each label refers to",
                         },
                         "versions": {
                             "type": "array",
@@ -264,6 +268,6 @@ V1_COMPONENTS: dict[str, Any] = {
             }
         },
         ["models"],
-        "Every configured model, with versions or without",
+        "Every configured model, with or without versions",
     ),
 }

@@ -81,7 +81,7 @@ class EnvoyAdmin:
             response = connection.getresponse()
             return response.status, response.read()
         except TimeoutError as error:
-            raise NoAnswerYet(f"No answer to {path} within {_TIMEOUT_S:g} s") from error
+            raise NoAnswerYet(f"No response to {path} within {_TIMEOUT_S:g} s") from error
         finally:
             connection.close()
 

@@ -119,7 +119,7 @@ class EnvoyEntry:
             return
         was_told = following.result()
         if not was_told:
-            _log.error("The supervisor is gone: draining, then ending")
+            _log.error("The supervisor has ended. The server drains and stops")
         application.drain()
         await asyncio.sleep(setup.options.drain_delay_s)
         await self._finish(EnvoyAdmin(Path(setup.admin_socket)), setup.options.drain_timeout_s)
@@ -132,9 +132,11 @@ class EnvoyEntry:
                 await drain(admin, self._in_flight.finish)
                 return
         except TimeoutError:
-            _log.error("Requests were still in flight after %g s: cut", timeout_s)
+            _log.error("Cancelled the requests that were still in flight after %g s", timeout_s)
         except (OSError, HTTPException) as error:
-            _log.error("Envoy does not answer its admin interface (%s): requests in flight are cut", error)
+            _log.error(
+                "Envoy's admin interface does not respond (%s). The server cancels the requests in flight", error
+            )
         await self._cut(admin)
 
     async def _cut(self, admin: EnvoyAdmin) -> None:
@@ -200,7 +202,7 @@ async def _end(application: Application, channel: Channel, code: int) -> None:
     try:
         await stop_in_time(application)
     except Exception:  # The process must end after every error.
-        _log.exception("The application could not stop in order")
+        _log.exception("The application failed to stop")
         code = 1
     await channel.close()
     end_process(code)

@@ -45,7 +45,7 @@ def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -
     addition to this process's environment. A second signal kills Envoy at once.
     """
     for name in unknown_to_envoy(options.grpc_arguments):
-        click.echo(f"tpuserve: {name} has no effect in Envoy. --host_backend=python knows it.", err=True)
+        click.echo(f"tpuserve: {name} has no effect in Envoy. Use --host_backend=python for it.", err=True)
     try:
         check_free(options)
         if options.tls is not None:
@@ -114,7 +114,7 @@ class _Supervisor:
             return 0
         await asyncio.wait({ended}, timeout=self._patience_s())
         if not ended.done():
-            raise HostError("The application did not end after the drain: killed.")
+            raise HostError("The application did not end after the drain. The server killed it.")
         return ended.result()
 
     async def _start(self, environment: Mapping[str, str], channel: int) -> asyncio.subprocess.Process:
@@ -186,9 +186,10 @@ class _Supervisor:
             return HostError(self._failure)
         if not self._live:
             return HostError(
-                f"Envoy could not start ({how}). Its own lines above say why; --host_backend=python does without."
+                f"Envoy could not start ({how}). Envoy's log lines above have the reason. Use --host_backend=python to "
+                "run without Envoy."
             )
-        return HostError(f"Envoy ended by itself ({how}); requests in flight were lost.")
+        return HostError(f"Envoy ended by itself ({how}); the requests in flight are lost.")
 
     def _kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

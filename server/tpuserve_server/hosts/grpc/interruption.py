@@ -9,7 +9,7 @@ from tpuserve_server.core.rare_timers import RareTimers, RareTimersByLoop
 from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN, RpcFailure
 
 _DEADLINE_PASSED = RpcFailure(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
-_CALLER_LEFT = RpcFailure(Code.CANCELLED, "The client went away")
+_CALLER_LEFT = RpcFailure(Code.CANCELLED, "The client disconnected")
 
 
 class Interruption:

@@ -187,7 +187,7 @@ async def test_lost_supervisor_drains_and_ends(hosted: Hosted, caplog: pytest.Lo
     await hosted.channel.close()
     assert await hosted.exit_code == 1
     assert hosted.application.told == ["start", "drain", "stop"]
-    assert "The supervisor is gone" in caplog.text
+    assert "The supervisor has ended" in caplog.text
 
 
 async def test_application_that_will_never_serve_ends_undrained_and_says_why(hosted: Hosted) -> None:

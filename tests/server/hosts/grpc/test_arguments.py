@@ -82,7 +82,7 @@ def test_envoy_says_what_it_cannot_do() -> None:
     with running("envoy", grpc_arguments=[["grpc.http2.max_ping_strikes", 0]]) as host:
         host.terminate()
         assert host.exit_code() == 0
-    said = "tpuserve: grpc.http2.max_ping_strikes has no effect in Envoy. --host_backend=python knows it."
+    said = "tpuserve: grpc.http2.max_ping_strikes has no effect in Envoy. Use --host_backend=python for it."
     assert host.errors[0].strip() == said
 
 
