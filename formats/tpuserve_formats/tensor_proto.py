@@ -112,7 +112,7 @@ def encode_tensor(array: Array, *, as_content: bool = False) -> bytes:
     """
     wire_type = BY_DTYPE.get(array.dtype)
     if wire_type is None:
-        raise FormatError(f"dtype {array.dtype} has no TensorProto form")
+        raise FormatError(f"dtype {array.dtype} is not supported by TensorProto")
     header = _header(wire_type.number, array.shape)
     if array.size == 0:
         return header
@@ -148,13 +148,13 @@ def _decode_content(content: bytes, wire_type: WireType, shape: tuple[int, ...],
     if len(content) != expected:
         came, rest = divmod(len(content), wire_type.dtype.itemsize)
         raise WrongCount(
-            f"tensor_content has {len(content)} bytes, but shape {list(shape)} of {wire_type.name} takes {expected}",
+            f"tensor_content has {len(content)} bytes, but shape {list(shape)} of {wire_type.name} requires {expected}",
             math.prod(shape),
             None if rest else came,
         )
     if wire_type.field == "bool_val" and not lenient and np.frombuffer(content, np.uint8).max() > 1:
         # numpy would keep such a byte unchanged.
-        raise FormatError("tensor_content holds a byte that is no bool")
+        raise FormatError("tensor_content contains a byte that is not a bool")
     return np.frombuffer(content, wire_type.dtype).reshape(shape)
 
 
@@ -171,9 +171,9 @@ def _decode_string_list(content: bytes, shape: tuple[int, ...]) -> Array:
             length, position = read_varint(content, position)
             lengths.append(length)
     except ValueError:
-        raise FormatError("tensor_content is no list of strings") from None
+        raise FormatError("tensor_content is not a list of strings") from None
     if position + sum(lengths) != len(content):
-        raise FormatError("tensor_content is no list of strings")
+        raise FormatError("tensor_content is not a list of strings")
     strings = np.empty(count, np.object_)
     for index, length in enumerate(lengths):
         strings[index] = content[position : position + length]
@@ -206,7 +206,7 @@ def _narrow(values: Array, wire_type: WireType, lenient: bool) -> Array:
     is_bits = wire_type.field == "half_val"
     narrow = values.astype(np.uint16 if is_bits else wire_type.dtype, copy=False)
     if narrow is not values and not lenient and not np.array_equal(narrow, values):
-        raise FormatError(f"{wire_type.field} holds a value out of {wire_type.name}'s range")
+        raise FormatError(f"{wire_type.field} contains a value outside the range of {wire_type.name}")
     return narrow.view(wire_type.dtype) if is_bits else narrow
 
 

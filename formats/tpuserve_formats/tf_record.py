@@ -50,14 +50,14 @@ def read_records(file: BinaryIO, *, refuse_rest: bool = False) -> Iterator[bytes
     while header := file.read(_HEADER_BYTES):
         if len(header) < _HEADER_BYTES:
             if refuse_rest:
-                raise CutShort("the last length is cut short")
+                raise CutShort("the last length is truncated")
             return
         _check(header[: _LENGTH.size], header[_LENGTH.size :], "length")
         (length,) = _LENGTH.unpack(header[: _LENGTH.size])
         left -= len(header) + length + _CHECKSUM.size
         # Check before reading, so that a forged length does not allocate memory.
         if left < 0:
-            raise CutShort("the last record is cut short")
+            raise CutShort("the last record is truncated")
         record = file.read(length)
         _check(record, file.read(_CHECKSUM.size), "record")
         yield record
@@ -65,7 +65,7 @@ def read_records(file: BinaryIO, *, refuse_rest: bool = False) -> Iterator[bytes
 
 def _check(content: bytes, checksum: bytes, what: str) -> None:
     if checksum != _masked_checksum(content):
-        raise WrongChecksum(f"a {what} does not have its checksum")
+        raise WrongChecksum(f"a {what} has a wrong checksum")
 
 
 def _masked_checksum(content: bytes) -> bytes:

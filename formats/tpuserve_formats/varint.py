@@ -50,7 +50,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
-            raise FormatError("it ends within a number")
+            raise FormatError("the data ends inside a number")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

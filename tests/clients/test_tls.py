@@ -90,11 +90,11 @@ def test_files_that_do_not_do_are_told_when_the_client_is_made(
     address = "grpcs://localhost" if protocol == "grpc" else "https://localhost"
     for tls, message in [
         (Tls(ca=tmp_path / "none"), "none: No such file"),
-        (Tls(ca=text), "text has no certificates of authorities"),
+        (Tls(ca=text), "text does not contain PEM certificates of authorities"),
         (Tls(cert=tmp_path / "none", key=own.key), "none: No such file"),
         (Tls(cert=own.cert, key=tmp_path / "none"), "none: No such file"),
         (Tls(key=own.key), "no certificate that it belongs to"),
-        (Tls(cert=own.cert, key=other.key), "is of another certificate"),
+        (Tls(cert=own.cert, key=other.key), "does not belong to the certificate"),
         (Tls(cert=own.cert), "expected a certificate and its key"),
         (Tls(cert=own.cert, key=text), "expected a certificate and its key in"),
         (Tls(cert=own.cert, key=encrypted), "is encrypted"),
@@ -123,14 +123,14 @@ def test_headers_go_with_every_request(address: str, server: ModelServer, kind: 
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
-        ({"grpc-timeout": "secret"}, "grpc-timeout is the client's own"),
-        ({"Content-Type": "secret"}, "content-type is the client's own"),
-        ({":path": "secret"}, "':path' is no header's name"),
-        ({"": "secret"}, "'' is no header's name"),
+        ({"grpc-timeout": "secret"}, "grpc-timeout is reserved"),
+        ({"Content-Type": "secret"}, "content-type is reserved"),
+        ({":path": "secret"}, "':path' is not a valid header name"),
+        ({"": "secret"}, "'' is not a valid header name"),
         ({"x": "secret\r\ny: 1"}, "header x has characters"),
         ({"x": "sécret"}, "header x has characters"),
         ({"x-bin": "?secret"}, "x-bin is not base64"),
-        ({"x": "secret", "X": "secret"}, "x was given twice"),
+        ({"x": "secret", "X": "secret"}, "x is set twice"),
         ({"x": "secret" * 3000}, "18,001 bytes"),
     ],
 )

@@ -79,9 +79,9 @@ def test_deep_json_is_internal_at_whatever_depth_it_ends(depth: int) -> None:
 )
 def test_documents_of_another_kind_are_internal(document: object) -> None:
     reply = Reply(json.dumps(document).encode())
-    with pytest.raises(Internal, match="not understood"):
+    with pytest.raises(Internal, match="is invalid"):
         RestWire().read_metadata(reply, SPEC)
-    with pytest.raises(Internal, match="not understood"):
+    with pytest.raises(Internal, match="is invalid"):
         RestWire().read_status(reply)
 
 

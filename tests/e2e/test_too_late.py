@@ -64,13 +64,8 @@ def test_it_is_refused_at_once_with_the_time_to_come_again(slow: Slow) -> None:
         message = json.load(refused)["error"]
     assert re.fullmatch(
         r"Servable \{name: m version: 1\} would finish this request in [\d.]+ ms, later than the request's deadline in "
-<<<<<<< ours
-        r"[\d.]+ ms \(0 rows wait before it\); try again in \d+ ms",
-        message,
-=======
         r"[\d.]+ ms \(0 rows are queued before it\); retry in \d+ ms",
-        said,
->>>>>>> theirs
+        message,
     )
     with Client(slow.server.grpc, retry=Retry(max_attempts=1)) as client, pytest.raises(ResourceExhausted) as raised:
         client.predict("m", {"x": np.zeros(1, np.float32)}, timeout_s=slow.run_s * 0.9)

@@ -31,7 +31,7 @@ def test_negative_varint_takes_ten_bytes_like_protobufs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"), [(b"", "ends within"), (b"\x80", "ends within"), (b"\x80" * 11, "more than ten bytes")]
+    ("data", "reason"), [(b"", "ends inside"), (b"\x80", "ends inside"), (b"\x80" * 11, "more than ten bytes")]
 )
 def test_cut_off_or_endless_varint_is_an_error(data: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):

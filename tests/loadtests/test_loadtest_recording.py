@@ -181,7 +181,7 @@ def test_requests_that_do_not_fit_the_model_are_refused(tmp_path: Path, spec: Te
     ("content", "complaint"),
     [
         (b"", "contains no predict request"),
-        (b"a text that is long enough to have a length\n", "record 1: a length does not have its checksum"),
+        (b"a text that is long enough to have a length\n", "record 1: a length has a wrong checksum"),
         (b'{"predict_log": \n', "record 1: a line is not a PredictionLog"),
         (b'{"predict_log": {"request": {"inputs": {"x": {"dtype": "DT_ODD"}}}}}\n', "record 1: .*unknown dtype DT_ODD"),
         (b'{"log_metadata": {}}\n', "contains no predict request"),
@@ -200,7 +200,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2 + 30] ^= 1
     path.write_bytes(content)
-    with pytest.raises(BadRecording, match=r"log\.tfrecord: record 2: a record does not have its checksum"):
+    with pytest.raises(BadRecording, match=r"log\.tfrecord: record 2: a record has a wrong checksum"):
         Recording.read([path])
 
 

@@ -135,7 +135,7 @@ def test_an_unreachable_server_is_exit_code_3_and_nothing_is_measured(option: st
         ([MODEL, "--fail-if", "p99>20"], "p99 needs us or ms or s"),
         ([MODEL, "--trace", __file__], "one arrival time in seconds"),
         ([MODEL, "--junit", "nowhere/load.xml"], "Directory nowhere does not exist"),
-        ([MODEL, "--label", "canary", "--version", "3"], "at most one can be"),
+        ([MODEL, "--label", "canary", "--version", "3"], "set either a version or a label"),
     ],
 )
 def test_what_cannot_be_run_is_exit_code_2(server: Doubling, arguments: list[str], complaint: str) -> None:

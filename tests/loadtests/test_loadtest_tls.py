@@ -194,8 +194,8 @@ def test_headers_come_from_texts_files_and_the_environment(monkeypatch: pytest.M
         (["x: ${NOWHERE_SET}"], "no variable NOWHERE_SET"),
         (["x:  "], "header x has no value"),
         (["@/nowhere/s"], "/nowhere/s: No such file"),
-        (["x: s3cr3t-token", "X: 2"], "header x was given twice"),
-        (["grpc-timeout: s3cr3t-token"], "is the client's own"),
+        (["x: s3cr3t-token", "X: 2"], "header x is set twice"),
+        (["grpc-timeout: s3cr3t-token"], "is reserved"),
     ],
 )
 def test_headers_that_are_none_are_usage_errors_that_tell_no_value(headers: list[str], message: str) -> None:

@@ -37,8 +37,8 @@ def parse_address(text: str) -> Address:
     if text.startswith("unix:") and len(text) > len("unix:"):
         return Address(text, is_rest=False)
     if separator and scheme not in ("grpc", "grpcs"):
-        known = "grpc://, grpcs://, unix:, http:// and https://"
-        raise InvalidArgument(f"Unknown scheme in address {text!r}: {known} are known.")
+        known = "grpc://, grpcs://, unix:, http:// or https://"
+        raise InvalidArgument(f"Unknown scheme in address {text!r}. Use {known}.")
     is_secure = bool(separator) and scheme == "grpcs"
     default_port = DEFAULT_GRPCS_PORT if is_secure else DEFAULT_GRPC_PORT
     place = _host_and_port(rest if separator else text, text, default_port)
@@ -50,9 +50,9 @@ def _base_url(text: str) -> str:
         parts = urlsplit(text)
         _ = parts.port  # raises ValueError if the port is invalid
     except ValueError as error:
-        raise InvalidArgument(f"Not a server's address: {text!r} ({error})") from None
+        raise InvalidArgument(f"Invalid server address: {text!r} ({error})") from None
     if not parts.hostname or parts.query or parts.fragment or any(map(str.isspace, text)):
-        raise InvalidArgument(f"Not a server's address: {text!r}")
+        raise InvalidArgument(f"Invalid server address: {text!r}")
     return text.rstrip("/")
 
 
@@ -61,8 +61,8 @@ def _host_and_port(place: str, text: str, default_port: int) -> str:
         parts = urlsplit(f"//{place}")
         port = parts.port or default_port
     except ValueError as error:
-        raise InvalidArgument(f"Not a server's address: {text!r} ({error})") from None
+        raise InvalidArgument(f"Invalid server address: {text!r} ({error})") from None
     if not parts.hostname or parts.path.strip("/") or parts.query or re.search("[ @]|:$", place):
-        raise InvalidArgument(f"Not a server's address: {text!r}")
+        raise InvalidArgument(f"Invalid server address: {text!r}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}"

@@ -44,5 +44,5 @@ def _as_bytes(array: Array) -> Array:
         elif isinstance(item, bytes):
             flat[index] = item
         else:
-            raise InvalidArgument(f"A string tensor holds str or bytes, not {type(item).__name__}.")
+            raise InvalidArgument(f"A string tensor must contain str or bytes, not {type(item).__name__}.")
     return encoded

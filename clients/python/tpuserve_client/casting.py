@@ -36,7 +36,7 @@ def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -
     if signature is not None:
         inputs = pack_rows(inputs, signature)
     if odd := [name for name in inputs if not isinstance(name, str)]:
-        raise InvalidArgument(f"Model {spec}: an input's name is a string, not {odd[0]!r:.40}.")
+        raise InvalidArgument(f"Model {spec}: the name of an input must be a string, not {odd[0]!r:.40}.")
     specs = signature.inputs if signature is not None else {}
     return {name: _array(value, specs.get(name)) for name, value in inputs.items()}
 
@@ -47,7 +47,7 @@ def _only_input(spec: ModelSpec, signature: Signature | None) -> str:
         splits = {one for name in names for one in split_names(name, signature)}
         names = [name for name in names if name not in splits]
     if len(names) != 1:
-        raise InvalidArgument(f"Model {spec} has {len(names)} inputs {names}: pass a mapping from name to array.")
+        raise InvalidArgument(f"Model {spec} has {len(names)} inputs {names}. Pass a mapping from name to array.")
     return names[0]
 
 
@@ -67,4 +67,4 @@ def _cast(array: Array, spec: TensorSpec) -> Array:
             converted: Array = array.astype(spec.dtype)
         if spec.dtype.kind not in "iu" or np.array_equal(converted, array):
             return converted
-    raise InvalidArgument(f"Input {spec} was given {describe(array.dtype)} values that it cannot hold.")
+    raise InvalidArgument(f"Input {spec} cannot represent the {describe(array.dtype)} values.")

@@ -294,7 +294,7 @@ def _wire(place: Address) -> Wire:
 
 def _tls(place: Address, tls: Tls | None) -> Tls | None:
     if tls is not None and not place.is_secure:
-        raise InvalidArgument(f"{place.target} is an address without TLS: grpcs:// and https:// have it.")
+        raise InvalidArgument(f"{place.target} is an address without TLS. Use grpcs:// or https://.")
     return (tls or Tls()) if place.is_secure else None
 
 

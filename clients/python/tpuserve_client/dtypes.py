@@ -13,7 +13,7 @@ def to_wire(dtype: DType) -> int:
     """Return the DataType number of a numpy dtype of either byte order. Raises InvalidArgument if none exists."""
     wire_type = BY_DTYPE.get(dtype) or BY_DTYPE.get(dtype.newbyteorder("="))
     if wire_type is None:
-        raise InvalidArgument(f"No tensor can hold numpy's {dtype}.")
+        raise InvalidArgument(f"Tensors do not support numpy's {dtype}.")
     return wire_type.number
 
 

@@ -54,7 +54,7 @@ class PredictCall:
 
     def __post_init__(self) -> None:
         if self.priority not in (None, *get_args(Priority)):
-            raise InvalidArgument(f"A priority is 'high' or 'low', not {self.priority!r:.40}.")
+            raise InvalidArgument(f"The priority must be 'high' or 'low', not {self.priority!r:.40}.")
 
     @property
     def headers(self) -> dict[str, str]:

@@ -98,7 +98,7 @@ def _parse(message: Message, body: bytes) -> None:
     try:
         message.ParseFromString(body)
     except DecodeError as error:
-        raise Internal(f"The server's answer is not a {message.DESCRIPTOR.name}: {error}") from None
+        raise Internal(f"The server's response is not a {message.DESCRIPTOR.name}: {error}") from None
 
 
 def _labels(response: official.GetModelMetadataResponse) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def to_json(array: Array) -> Any:  # noqa: ANN401  JSON of any depth
     Raises InvalidArgument for complex numbers, which JSON cannot represent.
     """
     if array.dtype.kind == "c":
-        raise InvalidArgument(f"A {dtypes.describe(array.dtype)} tensor cannot go over REST; gRPC carries it.")
+        raise InvalidArgument(f"A {dtypes.describe(array.dtype)} tensor cannot be sent over REST. Use gRPC.")
     if array.dtype == STRING:
         return _map_leaves(array.tolist(), lambda item: {"b64": base64.b64encode(item).decode()})
     return (array.astype(np.float32) if array.dtype in _NARROW_FLOATS else array).tolist()
@@ -42,7 +42,7 @@ def from_json(value: object, spec: TensorSpec) -> Array:
     unknown dimension.
     """
     if spec.dtype is None:
-        raise ValueError(f"output {spec.name} has a type that numpy does not know")
+        raise ValueError(f"output {spec.name} has a dtype that numpy does not have")
     array = _strings(value) if spec.dtype == STRING else _numbers(value, spec.dtype)
     if array.size == 0 and spec.shape is not None and len(spec.shape) != array.ndim:
         return np.empty([size or 0 for size in spec.shape], spec.dtype)

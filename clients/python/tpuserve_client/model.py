@@ -32,12 +32,12 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         if self.version is not None and self.label is not None:
-            raise InvalidArgument(f"Model {self.name}: a version and a label were given; at most one can be.")
+            raise InvalidArgument(f"Model {self.name}: set either a version or a label, not both.")
         texts: tuple[object, ...] = (self.name, "" if self.label is None else self.label)
         if not all(isinstance(text, str) for text in texts):
-            raise InvalidArgument(f"A model's name and label are strings, not {self.name!r} and {self.label!r}.")
+            raise InvalidArgument(f"A model's name and label must be strings, not {self.name!r} and {self.label!r}.")
         if self.version is not None and not _is_int64(self.version):
-            raise InvalidArgument(f"Model {self.name}: {self.version!r:.40} is no version: an int64 is.")
+            raise InvalidArgument(f"Model {self.name}: {self.version!r:.40} is not a valid version. Expected an int64.")
 
     def __str__(self) -> str:
         which = f" version {self.version}" if self.version is not None else f" label {self.label}" if self.label else ""
@@ -91,7 +91,7 @@ class Metadata:
             return self.signatures[wanted]
         except KeyError:
             raise InvalidArgument(
-                f'Model {self.model} has no signature "{wanted}"; it has {sorted(self.signatures)}.'
+                f'Model {self.model} has no signature "{wanted}". Its signatures are {sorted(self.signatures)}.'
             ) from None
 
 

@@ -26,7 +26,7 @@ from tpuserve_client.retry import Retry
 # Timeout of one readiness probe, and the longest pause before the next probe.
 _PROBE_TIMEOUT_S = 5.0
 _LONGEST_PROBE_PAUSE_S = 1.0
-_NO_ANSWER = "no answer"
+_NO_ANSWER = "no response"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Operations:
 
     def wait_until_ready(self, spec: ModelSpec | None, timeout_s: float) -> Steps[None]:
         expires = self._clock() + timeout_s
-        reason = "it was not asked"
+        reason = "the client sent no request"
         attempt = 0
         while (remaining := expires - self._clock()) > 0:
             attempt += 1
@@ -126,7 +126,7 @@ class Operations:
                 raise
             return error.message
         if spec is None:
-            return None if self._wire.read_ready(reply) else "it says that it is not serving"
+            return None if self._wire.read_ready(reply) else "it reports that it is not serving"
         states = self._wire.read_status(reply)
         if any(status.state == State.AVAILABLE for status in states):
             return None

@@ -49,10 +49,10 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
         name = given.lower()
         _check(name, value)
         if name in read:
-            raise InvalidArgument(f"The header {name} was given twice.")
+            raise InvalidArgument(f"The header {name} is set twice.")
         read[name] = value.strip()
     if (size := sum(len(name) + len(value) for name, value in read.items())) > MAX_BYTES:
-        raise InvalidArgument(f"Headers of {size:,} bytes were given: {MAX_BYTES:,} can be sent.")
+        raise InvalidArgument(f"The headers have {size:,} bytes. The maximum is {MAX_BYTES:,}.")
     return read
 
 
@@ -65,7 +65,7 @@ def parse_headers(texts: Iterable[str]) -> dict[str, str]:
     pairs = [pair for text in texts for pair in _pairs(text)]
     names = [name.lower() for name, _ in pairs]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidArgument(f"The header {twice[0]} was given twice.")
+        raise InvalidArgument(f"The header {twice[0]} is set twice.")
     return read_headers(dict(pairs))
 
 
@@ -80,7 +80,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     try:
         lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{text[1:]}: {getattr(error, 'strerror', None) or 'is no text'}.") from None
+        raise InvalidArgument(f"{text[1:]}: {getattr(error, 'strerror', None) or 'not a text file'}.") from None
     return [_pair(line, expand=False) for line in lines if line.strip()]
 
 
@@ -88,7 +88,7 @@ def _pair(text: str, *, expand: bool) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     name = name.strip()
     if not colon:
-        raise InvalidArgument("Expected 'NAME: VALUE' or @FILE, received a text without a colon.")
+        raise InvalidArgument("Expected 'NAME: VALUE' or @FILE, got a text without a colon.")
     if expand:
         value = _VARIABLE.sub(_of_environment, value)
     if not value.strip():
@@ -99,19 +99,21 @@ def _pair(text: str, *, expand: bool) -> tuple[str, str]:
 def _of_environment(variable: re.Match[str]) -> str:
     name = variable[1]
     if name not in os.environ:
-        raise InvalidArgument(f"There is no variable {name} in the environment.")
+        raise InvalidArgument(f"The environment variable {name} is not set.")
     return os.environ[name]
 
 
 def _check(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"{name!r:.60} is no header's name: letters, digits, '-', '_' and '.' make one.")
+        raise InvalidArgument(f"{name!r:.60} is not a valid header name. Use letters, digits, '-', '_' and '.'.")
     if name in _OWN or name.startswith(_GRPCS):
-        raise InvalidArgument(f"The header {name} is the client's own: it cannot be given.")
+        raise InvalidArgument(f"The header {name} is reserved: the client sets it itself.")
     if not _VALUE.fullmatch(value):
         raise InvalidArgument(f"The value of the header {name} has characters other than printable ASCII.")
     if name.endswith(BINARY):
         try:
             binary_value(value.strip())
         except binascii.Error:
-            raise InvalidArgument(f"The value of the header {name} is not base64, which -bin stands for.") from None
+            raise InvalidArgument(
+                f"The value of the header {name} is not base64, which a name ending in -bin requires."
+            ) from None

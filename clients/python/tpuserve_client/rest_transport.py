@@ -167,7 +167,7 @@ def _headers(exchange: Exchange, timeout_s: float | None) -> dict[str, str]:
 
 
 def _deadline_message(timeout_s: float | None) -> str:
-    return f"Deadline exceeded: no answer within {timeout_s:.3g} s" if timeout_s is not None else "Deadline exceeded"
+    return f"Deadline exceeded: no response within {timeout_s:.3g} s" if timeout_s is not None else "Deadline exceeded"
 
 
 @contextmanager

@@ -53,9 +53,7 @@ class RestWire:
         try:
             outputs = _outputs(document["outputs"], signature)
         except (KeyError, ValueError, RecursionError) as error:
-            raise Internal(
-                f"Model {call.spec} answered with outputs that its signature does not have: {error}"
-            ) from None
+            raise Internal(f"Model {call.spec} returned outputs that its signature does not have: {error}") from None
         version = self.version(reply)
         return Prediction(
             _chosen(outputs, call.output_filter),
@@ -80,7 +78,7 @@ class RestWire:
                 labels=tuple(str(label) for label in document["metadata"].get("tpuserve_labels", ())),
             )
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise Internal(f"The server's metadata of model {spec} is not understood: {error!r}") from None
+            raise Internal(f"The server's metadata of model {spec} is invalid: {error!r}") from None
 
     def status(self, spec: ModelSpec) -> Exchange:
         return Exchange(_model_path(spec), method="GET")
@@ -89,7 +87,7 @@ class RestWire:
         try:
             return tuple(_version_status(item) for item in _object(reply)["model_version_status"])
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise Internal(f"The server's status is not understood: {error!r}") from None
+            raise Internal(f"The server's status is invalid: {error!r}") from None
 
     def ready(self) -> Exchange:
         return Exchange("/readyz", method="GET")
@@ -110,9 +108,9 @@ def _object(reply: Reply) -> dict[str, _Json]:
         # A string output that is not UTF-8 makes TensorFlow Serving's body invalid UTF-8. This keeps its bytes.
         document = json.loads(reply.body.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:  # the latter for thousands of nested brackets
-        raise Internal(f"The server's answer is not JSON: {error}") from None
+        raise Internal(f"The server's response is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise Internal(f"The server's answer is not a JSON object: {reply.body[:80]!r}")
+        raise Internal(f"The server's response is not a JSON object: {reply.body[:80]!r}")
     return document
 
 

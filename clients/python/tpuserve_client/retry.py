@@ -25,7 +25,7 @@ class Retry:
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts must be at least 1, not {self.max_attempts}")
         if self.initial_backoff_s < 0 or self.max_backoff_s < self.initial_backoff_s or self.multiplier < 1:
-            raise ValueError(f"a backoff must not shrink: {self}")
+            raise ValueError(f"the backoff must not decrease: {self}")
 
     def backoff_s(self, attempt: int, jitter: float) -> float:
         """Return the wait in seconds after attempt number `attempt` (from 1), with `jitter` drawn uniformly from [0,

@@ -47,11 +47,11 @@ def from_proto(proto: TensorProto) -> Array:
 def _refusal(proto: TensorProto, error: ValueError) -> Internal:
     dtype = dtypes.from_wire(proto.dtype)
     if dtype is None:
-        return Internal(f"The server sent a tensor of type {proto.dtype}, which has no numpy form.")
+        return Internal(f"The server sent a tensor of type {proto.dtype}, which numpy does not have.")
     shape = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
         return Internal(f"The server sent a tensor without a full shape: {shape}.")
     reason = str(error)
     if isinstance(error, WrongCount) and error.came is not None:
-        reason = f"{error.expected} values expected, {error.came} came"
-    return Internal(f"The server sent a {dtypes.describe(dtype)}{shape} tensor that is broken: {reason}")
+        reason = f"expected {error.expected} values, got {error.came}"
+    return Internal(f"The server sent a {dtypes.describe(dtype)}{shape} tensor that is invalid: {reason}")

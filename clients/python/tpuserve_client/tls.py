@@ -41,11 +41,11 @@ class Tls:
             else:
                 context.load_verify_locations(self.ca)
         except ssl.SSLError:
-            raise InvalidArgument(f"{self.ca} has no certificates of authorities, as PEM text.") from None
+            raise InvalidArgument(f"{self.ca} does not contain PEM certificates of authorities.") from None
         except OSError as error:
             raise InvalidArgument(f"{self.ca}: {error.strerror}.") from None
         if self.cert is None and self.key is not None:
-            raise InvalidArgument(f"A key was given, {self.key}, and no certificate that it belongs to.")
+            raise InvalidArgument(f"The key {self.key} has no certificate. Set the certificate, too.")
         if self.cert is not None:
             self._show_certificate(context, self.cert)
         return context
@@ -64,12 +64,12 @@ class Tls:
         place = self.key or cert
         # OpenSSL would prompt for the password on the terminal.
         if key is not None and _ENCRYPTED in key:
-            raise InvalidArgument(f"The key in {place} is encrypted: one without a password is needed.")
+            raise InvalidArgument(f"The key in {place} is encrypted. Use a key without a password.")
         try:
             context.load_cert_chain(cert, self.key)
         except ssl.SSLError as error:
             if error.reason == _OTHER_KEY:
-                raise InvalidArgument(f"The key in {place} is of another certificate than the one in {cert}.") from None
+                raise InvalidArgument(f"The key in {place} does not belong to the certificate in {cert}.") from None
             raise InvalidArgument(
                 f"{cert}: expected a certificate and its key{_where(self.key)}, as PEM text."
             ) from None

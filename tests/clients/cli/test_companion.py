@@ -64,7 +64,7 @@ def test_unknown_command_names_the_nearest(typed: str, nearest: str) -> None:
 def test_unknown_command_like_no_other_is_just_unknown() -> None:
     result = CliRunner().invoke(main, ["xyzzy"])
     assert result.exit_code == 2
-    assert "There is no command 'xyzzy'." in result.stderr
+    assert "Unknown command 'xyzzy'." in result.stderr
     assert "Did you mean" not in result.stderr
 
 

@@ -48,13 +48,13 @@ def test_a_server_that_wants_certificates_and_a_token_is_asked(
     ("options", "message"),
     [
         (["--header", TOKEN], "Expected 'NAME: VALUE' or @FILE"),
-        (["--header", "x: ${NOWHERE_SET}"], "There is no variable NOWHERE_SET in the environment"),
-        (["--header", f"x: {TOKEN}", "--header", "X: 2"], "The header x was given twice"),
+        (["--header", "x: ${NOWHERE_SET}"], "The environment variable NOWHERE_SET is not set"),
+        (["--header", f"x: {TOKEN}", "--header", "X: 2"], "The header x is set twice"),
         (["--header", "@/nowhere/s"], "/nowhere/s: No such file or directory"),
-        (["--header", f"grpc-timeout: {TOKEN}"], "grpc-timeout is the client's own"),
-        (["--tls-server-name", "a"], "localhost:1 is an address without TLS: grpcs:// and https:// have it"),
+        (["--header", f"grpc-timeout: {TOKEN}"], "grpc-timeout is reserved"),
+        (["--tls-server-name", "a"], "localhost:1 is an address without TLS. Use grpcs:// or https://"),
         (["--ca", "/nowhere/ca.pem"], "Invalid value for '--ca'"),
-        (["--address", "grpcs://localhost:1", "--ca", __file__], "has no certificates of authorities"),
+        (["--address", "grpcs://localhost:1", "--ca", __file__], "does not contain PEM certificates of authorities"),
     ],
 )
 def test_options_that_do_not_do_are_usage_errors_that_tell_no_value(options: list[str], message: str) -> None:

@@ -147,9 +147,9 @@ def test_image_goes_as_it_is_to_a_string_input(server: ModelServer) -> None:
     content = png(np.zeros((1, 1), np.uint8))
     result = predict(content, "mirror", "--json")
     assert json.loads(result.stdout)["outputs"]["x"][0]["b64"]
-    assert result.stderr == f"image: sent as it is, {len(content)} bytes\n"
+    assert result.stderr == f"image: sent unchanged, {len(content)} bytes\n"
     refused = predict(content, "mirror", "--scale", "0..1")
-    assert (refused.exit_code, "takes image files as they are: omit --scale" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "accepts encoded image files. Omit --scale" in refused.stderr) == (1, True)
 
 
 def test_image_for_floating_point_needs_a_scale_and_is_told_of(server: ModelServer) -> None:
@@ -158,7 +158,7 @@ def test_image_for_floating_point_needs_a_scale_and_is_told_of(server: ModelServ
     content = png(np.full((4, 6, 3), 255, np.uint8))
     refused = predict(content, "mirror")
     assert refused.exit_code == 1
-    assert "the metadata names no range of pixel values: add --scale none (0..255), --scale 0..1" in refused.stderr
+    assert "the metadata has no range of pixel values. Add --scale none (0..255), --scale 0..1" in refused.stderr
     assert "Predict" not in server.methods()
     result = predict(content, "mirror", "--scale", "-1..1", "--json")
     assert np.unique(json.loads(result.stdout)["outputs"]["x"]).tolist() == [1.0]
@@ -186,7 +186,7 @@ def test_text_goes_to_a_string_input(server: ModelServer, tmp_path: Path) -> Non
         result = CliRunner().invoke(main, ["predict", "mirror", *given, "--json"])
         assert json.loads(result.stdout)["outputs"] == {"x": ["a good film"]}
     result = CliRunner().invoke(main, ["predict", "affine", "--text", "a good film"])
-    assert (result.exit_code, "takes no text: send an array" in result.stderr) == (1, True)
+    assert (result.exit_code, "does not accept text. Send an array" in result.stderr) == (1, True)
     assert CliRunner().invoke(main, ["predict", "mirror"]).exit_code == 2
 
 
@@ -205,7 +205,7 @@ def test_best_classes_are_named_by_the_servers_labels_or_a_file(server: ModelSer
     assert top["y"][0][0]["label"] == "d"
     (tmp_path / "names.txt").write_text("a\nb\n")
     result = predict([ROW], "affine", "--labels", str(tmp_path / "names.txt"))
-    assert result.stderr == "labels: names.txt has 2 lines, and no output has scores of as many classes\n"
+    assert result.stderr == "labels: names.txt has 2 lines, but no output has scores for that many classes\n"
 
 
 def test_numbers_that_are_no_scores_are_not_ranked() -> None:
@@ -223,10 +223,10 @@ def test_probabilities_are_ranked_without_labels(server: ModelServer) -> None:
     ("specs", "message"),
     [
         ({"x": (FLOAT, [-1, 64])}, "no shape for an image"),
-        ({"x": (BOOL, [-1, 2, 2])}, "cannot hold an image's values"),
+        ({"x": (BOOL, [-1, 2, 2])}, "cannot represent the values of an image"),
         (
             {"x": (FLOAT, [-1, 2, 2]), "z": (FLOAT, [])},
-            "An image is one input",
+            "An image is a single input",
         ),
     ],
 )
@@ -246,9 +246,9 @@ def test_image_for_a_model_that_takes_none_is_refused(
         (b"[" * 5000, "neither JSON nor"),
         (b"\x93NUMPY and no more", "not a numpy file"),
         (b"PK\x03\x04 and no more", "not a numpy file"),
-        (b"\x89PNG and no more", "image cannot be read"),
+        (b"\x89PNG and no more", "Cannot read the image"),
         ({"instances": [{"x": 1}, {"z": 1}]}, "same inputs"),
-        ({"x": [{"b64": 1}]}, "Not a value"),
+        ({"x": [{"b64": 1}]}, "Invalid value"),
         ({"x": [[1, 2], [3]]}, "Not an array"),
     ],
 )

@@ -353,7 +353,7 @@ def test_a_refusal_without_a_word_is_reported_nowhere(without: Path, caplog: pyt
 
 def test_an_error_is_final_and_names_what_failed_before(without: Path) -> None:
     choice, _ = scripted(NO_DISK, BROKEN, InvalidArgument("it is no model"), FakeServable())
-    with pytest.raises(InvalidArgument, match=r"^it is no model \(and its parts: it is broken\)$"):
+    with pytest.raises(InvalidArgument, match=r"^it is no model \(its parts also failed: it is broken\)$"):
         choice.load(ID, VersionFiles(without))
 
 

@@ -25,7 +25,7 @@ def test_tensor_is_decoded() -> None:
 
 
 def test_dtype_without_a_wire_form_is_an_internal_error() -> None:
-    with pytest.raises(Internal, match=r"dtype datetime64\[s\] has no TensorProto form"):
+    with pytest.raises(Internal, match=r"dtype datetime64\[s\] is not supported by TensorProto"):
         encode_predict_response(PredictResult(SERVED, "serving_default", DATES))
     with pytest.raises(Internal, match="datetime64"):
         encode_predict_request(SERVED, "serving_default", DATES)

@@ -29,11 +29,11 @@ class Companion:
 
 COMPANIONS = (
     Companion("export", "tpuserve-exporter", "Turn a checkpoint into a checked, versioned SavedModel."),
-    Companion("inspect", "tpuserve-exporter", "Tell what a checkpoint, a graph or a SavedModel contains."),
-    Companion("check", "tpuserve-exporter", "Tell whether a version compiles for a TPU and fits, without one."),
+    Companion("inspect", "tpuserve-exporter", "Print the contents of a checkpoint, a graph or a SavedModel."),
+    Companion("check", "tpuserve-exporter", "Check without a TPU whether a version compiles for it and fits."),
     Companion("serve", "tpuserve-server", "Serve models over gRPC and REST."),
     Companion("loadtest", "tpuserve-loadtests", "Measure a running server under load."),
-    Companion("rollout", "tpuserve-loadtests", "Make another version live if it is as good as the one that is."),
+    Companion("rollout", "tpuserve-loadtests", "Make another version live if it is as good as the current one."),
 )
 
 
@@ -44,7 +44,7 @@ class NotInstalled(click.ClickException):
 
     def __init__(self, companion: Companion) -> None:
         super().__init__(
-            f"`tpuserve {companion.name}` comes with {companion.distribution}, which is not installed: "
+            f"`tpuserve {companion.name}` requires {companion.distribution}, which is not installed: "
             f"pip install {companion.distribution}"
         )
 

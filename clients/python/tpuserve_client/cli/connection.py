@@ -81,7 +81,8 @@ def _options() -> list[Callable[[_Command], _Command]]:
             show_default=True,
             show_envvar=True,
             callback=_checked_address,
-            help="host:port or unix:/path for gRPC, grpcs://host:port with TLS; http(s)://host:port for REST.",
+            help="Server address: host:port or unix:/path for gRPC, grpcs://host:port with TLS, http(s)://host:port "
+            "for REST.",
         ),
         click.option(
             "--timeout",
@@ -90,18 +91,24 @@ def _options() -> list[Callable[[_Command], _Command]]:
             default=30.0,
             show_default=True,
             metavar="SECONDS",
-            help="Give up after this long, all requests and retries together.",
+            help="Timeout for all requests and retries together.",
         ),
-        click.option("--ca", type=file, help="Trust the authorities in this PEM file, instead of the system's."),
-        click.option("--cert", type=file, help="PEM file of a certificate of your own, for servers that want one."),
-        click.option("--key", type=file, help="PEM file of its key; without it, the key is in --cert."),
-        click.option("--tls-server-name", metavar="NAME", help="Name in the server's certificate, if not the host's."),
+        click.option(
+            "--ca", type=file, help="PEM file of the certificate authorities to trust instead of the system's."
+        ),
+        click.option("--cert", type=file, help="PEM file of a client certificate, for servers that require one."),
+        click.option(
+            "--key", type=file, help="PEM file of the certificate's key. Default: --cert also contains the key."
+        ),
+        click.option(
+            "--tls-server-name", metavar="NAME", help="Name in the server's certificate, if it differs from the host."
+        ),
         click.option(
             "--header",
             "headers",
             metavar="'NAME: VALUE'|@FILE",
             multiple=True,
-            help="HTTP header or gRPC metadata; ${VARIABLE} is the environment's; can be repeated.",
+            help="HTTP header or gRPC metadata. ${VARIABLE} expands to the environment variable. Repeatable.",
         ),
     ]
 

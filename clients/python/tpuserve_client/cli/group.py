@@ -22,7 +22,7 @@ class _SuggestingGroup(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             nearest = get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.4)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            ctx.fail(f"There is no command {name!r}.{hint}")
+            ctx.fail(f"Unknown command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
 
 

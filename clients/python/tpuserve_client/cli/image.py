@@ -53,7 +53,7 @@ def image_layout(spec: TensorSpec) -> ImageLayout:
             return ImageLayout(height, width, 1, None, has_batch=True)
         case (int(height), width):
             return ImageLayout(height, width, 1, None, has_batch=False)
-    raise InvalidArgument(f"Input {spec} has no shape for an image; send an array (.npy, .npz or JSON).")
+    raise InvalidArgument(f"Input {spec} does not have the shape of an image. Send an array (.npy, .npz or JSON).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def image_input(content: bytes, signature: Signature, scale: str | None) -> Imag
     """
     name, spec = only_input(signature, "An image")
     if spec.dtype == STRING and scale is not None:
-        raise InvalidArgument(f"Input {spec} takes image files as they are: omit --scale.")
+        raise InvalidArgument(f"Input {spec} accepts encoded image files. Omit --scale.")
     if spec.dtype == STRING:
-        return ImageInput({name: string_input(content, spec)}, f"sent as it is, {len(content)} bytes")
+        return ImageInput({name: string_input(content, spec)}, f"sent unchanged, {len(content)} bytes")
     layout = image_layout(spec)
     pixels, told = _pixels(content, layout)
     wanted = scale or _default_scale(spec)
@@ -87,7 +87,7 @@ def image_input(content: bytes, signature: Signature, scale: str | None) -> Imag
 def only_input(signature: Signature, what: str) -> tuple[str, TensorSpec]:
     """Return the signature's only input. Raises InvalidArgument if it has several."""
     if len(signature.inputs) != 1:
-        raise InvalidArgument(f"{what} is one input, and the model has {sorted(signature.inputs)}.")
+        raise InvalidArgument(f"{what} is a single input, but the model has {sorted(signature.inputs)}.")
     return next(iter(signature.inputs.items()))
 
 
@@ -102,8 +102,8 @@ def _default_scale(spec: TensorSpec) -> str:
     if spec.dtype is not None and spec.dtype.kind in "iub":
         return "none"
     raise InvalidArgument(
-        f"Input {spec} takes floating point, and the metadata names no range of pixel values: add --scale none "
-        "(0..255), --scale 0..1 or --scale -1..1, or name a signature that takes image files with --signature."
+        f"Input {spec} is floating point, and the metadata has no range of pixel values. Add --scale none "
+        "(0..255), --scale 0..1 or --scale -1..1, or select a signature that accepts image files with --signature."
     )
 
 
@@ -116,7 +116,7 @@ def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
     try:
         from PIL import Image, ImageOps  # optional: most users send arrays
     except ImportError:
-        raise FailedPrecondition("Reading images needs pillow: pip install 'tpuserve-client[image]'") from None
+        raise FailedPrecondition("Images require Pillow: pip install 'tpuserve-client[image]'") from None
     try:
         with Image.open(io.BytesIO(content)) as file:
             turned = " turned upright," if file.getexif().get(_ORIENTATION, 1) != 1 else ""
@@ -124,7 +124,7 @@ def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
             image = _shallow(upright).convert(_MODES[layout.channels])
     # Pillow raises SyntaxError for a PNG file with a broken chunk.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InvalidArgument(f"The image cannot be read: {error}") from None
+        raise InvalidArgument(f"Cannot read the image: {error}") from None
     size = (layout.width or image.width, layout.height or image.height)
     told = f"{image.mode} {image.width}x{image.height},{turned} sent as {size[0]}x{size[1]}"
     return np.asarray(image if image.size == size else image.resize(size, Image.Resampling.BILINEAR)), told
@@ -147,8 +147,8 @@ def _arranged(pixels: Array, layout: ImageLayout) -> Array:
 
 def _as_dtype(pixels: Array, spec: TensorSpec, scale: str) -> Array:
     if spec.dtype is None or spec.dtype.kind in "bc" or spec.dtype == np.int8:
-        raise InvalidArgument(f"Input {spec} cannot hold an image's values ({describe(spec.dtype)}).")
+        raise InvalidArgument(f"Input {spec} cannot represent the values of an image ({describe(spec.dtype)}).")
     factor, shift = SCALES[scale]
     if spec.dtype.kind in "iu" and scale != "none":
-        raise InvalidArgument(f"Input {spec} takes integers: --scale {scale} is for floating point.")
+        raise InvalidArgument(f"Input {spec} is an integer input, but --scale {scale} is for floating point.")
     return (pixels.astype(np.float32) * np.float32(factor) - np.float32(shift)).astype(spec.dtype)

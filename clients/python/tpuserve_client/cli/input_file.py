@@ -59,7 +59,7 @@ def read_input(file: BinaryIO) -> FileInputs | ImageFile | Text:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return FileInputs(dict(arrays))
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InvalidArgument(f"{name} is not a numpy file that can be read: {error}") from None
+        raise InvalidArgument(f"{name} is not a valid numpy file: {error}") from None
     if content.startswith(_IMAGES) or content[8:12] == b"WEBP":
         return ImageFile(content)
     if str(name).lower().endswith(".txt"):
@@ -71,7 +71,7 @@ def read_input(file: BinaryIO) -> FileInputs | ImageFile | Text:
         return json_inputs(json.loads(content))
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(
-            f"{name} is neither JSON nor .npy, .npz or an image: {error} (send text with --text or in a .txt file)"
+            f"{name} is neither JSON nor .npy, .npz or an image: {error} (to send text, use --text or a .txt file)"
         ) from None
 
 
@@ -103,7 +103,7 @@ def _columns(rows: list[_Json]) -> Inputs:
     if not rows or not all(isinstance(row, dict) and row.keys() != {"b64"} for row in rows):
         return _bare(rows)
     if any(row.keys() != rows[0].keys() for row in rows):
-        raise InvalidArgument("Every instance must have the same inputs.")
+        raise InvalidArgument("All instances must have the same inputs.")
     return {name: [_values(row[name]) for row in rows] for name in rows[0]}
 
 
@@ -115,5 +115,5 @@ def _values(value: _Json) -> _Json:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (KeyError, TypeError, binascii.Error):
-            raise InvalidArgument(f"Not a value: {json.dumps(value):.80}") from None
+            raise InvalidArgument(f"Invalid value: {json.dumps(value):.80}") from None
     return value

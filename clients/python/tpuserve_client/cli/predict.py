@@ -44,19 +44,19 @@ Examples:
     "file",
     type=click.File("rb"),
     metavar="FILE|-",
-    help="JSON, .npy, .npz, .txt or an image; - reads standard input.",
+    help="Input file: JSON, .npy, .npz, .txt or an image. - reads standard input.",
 )
-@click.option("--text", help="A text to send, instead of a file.")
+@click.option("--text", help="Text to send instead of a file.")
 @connection_options
-@click.option("--version", type=click.IntRange(min=0), help="Version to ask; the latest without it.")
-@click.option("--label", help="Label of the version to ask.")
-@click.option("--signature", "signature_name", help="Signature to run; serving_default without it.")
-@click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output; can be repeated.")
-@click.option("--priority", type=click.Choice(get_args(Priority)), help="low: where other requests leave room.")
+@click.option("--version", type=click.IntRange(min=0), help="Version to run. Default: the latest.")
+@click.option("--label", help="Label of the version to run.")
+@click.option("--signature", "signature_name", help="Signature to run. Default: serving_default.")
+@click.option("--output", "outputs", multiple=True, metavar="NAME", help="Output to return. Repeatable. Default: all.")
+@click.option("--priority", type=click.Choice(get_args(Priority)), help="Priority in the server's queue.")
 @click.option(
     "--scale",
     type=click.Choice(list(SCALES)),
-    help="Pixel values that a floating-point input takes: none (0..255), 0..1 or -1..1.",
+    help="Range of pixel values of a floating-point input: none (0..255), 0..1 or -1..1.",
 )
 @click.option("--no-scale", is_flag=True, help="The same as --scale none.")
 @click.option(
@@ -64,10 +64,12 @@ Examples:
     "labels_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Names of the classes, one a line; the server's labels without it.",
+    help="File with class names, one per line. Default: the server's labels.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npz", help="Write the outputs.")
+@click.option(
+    "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npz", help="File for the outputs."
+)
 def predict(
     model: str,
     file: BinaryIO | None,
@@ -92,11 +94,11 @@ def predict(
     describes the conversion.
     """
     if version is not None and label is not None:
-        raise click.UsageError("--version and --label exclude each other.")
+        raise click.UsageError("--version and --label are mutually exclusive.")
     if (file is None) == (text is None):
-        raise click.UsageError("Give one of --input FILE and --text TEXT.")
+        raise click.UsageError("Use either --input FILE or --text TEXT.")
     if no_scale and scale not in (None, "none"):
-        raise click.UsageError("--scale and --no-scale exclude each other.")
+        raise click.UsageError("--scale and --no-scale are mutually exclusive.")
     with one_line_errors(), connection.client() as client:
         labels = None if labels_file is None else _read_labels(labels_file)
         given = Text(text) if text is not None else read_input(_present(file))
@@ -125,7 +127,7 @@ def predict(
     ranking = rank(prediction, labels or ())
     if labels_file is not None and not any(one.label for found in ranking.values() for row in found for one in row):
         click.echo(
-            f"labels: {labels_file.name} has {len(labels or ())} lines, and no output has scores of as many classes",
+            f"labels: {labels_file.name} has {len(labels or ())} lines, but no output has scores for that many classes",
             err=True,
         )
     if as_json:
@@ -152,7 +154,7 @@ def _inputs(
         return image.inputs
     name, spec = only_input(find_signature(), "A text")
     if spec.dtype != STRING:
-        raise InvalidArgument(f"Input {spec} takes no text: send an array (.npy, .npz or JSON).")
+        raise InvalidArgument(f"Input {spec} does not accept text. Send an array (.npy, .npz or JSON).")
     return {name: string_input(given.content.encode(), spec)}
 
 
@@ -160,7 +162,7 @@ def _read_labels(path: Path) -> tuple[str, ...]:
     try:
         return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"--labels {path.name} cannot be read as text: {error}") from None
+        raise InvalidArgument(f"Cannot read --labels {path.name} as text: {error}") from None
 
 
 def _reported_labels(

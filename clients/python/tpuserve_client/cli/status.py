@@ -13,8 +13,8 @@ from tpuserve_client.model import State, VersionStatus
 @click.command(short_help="Show whether the server, or a model, is ready.")
 @click.argument("model", required=False)
 @connection_options
-@click.option("--version", type=click.IntRange(min=0), help="Only this version.")
-@click.option("--wait", is_flag=True, help="Wait until it is ready, for up to --timeout seconds.")
+@click.option("--version", type=click.IntRange(min=0), help="Version to show. Default: all.")
+@click.option("--wait", is_flag=True, help="Wait up to --timeout seconds until it is ready.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(model: str | None, connection: Connection, version: int | None, wait: bool, as_json: bool) -> None:
     """Show MODEL's versions, their states and reasons; without MODEL, whether the server is ready.
@@ -25,7 +25,7 @@ def status(model: str | None, connection: Connection, version: int | None, wait:
     The exit code is 0 if it is ready (for a model: if a version is AVAILABLE), and 1 if it is not.
     """
     if model is None and version is not None:
-        raise click.UsageError("--version needs a MODEL.")
+        raise click.UsageError("--version requires a MODEL.")
     remaining_s = countdown(connection.timeout_s)
     with one_line_errors(), connection.client() as client:
         if wait:
