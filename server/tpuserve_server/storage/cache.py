@@ -164,7 +164,7 @@ class VersionCache:
                 held -= entry.size_bytes if _remove(entry.path) else 0
         if held + size_bytes > self._max_bytes:
             raise ResourceExhausted(
-                f"The version has {size_bytes} bytes, and {held} of the storage cache's {self._max_bytes} are taken by "
+                f"The version has {size_bytes} bytes, and {held} of the storage cache's {self._max_bytes} are used by "
                 f"versions that are in use ({_FLAG})"
             )
 

@@ -85,7 +85,7 @@ def test_the_least_recently_used_copy_that_is_not_in_use_makes_way(cache: Versio
     cache.release(cache.take("third", "1", 8, writing()))
     assert copies(tmp_path) == {"first", "third"}
     third = cache.take("third", "1", 8, refuse)
-    with pytest.raises(ResourceExhausted, match="16 of the storage cache's 20 are taken by versions that are in use"):
+    with pytest.raises(ResourceExhausted, match="16 of the storage cache's 20 are used by versions that are in use"):
         cache.take("fourth", "1", 8, refuse)
     assert copies(tmp_path) == {"first", "third"}
     cache.release(held)

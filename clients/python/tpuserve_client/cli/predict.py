@@ -89,9 +89,9 @@ def predict(
     """Send one input to MODEL and print the outputs, and the five best classes of outputs with scores.
 
     JSON is a TensorFlow Serving body ({"instances": …} or {"inputs": …}), {"input name": array, …}, or a plain array
-    for a model with one input. An .npz file names its inputs. An image or a text goes to the model's only input. An
-    input of strings gets it as it is; an input of numbers gets an image in its size, channels and dtype. Standard error
-    describes the conversion.
+    for a model with one input. An .npz file names its inputs. An image or a text goes to the model's only input. A
+    string input gets it unchanged. A numeric input gets an image in the input's size, channels and dtype. The command
+    describes the conversion on standard error.
     """
     if version is not None and label is not None:
         raise click.UsageError("--version and --label are mutually exclusive.")

@@ -17,12 +17,12 @@ from tpuserve_client.model import State, VersionStatus
 @click.option("--wait", is_flag=True, help="Wait up to --timeout seconds until it is ready.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(model: str | None, connection: Connection, version: int | None, wait: bool, as_json: bool) -> None:
-    """Show MODEL's versions, their states and reasons; without MODEL, whether the server is ready.
+    """Show the versions of MODEL with states and reasons. Without MODEL, show whether the server is ready.
 
-    A reason is a failed version's error, or what a version that is not loaded yet waits for: files that its folder
-    lacks, or the next try after a load that failed.
+    A reason is the error of a failed version, or the cause of a wait: files that are missing in the version directory,
+    or the next attempt after a failed load.
 
-    The exit code is 0 if it is ready (for a model: if a version is AVAILABLE), and 1 if it is not.
+    The exit code is 0 if the server is ready, or if a version of MODEL is AVAILABLE, otherwise 1.
     """
     if model is None and version is not None:
         raise click.UsageError("--version requires a MODEL.")

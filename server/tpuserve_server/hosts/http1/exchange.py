@@ -163,7 +163,7 @@ class Exchange:
             return
         expected = "http.response.start" if self._head is None else "http.response.body"
         if message["type"] != expected or self.response_complete:
-            raise RuntimeError(f"{message['type']} came where {expected} should")
+            raise RuntimeError(f"the application sent {message['type']}, expected {expected}")
         if self._head is None:
             self._send_start(message["status"], tuple(message.get("headers", ())))
         else:
