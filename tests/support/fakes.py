@@ -9,7 +9,7 @@ import numpy as np
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.service import HeldModel, HeldVersion, InferenceService
+from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -117,7 +117,7 @@ class Prediction:
     priority: Priority
 
 
-class FakeHeldModel(HeldModel):
+class FakeHeldModel(AcquiredModel):
     """A signature of FakeService's model. `released` is True after its release."""
 
     __slots__ = ("_service", "_spec", "released")
@@ -136,7 +136,7 @@ class FakeHeldModel(HeldModel):
     def servable_id(self) -> ServableId:
         return ServableId("m", 7)
 
-    def promises(self, signature_name: str) -> bool:
+    def has_objective(self, signature_name: str) -> bool:
         return self._service.promised
 
     def answered(self, signature_name: str, latency_s: float) -> None:
@@ -152,7 +152,7 @@ class FakeHeldModel(HeldModel):
         return await self._service.run_prediction(Prediction(self._spec, inputs, output_filter, deadline, priority))
 
 
-class FakeHeldVersion(HeldVersion):
+class FakeHeldVersion(AcquiredVersion):
     """FakeService's version."""
 
     __slots__ = ("_service",)
@@ -171,7 +171,7 @@ class FakeHeldVersion(HeldVersion):
     def signatures(self) -> Mapping[str, Signature]:
         return self._service.signatures
 
-    def promises(self, signature_name: str) -> bool:
+    def has_objective(self, signature_name: str) -> bool:
         return self._service.promised
 
     async def predict(

@@ -175,7 +175,7 @@ class Play:
         if step.timeout_s is not None:
             self.loop.call_later(step.timeout_s, self._expire, request)
 
-    # Like the service in HeldModel._run.
+    # Like the service in AcquiredModel._run.
 
     def _expire(self, request: Request) -> None:
         if not request.task.future.done():

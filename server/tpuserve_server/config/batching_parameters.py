@@ -4,14 +4,14 @@ from pathlib import Path
 
 from tpuserve_formats.messages._proto import batching_parameters_pb2
 from tpuserve_server.config.text_format import ConfigError, parse, read_text
-from tpuserve_server.core.batching.parameters import NOTHING_SAID, BatchingParameters
+from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.batching_parameters import batching_parameters
 
 MODEL_FILE = "batching_params.pbtxt"
 
 
-def read_batching_parameters(path: Path, flags: BatchingParameters = NOTHING_SAID) -> BatchingParameters:
+def read_batching_parameters(path: Path, flags: BatchingParameters = UNSET_PARAMETERS) -> BatchingParameters:
     """Return the parameters in the file at `path`, overridden by `flags`. Blocks.
 
     Raises:

@@ -36,7 +36,7 @@ async def wait_until(
 ) -> None:
     """Wait until `condition` holds. It is checked now and after every change that `subscribe` reports."""
     changed = ChangeEvent()
-    leave = subscribe(changed)
+    unsubscribe = subscribe(changed)
     try:
         while True:
             changed.clear()
@@ -44,4 +44,4 @@ async def wait_until(
                 return
             await changed.wait()
     finally:
-        leave()
+        unsubscribe()

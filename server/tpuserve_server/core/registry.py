@@ -121,11 +121,11 @@ class ModelRegistry:
         with self._lock:
             self._listeners.append(on_change)
 
-        def leave() -> None:
+        def unsubscribe() -> None:
             with self._lock:
                 self._listeners.remove(on_change)
 
-        return leave
+        return unsubscribe
 
     # Called by code that waits for models.
 
@@ -185,7 +185,7 @@ class ModelRegistry:
                     model.remove()
             self._names = tuple(sorted(wanted))
             self._forget_removed()
-        self._tell()
+        self._notify()
 
     def assign_labels(self, name: str, labels: Mapping[str, int], *, even_if_unavailable: bool = False) -> None:
         """Replace a model's labels. A label takes effect when its version is AVAILABLE.
@@ -205,7 +205,7 @@ class ModelRegistry:
                 return
             model.arriving = pending
         # The start-up log shows the reason.
-        self._tell()
+        self._notify()
 
     # Called by the manager, which alone changes states.
 
@@ -219,13 +219,13 @@ class ModelRegistry:
             model.aspire(aspired)
             changed = model.has_failed() != had_failed
         if changed:
-            self._tell()
+            self._notify()
 
     def close(self) -> None:
         """Return no more handles, because the server is shutting down. Clients must use another server."""
         with self._lock:
             self._closed = True
-        self._tell()
+        self._notify()
 
     def all_models(self) -> list[str]:
         """Return every model with versions, configured or being removed."""
@@ -260,7 +260,7 @@ class ModelRegistry:
         """Record that a load has failed and will be tried again. The status shows `why` until then."""
         with self._lock:
             self._get(servable_id).waits = why
-        self._tell()
+        self._notify()
 
     def available(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
         """Record that a load has succeeded."""
@@ -308,9 +308,9 @@ class ModelRegistry:
                 self._has_served = True
             self._models[servable_id.name].settle(is_closing=self._closed)
         self._metrics.version_changed(servable=servable_id, state=state)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:

@@ -36,7 +36,7 @@ from tpuserve_server.core.validation import (
 )
 
 
-class _Held:
+class _Acquired:
     """A version that stays loaded for a request. A context manager that releases it."""
 
     __slots__ = ("_clock", "_handle", "_timers")
@@ -60,16 +60,16 @@ class _Held:
         """The version that is held."""
         return self._handle.servable_id
 
-    def promises(self, signature_name: str) -> bool:
+    def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""
-        return self._handle.loaded.batcher.promises(signature_name)
+        return self._handle.loaded.batcher.has_objective(signature_name)
 
-    def answered(self, signature_name: str, latency_s: float) -> None:
-        """Record a response. See `Batcher.answered`. May be called after the version is released."""
-        self._handle.loaded.batcher.answered(signature_name, latency_s)
+    def record_latency(self, signature_name: str, latency_s: float) -> None:
+        """Record a response. See `Batcher.record_latency`. May be called after the version is released."""
+        self._handle.loaded.batcher.record_latency(signature_name, latency_s)
 
 
-class HeldModel(_Held):
+class AcquiredModel(_Acquired):
     """One signature of one version, held for a request while its inputs are decoded and run."""
 
     __slots__ = ("signature",)
@@ -172,7 +172,7 @@ class HeldModel(_Held):
         return InvalidArgument(f"{described} ({error.message})")
 
 
-class HeldVersion(_Held):
+class AcquiredVersion(_Acquired):
     """One version, held for a request that finds and runs its signatures itself."""
 
     __slots__ = ()
@@ -190,8 +190,8 @@ class HeldVersion(_Held):
         output_filter: tuple[str, ...] = (),
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
-        """Run one of this version's signatures like `HeldModel.predict`. Several calls may be awaited at a time."""
-        return await HeldModel(self._handle, signature, self._clock, self._timers).predict(
+        """Run one of this version's signatures like `AcquiredModel.predict`. Several calls may be awaited at a time."""
+        return await AcquiredModel(self._handle, signature, self._clock, self._timers).predict(
             inputs, deadline, output_filter, priority
         )
 
@@ -210,7 +210,7 @@ class InferenceService:
         self._draining = False
         self._drain_listeners: list[Callable[[], None]] = []
 
-    def hold(self, spec: ModelSpec) -> HeldModel:
+    def hold(self, spec: ModelSpec) -> AcquiredModel:
         """Hold the model and signature that a spec resolves to. Front-ends use the signature to decode, then predict.
 
         Raises:
@@ -218,18 +218,18 @@ class InferenceService:
         """
         handle = self._registry.acquire(spec)
         try:
-            return HeldModel(handle, _find_signature(handle.loaded, spec), self._clock, self._timers)
+            return AcquiredModel(handle, _find_signature(handle.loaded, spec), self._clock, self._timers)
         except BaseException:
             handle.release()
             raise
 
-    def hold_version(self, spec: ModelSpec) -> HeldVersion:
+    def hold_version(self, spec: ModelSpec) -> AcquiredVersion:
         """Hold the version that a spec resolves to, and ignore its signature.
 
         Raises:
             ServingError: as `hold` for the same model and version.
         """
-        return HeldVersion(self._registry.acquire(spec), self._clock, self._timers)
+        return AcquiredVersion(self._registry.acquire(spec), self._clock, self._timers)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Return the signatures, labels and precision of the version that a spec resolves to.
@@ -271,11 +271,11 @@ class InferenceService:
         leave_registry = self._registry.subscribe(on_change)
         self._drain_listeners.append(on_change)
 
-        def leave() -> None:
+        def unsubscribe() -> None:
             leave_registry()
             self._drain_listeners.remove(on_change)
 
-        return leave
+        return unsubscribe
 
     def start_failures(self) -> list[tuple[ServableId, ServingError]]:
         """Return each version's error if no model has ever served and all have failed for good, otherwise []."""

@@ -37,11 +37,11 @@ class Transition:
         """
         changed = threading.Condition()
 
-        def tell() -> None:
+        def notify() -> None:
             with changed:
                 changed.notify_all()
 
-        leave = self._registry.subscribe(tell)
+        unsubscribe = self._registry.subscribe(notify)
         try:
             with changed:
                 while not self.is_settled():
@@ -50,7 +50,7 @@ class Transition:
                     remaining_s = deadline.remaining_s(self._clock.monotonic_s())
                     changed.wait(None if remaining_s == math.inf else min(remaining_s, threading.TIMEOUT_MAX))
         finally:
-            leave()
+            unsubscribe()
 
     def is_settled(self) -> bool:
         """Return whether all models and versions are available.

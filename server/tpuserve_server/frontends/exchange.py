@@ -15,7 +15,6 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimersByLoop
-from tpuserve_server.frontends.edge import Edge, MeasuredRequest
 from tpuserve_server.frontends.http.body import rest_of_body
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
@@ -28,6 +27,7 @@ from tpuserve_server.frontends.http.response import (
     error_response,
     send_response,
 )
+from tpuserve_server.frontends.request_meter import MeasuredRequest, RequestMeter
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -86,7 +86,7 @@ class HttpCall:
         if headers.is_compressed:
             body = await gunzip(body, limit_bytes)
         measured = self.measured
-        measured.came_s = now_s = exchange.clock.monotonic_s()
+        measured.received_s = now_s = exchange.clock.monotonic_s()
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
         self.deadline = Deadline(min(now_s + exchange.options.timeout_s, measured.started_s + headers.timeout_s))
         self.priority = headers.priority
@@ -129,19 +129,19 @@ class RestProtocol(Protocol):
 class Exchange:
     """ASGI application of one protocol. It turns every error into a response and raises nothing."""
 
-    def __init__(self, protocol: RestProtocol, edge: Edge, clock: Clock, options: ExchangeOptions) -> None:
-        """Answer requests with `protocol`; `edge` measures every request."""
+    def __init__(self, protocol: RestProtocol, meter: RequestMeter, clock: Clock, options: ExchangeOptions) -> None:
+        """Answer requests with `protocol`; `meter` measures every request."""
         self.protocol = protocol
         self.options = options
         self.clock = clock
         self.timers = RareTimersByLoop()
-        self._edge = edge
+        self._meter = meter
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer one HTTP request."""
         protocol = self.protocol
         try:
-            with self._edge.request("Unknown") as measured:
+            with self._meter.request("Unknown") as measured:
                 response = await protocol.answer(HttpCall(self, scope, receive, measured))
         except ClientGone:
             return

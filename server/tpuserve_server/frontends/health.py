@@ -37,7 +37,7 @@ class HealthMethods:
         """
         name = _decode_name(await anext(requests, b""))
         changed = ChangeEvent()
-        leave = self._service.subscribe(changed)
+        unsubscribe = self._service.subscribe(changed)
         try:
             told = None
             while True:
@@ -48,7 +48,7 @@ class HealthMethods:
                     yield status
                 await changed.wait()
         finally:
-            leave()
+            unsubscribe()
 
     def _status(self) -> bytes:
         return _SERVING if self._service.is_ready() else _NOT_SERVING

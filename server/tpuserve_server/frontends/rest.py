@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.frontends.tf_rest.v1 import V1
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -58,7 +58,7 @@ def rest_app(
 
     `render_metrics` returns the body and the content type of /metrics. It is called on a worker thread.
     """
-    edge = Edge(service, metrics, clock, "rest")
+    meter = RequestMeter(service, metrics, clock, "rest")
     v1 = V1(
         service,
         logs,
@@ -68,7 +68,7 @@ def rest_app(
     )
     # A new protocol adds a directory and a line here.
     mounts = (Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),)
-    app = RestApp(mounts, edge, clock, options)
+    app = RestApp(mounts, meter, clock, options)
 
     @app.get("/healthz", tags=["Operations"], summary="Liveness of the process")
     async def healthz() -> dict[str, str]:
@@ -93,7 +93,7 @@ def rest_app(
 class RestApp(FastAPI):
     """FastAPI with a shortcut: requests under a protocol's prefix bypass its middleware and router."""
 
-    def __init__(self, mounts: Sequence[Mount], edge: Edge, clock: Clock, options: ExchangeOptions) -> None:
+    def __init__(self, mounts: Sequence[Mount], meter: RequestMeter, clock: Clock, options: ExchangeOptions) -> None:
         """Create an exchange for each protocol. Prefixes match case-insensitively, in the order of `mounts`."""
         super().__init__(
             title="tpuserve",
@@ -105,7 +105,7 @@ class RestApp(FastAPI):
         )
         self._mounts = mounts
         self._exchanges = [
-            (mount.prefix, len(mount.prefix), Exchange(mount.protocol, edge, clock, options)) for mount in mounts
+            (mount.prefix, len(mount.prefix), Exchange(mount.protocol, meter, clock, options)) for mount in mounts
         ]
 
     def __call__(  # both branches return a coroutine; `async def` would add a frame to the hot path

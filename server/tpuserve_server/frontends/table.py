@@ -8,9 +8,9 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.health import HealthMethods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.frontends.tf_grpc.examples import ExampleMethods
 from tpuserve_server.frontends.tf_grpc.model_status import ModelMethods
@@ -44,20 +44,20 @@ def rpc_table(
     `logs` receive the answered predictions; None logs nothing.
     Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats.
     """
-    edge = Edge(service, metrics, clock, "grpc")
+    meter = RequestMeter(service, metrics, clock, "grpc")
     prediction = PredictionMethods(
-        service, edge, logs, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes
+        service, meter, logs, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes
     )
     examples = ExampleMethods(
-        service, edge, logs, check_method_names=check_method_names, max_repeated_bytes=max_request_bytes
+        service, meter, logs, check_method_names=check_method_names, max_repeated_bytes=max_request_bytes
     )
-    model = ModelMethods(service, edge)
+    model = ModelMethods(service, meter)
     # Existing probes use TensorFlow Serving's short names.
     health = HealthMethods(service, (*_SERVICES, PREDICTION_SERVICE.name, MODEL_SERVICE.name))
     profiler = _profiler_methods(tracer) if tracer is not None else {}
     listed = (*_SERVICES, PROFILER_SERVICE.full_name) if profiler else _SERVICES
     reflection = StreamMethod(ReflectionMethods(listed).server_reflection_info)
-    reload = ReloadMethods(service, models, edge, clock).handle_reload_config_request if models is not None else None
+    reload = ReloadMethods(service, models, meter, clock).handle_reload_config_request if models is not None else None
     return {
         f"/{PREDICTION_SERVICE.full_name}/Predict": UnaryMethod(prediction.predict),
         f"/{PREDICTION_SERVICE.full_name}/Classify": UnaryMethod(examples.classify),

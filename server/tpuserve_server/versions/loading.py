@@ -11,7 +11,7 @@ from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import NOTHING_SAID, BatchingParameters
+from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.device_share import DeviceShare
@@ -57,7 +57,7 @@ class LoadingOptions:
     """
 
     enable_batching: bool | None = None
-    parameters: BatchingParameters = NOTHING_SAID
+    parameters: BatchingParameters = UNSET_PARAMETERS
     read_parameters: Callable[[Path], BatchingParameters | None] | None = None
     warmup: WarmupOptions = field(default_factory=WarmupOptions)
     needs_sequences: bool = False

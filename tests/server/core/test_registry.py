@@ -149,10 +149,10 @@ def test_status_does_not_grow_for_ever(registry: ModelRegistry) -> None:
 
 def test_listeners_hear_every_change_until_they_leave(registry: ModelRegistry) -> None:
     heard: list[str] = []
-    leave = registry.subscribe(lambda: heard.append("change"))
+    unsubscribe = registry.subscribe(lambda: heard.append("change"))
     bring_up(registry, 1)
     assert heard == ["change", "change"]
-    leave()
+    unsubscribe()
     registry.unloading(ServableId("m", 1))
     assert len(heard) == 2
 

@@ -266,7 +266,7 @@ async def test_status_and_metadata(house: House) -> None:
 async def test_readiness_tells_the_truth_and_says_when_it_changes() -> None:
     house = House()
     heard: list[bool] = []
-    leave = house.service.subscribe(lambda: heard.append(house.service.is_ready()))
+    unsubscribe = house.service.subscribe(lambda: heard.append(house.service.is_ready()))
     assert house.service.why_not_ready() == "no version available for: m"
     house.bring_up()
     assert house.service.is_ready()
@@ -274,7 +274,7 @@ async def test_readiness_tells_the_truth_and_says_when_it_changes() -> None:
     assert "draining" in house.service.why_not_ready()
     assert "y" in await house.predict({"x": X})
     assert heard == [False, True, False]
-    leave()
+    unsubscribe()
     house.service.drain()
     assert len(heard) == 3
     house.batcher.stop()

@@ -11,9 +11,9 @@ import pytest
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.errors import Code, NotFound, TooLate
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.frontends.edge import Edge
 from tpuserve_server.frontends.exchange import ExchangeOptions, HttpCall, raw_path
 from tpuserve_server.frontends.http.response import Headers, JsonResponse
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import Mount, RestApp
 
 OPTIONS = ExchangeOptions(max_body_bytes=20_000, timeout_s=2.5, disconnect_watch_delay_s=0)
@@ -59,7 +59,7 @@ async def site() -> AsyncIterator[Site]:
         Mount("/v9/models/special", EchoProtocol(headers=((b"x-echo", b"special"),)), {}, {}),
         Mount("/v9/", echo, documented, {"Echo": {"type": "string"}}),
     )
-    app = RestApp(mounts, Edge(FakeService(), metrics, clock, "rest"), clock, OPTIONS)
+    app = RestApp(mounts, RequestMeter(FakeService(), metrics, clock, "rest"), clock, OPTIONS)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         yield Site(echo, metrics, app, client)

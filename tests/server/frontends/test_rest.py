@@ -126,7 +126,7 @@ async def test_large_bodies_are_decoded_beside_the_event_loop(monkeypatch: pytes
             assert all((thread is threading.main_thread()) == is_here for thread in decoding_threads)
         refused = await client.post(PREDICT, content=b'{"instances": ["x"]}' + padding)
         assert refused.status_code == 400
-    assert all(held.released for held in service.held)
+    assert all(acquired.released for acquired in service.acquired)
 
 
 async def test_path_label_signature_and_timeout_reach_the_service(rest: Rest) -> None:

@@ -188,7 +188,7 @@ async def test_refused_requests_take_no_memory_that_they_did_not_send(
     finally:
         tracemalloc.stop()
     assert caller.service.requests == []
-    assert all(held.released for held in caller.service.held)
+    assert all(acquired.released for acquired in caller.service.acquired)
 
 
 async def test_repeated_values_are_bounded_by_the_tables_option() -> None:
@@ -203,11 +203,11 @@ async def test_the_model_is_held_from_before_decoding_until_the_answer(caller: C
     caller.service.gate.clear()
     task = asyncio.create_task(caller.unary(PREDICT, predict_request()))
     await caller.service.waiting.wait()
-    (held,) = caller.service.held
-    assert not held.released
+    (acquired,) = caller.service.acquired
+    assert not acquired.released
     caller.service.gate.set()
     await task
-    assert all(held.released for held in caller.service.held)
+    assert all(acquired.released for acquired in caller.service.acquired)
 
 
 async def test_output_filter_reaches_the_service(caller: Caller) -> None:

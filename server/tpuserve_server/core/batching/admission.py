@@ -16,7 +16,7 @@ from tpuserve_server.core.types import ServableId
 
 # Smallest retry hint, and smallest host allowance that an error message mentions, in seconds.
 _LEAST_RETRY_S = 0.001
-_LEAST_TOLD_S = 0.0001
+_MIN_SHOWN_S = 0.0001
 # A request that is too slow even alone still runs once in this many times its own duration. The known cost may be
 # wrong, for example after a slow neighbour has left, and only a run can correct it.
 _DURATIONS_A_TRIAL = 100.0
@@ -45,25 +45,25 @@ class Admission:
             if sizes.objective is not None and sizes.buckets
         }
 
-    def promises(self, signature_name: str) -> bool:
+    def has_objective(self, signature_name: str) -> bool:
         """Return whether the signature has an objective, so that its requests must be checked."""
         return signature_name in self._plans
 
-    def answered(self, signature_name: str, latency_s: float) -> None:
+    def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Record a response of high priority that went out `latency_s` after its request arrived."""
         if (plan := self._plans.get(signature_name)) is not None:
-            plan.answered(latency_s)
+            plan.record_latency(latency_s)
 
     def host_s(self, signature_name: str) -> float:
         """Return the part of a signature's objective that is reserved for the host, or 0 without an objective."""
         plan = self._plans.get(signature_name)
         return 0.0 if plan is None else plan.host_s
 
-    def check(self, task: Task, rows_ahead: int, oldest_s: float, others_s: Sequence[float]) -> None:
+    def check(self, task: Task, rows_ahead: int, oldest_s: float, other_work_s: Sequence[float]) -> None:
         """Predict when a new task will be answered, and store the prediction in its `predicted_s`.
 
         `rows_ahead` rows that can share batches with the task have waited since `oldest_s`. Other waiting batches cost
-        `others_s`, in seconds.
+        `other_work_s`, in seconds.
 
         Raises:
             TooLate: the prediction is later than the task's objective or deadline.
@@ -76,10 +76,10 @@ class Admission:
         sizes, target = plan.sizes(task.lengths)
         if sizes is None:
             return
-        if not rows_ahead and not others_s and self._is_free():
+        if not rows_ahead and not other_work_s and self._is_free():
             self._check_alone(task, plan, sizes)
             return
-        runs_s = list(others_s)
+        runs_s = list(other_work_s)
         due_s = oldest_s + plan.latency_s - self._forecast.start_s(now_s, runs_s) if rows_ahead else plan.latency_s
         own = _own_size(sizes, target, rows_ahead, task.rows, due_s, plan.latency_s, runs_s)
         start_s = self._forecast.start_s(now_s, runs_s)
@@ -138,8 +138,8 @@ class Admission:
         plan = self._plans.get(tasks[0].signature_name)
         if plan is None:
             return sum(task.rows for task in tasks)
-        others_s = sum(self.work_s(task, rows) for task, rows in others) / self._devices
-        return plan.rows_to_run(tasks, now_s, others_s)
+        other_work_s = sum(self.work_s(task, rows) for task, rows in others) / self._devices
+        return plan.rows_to_run(tasks, now_s, other_work_s)
 
     def started(self, thread: int, tasks: Sequence[Task], now_s: float) -> None:
         """Record that a device thread has taken these tasks. It runs them after the batches that it took before."""
@@ -189,7 +189,7 @@ class Admission:
         now_s = task.enqueued_s
         left_s, deadline_s = plan.latency_s, task.deadline.remaining_s(now_s)
         limit = f"its objective of {plan.objective_s * 1000:g} ms"
-        if plan.host_s >= _LEAST_TOLD_S:
+        if plan.host_s >= _MIN_SHOWN_S:
             limit += f" minus {plan.host_s * 1000:.1f} ms for the host"
         if deadline_s < left_s:
             limit = f"the request's deadline in {deadline_s * 1000:.1f} ms"

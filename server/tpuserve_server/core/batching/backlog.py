@@ -9,7 +9,7 @@ from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.lane import Lane
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.request_size import too_many_rows
-from tpuserve_server.core.batching.task import Task, Whole
+from tpuserve_server.core.batching.task import SplitRequest, Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Unavailable
 from tpuserve_server.core.types import Signature
@@ -47,10 +47,10 @@ class Backlog:
             raise too_many_rows(task.rows, lane.max_task_rows, splits=lane.splits)
         key = lane.key(task)
         batches = self._batches.get(key) if task.shareable else None
-        if self._admission is not None and not task.priority and self._admission.promises(task.signature_name):
+        if self._admission is not None and not task.priority and self._admission.has_objective(task.signature_name):
             self._check_in_time(self._admission, task, key)
         if lane.regroup is not None:
-            lane.regroup.came(task.rows, task.enqueued_s)
+            lane.regroup.arrived(task.rows, task.enqueued_s)
         last = batches[-1] if batches is not None else None
         if last is not None and last.rows + task.rows <= lane.max_rows:
             last.append(task)
@@ -64,8 +64,8 @@ class Backlog:
 
     def discard(self, task: Task) -> bool:
         """Remove a task. See `BatchQueue.discard`."""
-        if task.whole is not None and task.batch is None:
-            return self._discard_parts(task.whole)
+        if task.split_request is not None and task.batch is None:
+            return self._discard_parts(task.split_request)
         batch = task.batch
         if not isinstance(batch, Batch):
             return False
@@ -112,9 +112,9 @@ class Backlog:
             task.batch = None
         return tasks
 
-    def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
+    def completed(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
         """Record that a batch that was taken has been answered, after `run_s` on the device."""
-        self._lanes[tasks[0].signature_name].answered(tasks, run_s, now_s)
+        self._lanes[tasks[0].signature_name].completed(tasks, run_s, now_s)
 
     def take_up_to(self, rows: int, key: Hashable) -> list[Task]:
         """Remove and return the first tasks of `key` that fit into `rows` rows, ready or not."""
@@ -223,18 +223,18 @@ class Backlog:
                 f"max_execution_batch_size={lane.max_rows})"
             )
 
-    def _discard_parts(self, whole: Whole) -> bool:
+    def _discard_parts(self, split_request: SplitRequest) -> bool:
         waiting = [
             part
             for batches in self._batches.values()
             for batch in batches
             for part in batch.tasks
-            if part.whole is whole
+            if part.split_request is split_request
         ]
         if not waiting:
             return False
         # Parts that have left the queue need not run either.
-        whole.give_up()
+        split_request.give_up()
         for part in waiting:
             self.discard(part)
         return True
@@ -243,8 +243,8 @@ class Backlog:
 def _part_sizes(rows: int, room: int, max_rows: int) -> list[int]:
     """Return the sizes of a split request's parts: `room` fills the open batch, then full batches and a remainder."""
     first = min(room, rows)
-    whole, last = divmod(rows - first, max_rows)
-    return [size for size in (first, *[max_rows] * whole, last) if size]
+    full, last = divmod(rows - first, max_rows)
+    return [size for size in (first, *[max_rows] * full, last) if size]
 
 
 def _ready_s(batches: deque[Batch]) -> float:

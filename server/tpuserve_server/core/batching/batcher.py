@@ -109,18 +109,18 @@ class Batcher:
         """Return whether requests for this signature may share batches."""
         return signature_name in self._options
 
-    def promises(self, signature_name: str) -> bool:
+    def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""
-        return self._admission is not None and self._admission.promises(signature_name)
+        return self._admission is not None and self._admission.has_objective(signature_name)
 
-    def answered(self, signature_name: str, latency_s: float) -> None:
+    def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Record a response of high priority that went out `latency_s` after its request arrived.
 
         The batcher adjusts the part of the objective that it reserves for the host.
         """
         if self._admission is not None:
             with self._changed:
-                self._admission.answered(signature_name, latency_s)
+                self._admission.record_latency(signature_name, latency_s)
 
     def submit(self, task: Task) -> None:
         """Queue a task or refuse it at once. Called on the task's event loop.
@@ -260,7 +260,7 @@ class Batcher:
         turn.used_s += run_s
         if self._regroups and run_s >= LEAST_RUN_S:
             with self._changed:
-                self._queue.answered(tasks, run_s, self._clock.monotonic_s())
+                self._queue.completed(tasks, run_s, self._clock.monotonic_s())
         if self._admission is not None:
             self._compare(self._admission, runner.in_flight)
         return True

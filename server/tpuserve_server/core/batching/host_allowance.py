@@ -25,12 +25,12 @@ class HostAllowance:
         self._most_s = _MOST_OBJECTIVES * objective_s
         self.seconds = 0.0
 
-    def leave(self, needed_s: float) -> None:
+    def cap(self, needed_s: float) -> None:
         """Cap the allowance so that `needed_s` of the objective remain for the batcher."""
         self._most_s = max(min(_MOST_OBJECTIVES * self._objective_s, self._objective_s - needed_s), 0.0)
         self.seconds = min(self.seconds, self._most_s)
 
-    def answered(self, latency_s: float) -> None:
+    def record_latency(self, latency_s: float) -> None:
         """Record a response that went out `latency_s` after its request arrived."""
         late = latency_s > self._objective_s
         step = _STEP_OBJECTIVES * self._objective_s * (late - self._late_share)

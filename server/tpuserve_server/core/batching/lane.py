@@ -80,7 +80,7 @@ class Lane:
         """Whether a batch may have to wait while the device is free."""
         return self.timeout_s > 0 or self.regroup is not None
 
-    def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
+    def completed(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
         """Record a batch that was answered, because its callers may send again soon."""
         if not self._is_greedy or not tasks[0].shareable:
             return
@@ -90,7 +90,7 @@ class Lane:
             if (self._cost_s(rows) or 0.0) < LEAST_RUN_S:
                 return
             self.regroup = Regroup(self._cost_s, self.max_rows)
-        self.regroup.answered(rows, run_s, now_s)
+        self.regroup.completed(rows, run_s, now_s)
 
     def hurry(self) -> None:
         """Stop all waiting, from now on."""

@@ -74,13 +74,13 @@ def choose_rows(
     now_s: float,
     enqueued_s: Sequence[float],
     rows: Sequence[int],
-    others_s: float = 0.0,
+    other_work_s: float = 0.0,
 ) -> int:
     """Return how many waiting rows to run now if the device is free.
 
     The result is an allowed size, or the rows of the first task if no size holds them. `enqueued_s` and `rows` belong
     to the tasks, oldest first. The choice minimizes the late rows, including those left for the next batch. Among
-    equals it minimizes the cost for each row, then takes the largest size. Batches of other keys take `others_s`
+    equals it minimizes the cost for each row, then takes the largest size. Batches of other keys take `other_work_s`
     seconds and run before the next batch.
     """
     ends = list(itertools.accumulate(rows))
@@ -95,7 +95,7 @@ def choose_rows(
         late = _rows_before(finish_s - latency_s, enqueued_s, ends, 0, taken)
         if taken < len(ends):
             rest = sizes.index(total - ends[taken - 1])
-            next_s = finish_s + others_s + sizes.mean_s[min(rest, max(target, index))]
+            next_s = finish_s + other_work_s + sizes.mean_s[min(rest, max(target, index))]
             late += _rows_before(next_s - latency_s, enqueued_s, ends, taken, len(ends))
         rate = ends[taken - 1] / sizes.mean_s[index]
         if (-late, rate) >= (-best_late, best_rate):

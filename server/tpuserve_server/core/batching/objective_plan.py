@@ -86,8 +86,8 @@ class ObjectivePlan:
         else:
             self._look_up(lengths)
 
-    def rows_to_run(self, tasks: Sequence[Task], now_s: float, others_s: float) -> int:
-        """Return how many rows of these tasks should run now, before batches of other keys that take `others_s`.
+    def rows_to_run(self, tasks: Sequence[Task], now_s: float, other_work_s: float) -> int:
+        """Return how many rows of these tasks should run now, before batches of other keys that take `other_work_s`.
 
         The tasks have one key and are in order of arrival.
         """
@@ -99,11 +99,13 @@ class ObjectivePlan:
             # A request of high priority that arrives during this batch waits for it, and needs time for one more batch.
             target = max(sizes.largest_within(self.latency_s / 2), 0)
             return max(sizes.rows[target], rows[0])
-        return choose_rows(sizes, self.latency_s, target, now_s, [task.enqueued_s for task in tasks], rows, others_s)
+        return choose_rows(
+            sizes, self.latency_s, target, now_s, [task.enqueued_s for task in tasks], rows, other_work_s
+        )
 
-    def answered(self, latency_s: float) -> None:
+    def record_latency(self, latency_s: float) -> None:
         """Record a response of high priority that went out `latency_s` after its request arrived."""
-        self._host.answered(latency_s)
+        self._host.record_latency(latency_s)
 
     def finished(self, tasks: Sequence[Task], now_s: float) -> None:
         """Adjust the margin to the share of these tasks, answered in one batch, that waited too long."""
@@ -124,7 +126,7 @@ class ObjectivePlan:
         else:
             sizes = Sizes(self._buckets, tuple(cost.mean_s for cost in known), tuple(cost.spread_s for cost in known))
             # Leave room for two batches of the smallest size. Otherwise no batch could run and correct the allowance.
-            self._host.leave(2 * sizes.mean_s[0])
+            self._host.cap(2 * sizes.mean_s[0])
             target = choose_target(sizes, self.latency_s, self._margin, self._rate)
             self._known[lengths] = (sizes, target, _BATCHES_A_LOOK)
         return self._known[lengths]

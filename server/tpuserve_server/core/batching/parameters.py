@@ -24,14 +24,14 @@ DEFAULT_MAX_BATCH_SIZE = 1000
 DEFAULT_MAX_ENQUEUED_BATCHES = 512
 DEFAULT_PERCENTILE = 99.0
 
-_WHAT_MODES_NEED = {
+_MODE_REQUIREMENTS = {
     BatchingMode.GREEDY: "does not wait: omit batch_timeout_micros and latency_objective_ms",
     BatchingMode.TIMEOUT: "requires batch_timeout_micros above 0 and no latency_objective_ms",
     BatchingMode.OBJECTIVE: "requires latency_objective_ms, such as 20, and no batch_timeout_micros",
 }
 
 # Fields that decide when a batch leaves. `over` takes all of them from the same parameters.
-_SAY_WHEN = ("batching_mode", "batch_timeout_micros", "latency_objective_ms")
+_MODE_FIELDS = ("batching_mode", "batch_timeout_micros", "latency_objective_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class BatchingParameters:
     @property
     def low_priority_queue_length(self) -> int:
         """Number of batches of low priority of a signature that may wait. Defaults to the limit for high priority."""
-        said = self.low_priority_max_enqueued_batches
-        return self.queue_length if said is None else said
+        limit = self.low_priority_max_enqueued_batches
+        return self.queue_length if limit is None else limit
 
     @property
     def threads(self) -> int:
@@ -190,7 +190,7 @@ class BatchingParameters:
         """
         own_sizes = self.max_batch_size is not None or bool(self.allowed_batch_sizes)
         sizes = self if own_sizes else other
-        waiting = self if self._says_when else other
+        waiting = self if self._sets_mode else other
         execution = self.max_execution_batch_size
         if execution is None and not own_sizes:
             execution = other.max_execution_batch_size
@@ -198,7 +198,7 @@ class BatchingParameters:
             one.name: _first(getattr(self, one.name), getattr(other, one.name)) for one in dataclasses.fields(self)
         }
         merged |= {name: getattr(sizes, name) for name in ("max_batch_size", "allowed_batch_sizes")}
-        merged |= {name: getattr(waiting, name) for name in _SAY_WHEN}
+        merged |= {name: getattr(waiting, name) for name in _MODE_FIELDS}
         return BatchingParameters(**{**merged, "max_execution_batch_size": execution})
 
     def options(self, exported_sizes: Sequence[int] = ()) -> BatchingOptions:
@@ -230,9 +230,9 @@ class BatchingParameters:
         return PaddingPolicy.PAD_UP if self.batch_timeout_micros else PaddingPolicy.MIN_COST
 
     @property
-    def _says_when(self) -> bool:
+    def _sets_mode(self) -> bool:
         """Whether a field that decides when a batch leaves is set."""
-        return any(getattr(self, name) is not None for name in _SAY_WHEN)
+        return any(getattr(self, name) is not None for name in _MODE_FIELDS)
 
     def _objective(self) -> LatencyObjective | None:
         if self.latency_objective_ms is None:
@@ -246,9 +246,9 @@ class BatchingParameters:
             LatencyObjective(1.0, self.latency_percentile)
         self._objective()
         check_ascending("sequence_buckets", self.sequence_buckets)
-        places = self.low_priority_max_enqueued_batches
-        if places is not None and places < 1:
-            raise InvalidArgument(f"low_priority_max_enqueued_batches must be positive; was {places}")
+        limit = self.low_priority_max_enqueued_batches
+        if limit is not None and limit < 1:
+            raise InvalidArgument(f"low_priority_max_enqueued_batches must be positive; was {limit}")
         if self.scheduling_weight is not None and not 0 < self.scheduling_weight < math.inf:
             raise InvalidArgument(
                 f"scheduling_weight must be positive; was {self.scheduling_weight:g}: the default is 1"
@@ -259,7 +259,7 @@ class BatchingParameters:
         implied = choose_mode(waits=bool(self.batch_timeout_micros), has_objective=has_objective)
         if self.batching_mode in (None, implied):
             return
-        raise InvalidArgument(f"batching_mode {self.batching_mode} {_WHAT_MODES_NEED[self.batching_mode]}")
+        raise InvalidArgument(f"batching_mode {self.batching_mode} {_MODE_REQUIREMENTS[self.batching_mode]}")
 
     def _sizes(self, exported_sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         if self.allowed_batch_sizes:
@@ -286,4 +286,4 @@ def _first(mine: object, others: object) -> object:
 
 
 # Parameters of a server whose operator sets none.
-NOTHING_SAID = BatchingParameters()
+UNSET_PARAMETERS = BatchingParameters()

@@ -76,10 +76,10 @@ class BatchQueue:
         batch = self._low.ready(now_s, closed=closed)
         return [] if batch is None else self._low.take(batch, now_s)
 
-    def answered(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
+    def completed(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
         """Record that a batch was answered, after `run_s` on the device, because its callers may send again soon."""
         if tasks[0].priority is Priority.HIGH:
-            self._high.answered(tasks, run_s, now_s)
+            self._high.completed(tasks, run_s, now_s)
 
     def next_s(self) -> float:
         """Return when a batch will be ready if no request arrives, or `inf` if none waits."""

@@ -30,28 +30,28 @@ class Regroup:
         self._cost_s = cost_s
         self._max_rows = max_rows
         self._share = 0.0
-        self._answered = 0
-        self._came = 0
+        self._completed = 0
+        self._arrived = 0
         self._wait_s = self._end_s = 0.0
 
-    def answered(self, rows: int, run_s: float, now_s: float) -> None:
+    def completed(self, rows: int, run_s: float, now_s: float) -> None:
         """Record that a batch of `rows` rows was answered now, after `run_s` on the device."""
-        if self._answered:
-            self._share += _WEIGHT * (min(self._came / self._answered, 1.0) - self._share)
-        self._answered, self._came = rows, 0
+        if self._completed:
+            self._share += _WEIGHT * (min(self._arrived / self._completed, 1.0) - self._share)
+        self._completed, self._arrived = rows, 0
         self._wait_s = min(_MOST_OF_RUN * run_s, MOST_WAIT_S)
         self._end_s = now_s + self._wait_s
 
-    def came(self, rows: int, now_s: float) -> None:
+    def arrived(self, rows: int, now_s: float) -> None:
         """Record the arrival of a request of `rows` rows."""
         if now_s <= self._end_s:
-            self._came += rows
+            self._arrived += rows
 
     def until_s(self, waiting: int) -> float:
         """Return until when a batch of `waiting` rows should wait for the expected rows, or 0 if it should not wait."""
         if self._share < _LEAST_SHARE:
             return 0.0
-        expected = round(self._share * self._answered) - self._came
+        expected = round(self._share * self._completed) - self._arrived
         if expected < 1 or waiting + expected > self._max_rows:
             return 0.0
         first_s, second_s, both_s = (self._cost_s(rows) for rows in (waiting, expected, waiting + expected))

@@ -122,7 +122,7 @@ class BatchRunner:
         now_s = self._clock.monotonic_s()
         live = []
         for task in tasks:
-            if task.whole is not None and task.whole.failed:
+            if task.split_request is not None and task.split_request.failed:
                 continue
             if task.future.cancelled():
                 self._drop(task, "cancelled", Cancelled(f"Request for {self._id} was cancelled"))

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 Outcome: TypeAlias = Tensors | ServingError
 
 
-class Whole:
+class SplitRequest:
     """A request that runs in parts. Collects their outcomes, from any thread. `_lock` guards all changes."""
 
     __slots__ = ("_failed", "_lock", "_outputs", "_pending_rows")
@@ -94,7 +94,7 @@ class Task:
     # Predicted time of its response if its signature has an objective, else 0.
     predicted_s: float = field(default=0.0)
     # Set on a split request and on its parts. The parts share its future, and `start` is a part's first row.
-    whole: Whole | None = field(default=None)
+    split_request: SplitRequest | None = field(default=None)
     start: int = field(default=0)
 
     def split(self, sizes: Sequence[int]) -> list["Task"]:
@@ -102,8 +102,8 @@ class Task:
 
         The task itself never runs after this.
         """
-        if self.whole is None:
-            self.whole = Whole(self.rows)
+        if self.split_request is None:
+            self.split_request = SplitRequest(self.rows)
         parts = []
         start = 0
         for size in sizes:
@@ -112,7 +112,7 @@ class Task:
             part.enqueued_s, part.priority = self.enqueued_s, self.priority
             # The prediction is for the whole request, so only its last part carries it.
             part.predicted_s = self.predicted_s if start + size == self.rows else 0.0
-            part.lengths, part.whole, part.start = self.lengths, self.whole, self.start + start
+            part.lengths, part.split_request, part.start = self.lengths, self.split_request, self.start + start
             parts.append(part)
             start += size
         return parts
@@ -140,7 +140,7 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
     """Set the results of futures, waking each event loop once. Callable from any thread."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
     for task, outcome in outcomes:
-        final = outcome if task.whole is None else task.whole.add(task.start, task.rows, outcome)
+        final = outcome if task.split_request is None else task.split_request.add(task.start, task.rows, outcome)
         if final is not None:
             by_loop.setdefault(task.future.get_loop(), []).append((task.future, final))
     for loop, share in by_loop.items():

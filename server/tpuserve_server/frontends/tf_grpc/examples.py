@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.service import HeldVersion, InferenceService
+from tpuserve_server.core.service import AcquiredVersion, InferenceService
 from tpuserve_server.core.types import Array, PredictResult
-from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.entry import LogKind
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -25,7 +25,7 @@ class ExampleMethods:
     def __init__(
         self,
         service: InferenceService,
-        edge: Edge,
+        meter: RequestMeter,
         logs: RequestLogs | None,
         *,
         check_method_names: bool,
@@ -37,7 +37,7 @@ class ExampleMethods:
         `max_repeated_bytes` limits the memory for values that a request repeats without sending them.
         """
         self._service = service
-        self._edge = edge
+        self._meter = meter
         self._logs = logs
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
@@ -56,7 +56,7 @@ class ExampleMethods:
         If tasks fail, the call fails with the error of the first one. Upstream runs all tasks as one; here each task
         shares batches with other requests for its signature.
         """
-        with self._edge.request("MultiInference", context.deadline) as measured:
+        with self._meter.request("MultiInference", context.deadline) as measured:
             request = parse_multi_inference_request(body)
             measured.model = request.tasks[0].spec.name
             priority = context.priority
@@ -74,7 +74,7 @@ class ExampleMethods:
             return response
 
     async def _infer(self, method: InferenceMethod, body: bytes, context: CallContext) -> bytes:
-        with self._edge.request(method.name, context.deadline) as measured:
+        with self._meter.request(method.name, context.deadline) as measured:
             request = parse_example_request(body, method.request_name)
             measured.model = request.spec.name
             priority = context.priority
@@ -94,14 +94,14 @@ class ExampleMethods:
 
 
 async def run_examples(
-    version: HeldVersion, run: ExampleRun, examples: Array, deadline: Deadline, priority: Priority
+    version: AcquiredVersion, run: ExampleRun, examples: Array, deadline: Deadline, priority: Priority
 ) -> PredictResult:
     """Run a signature over a [n] array of serialized Examples. Raises ServingError as predictions do."""
     return await version.predict(run.signature, {EXAMPLES_INPUT: examples}, deadline, run.output_names, priority)
 
 
 async def _run_all(
-    version: HeldVersion, runs: Sequence[ExampleRun], examples: Array, deadline: Deadline, priority: Priority
+    version: AcquiredVersion, runs: Sequence[ExampleRun], examples: Array, deadline: Deadline, priority: Priority
 ) -> list[PredictResult]:
     # All runs end, or are cancelled with this task, before the version is released.
     outcomes = await asyncio.gather(

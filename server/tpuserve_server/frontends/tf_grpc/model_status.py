@@ -1,7 +1,7 @@
 """tensorflow.serving.ModelService: GetModelStatus."""
 
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.wire.model_status import decode_status_request, encode_status_response
 
@@ -9,14 +9,14 @@ from tpuserve_server.wire.model_status import decode_status_request, encode_stat
 class ModelMethods:
     """The service's methods, from bytes to bytes. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, edge: Edge) -> None:
+    def __init__(self, service: InferenceService, meter: RequestMeter) -> None:
         """Answer from `service`."""
         self._service = service
-        self._edge = edge
+        self._meter = meter
 
     async def get_model_status(self, body: bytes, context: CallContext) -> bytes:
         """Answer GetModelStatus, newest version first. Ignore a label, as upstream does."""
-        with self._edge.request("GetModelStatus", context.deadline) as measured:
+        with self._meter.request("GetModelStatus", context.deadline) as measured:
             spec = decode_status_request(body)
             measured.model = spec.name
             return encode_status_response(self._service.status(spec))

@@ -2,7 +2,7 @@
 
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.validation import check_names
-from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.entry import LogKind
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -21,7 +21,7 @@ class PredictionMethods:
     def __init__(
         self,
         service: InferenceService,
-        edge: Edge,
+        meter: RequestMeter,
         logs: RequestLogs | None,
         *,
         as_content: bool,
@@ -33,14 +33,14 @@ class PredictionMethods:
         `max_repeated_bytes` limits the memory for values that a request repeats without sending them.
         """
         self._service = service
-        self._edge = edge
+        self._meter = meter
         self._logs = logs
         self._as_content = as_content
         self._max_repeated_bytes = max_repeated_bytes
 
     async def predict(self, body: bytes, context: CallContext) -> bytes:
         """Answer Predict."""
-        with self._edge.request("Predict", context.deadline) as measured:
+        with self._meter.request("Predict", context.deadline) as measured:
             proto = parse_predict_request(body)
             spec = decode_predict_spec(proto)
             measured.model = spec.name
@@ -58,7 +58,7 @@ class PredictionMethods:
 
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer GetModelMetadata."""
-        with self._edge.request("GetModelMetadata", context.deadline) as measured:
+        with self._meter.request("GetModelMetadata", context.deadline) as measured:
             asked = decode_metadata_request(body)
             measured.model = asked.spec.name
             return encode_metadata_response(self._service.metadata(asked.spec), asked.fields)

@@ -8,7 +8,7 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Unavailable
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.transition import Transition
-from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.wire.reload import RELOADED, decode_reload_request
 
@@ -19,11 +19,11 @@ _FAREWELL_S = 0.2
 class ReloadMethods:
     """The method, from bytes to bytes. It raises ServingErrors."""
 
-    def __init__(self, service: InferenceService, models: ConfiguredModels, edge: Edge, clock: Clock) -> None:
+    def __init__(self, service: InferenceService, models: ConfiguredModels, meter: RequestMeter, clock: Clock) -> None:
         """Change `models`, and wait for changes of `service`."""
         self._service = service
         self._models = models
-        self._edge = edge
+        self._meter = meter
         self._clock = clock
         # Reloads run one at a time. The lock keeps waiting reloads from occupying worker threads.
         self._turn = asyncio.Lock()
@@ -33,7 +33,7 @@ class ReloadMethods:
 
         An error becomes the status of the call, without a response message, as upstream does.
         """
-        with self._edge.request("HandleReloadConfigRequest", context.deadline):
+        with self._meter.request("HandleReloadConfigRequest", context.deadline):
             configs = decode_reload_request(body)
             async with self._turn:
                 # In a thread: it reads base paths, which may be on slow remote storage.

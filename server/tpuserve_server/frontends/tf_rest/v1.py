@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
-from tpuserve_server.core.service import HeldModel, InferenceService
+from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
@@ -94,7 +94,7 @@ class V1:
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return JsonResponse(200, encoded, result.servable.version)
 
-    def _hold(self, spec: ModelSpec) -> HeldModel:
+    def _hold(self, spec: ModelSpec) -> AcquiredModel:
         try:
             return self._service.hold(spec)
         except FailedPrecondition:

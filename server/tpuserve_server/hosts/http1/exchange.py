@@ -107,20 +107,20 @@ class Exchange:
             self._body += piece
         else:
             self._body = bytearray(self._body) + piece
-        self._tell()
+        self._notify()
 
     def complete(self) -> None:
         """Mark the request's body as complete."""
         self.more_body = False
-        self._tell()
+        self._notify()
 
     def disconnect(self) -> None:
         """Handle a disconnect of the client."""
         if not self.response_complete:
             self.disconnected = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._has_news = True
         if self._arrived is not None:
             self._arrived.set()
@@ -205,7 +205,7 @@ class Exchange:
 
     def _finish(self) -> None:
         self.response_complete = True
-        self._tell()
+        self._notify()
         if not self.keep_alive:
             self._connection.transport.close()
         self._connection.on_response_complete()

@@ -161,12 +161,12 @@ async def test_what_the_host_takes_of_the_objective_is_learned_from_answers_that
     bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
     assert bench.admits(*just_in_time)
     for _ in range(6):
-        bench.admission.answered("f", OBJECTIVE_S + 1.0)
+        bench.admission.record_latency("f", OBJECTIVE_S + 1.0)
     assert bench.admission.host_s("f") == pytest.approx(3.0, rel=0.01)
     with pytest.raises(TooLate, match=r"later than its objective of 20000 ms minus 29\d\d\.\d ms for the host"):
         bench.admission.check(*just_in_time, [])
     for _ in range(1300):
-        bench.admission.answered("f", OBJECTIVE_S)
+        bench.admission.record_latency("f", OBJECTIVE_S)
     assert bench.admits(*just_in_time)
 
 

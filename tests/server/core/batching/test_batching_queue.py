@@ -202,7 +202,7 @@ def test_a_small_task_that_does_not_fit_is_split_too(waiting: Waiting) -> None:
 def test_a_task_that_fits_is_not_split(waiting: Waiting) -> None:
     waiting.add(4)
     task = waiting.add(4)
-    assert task.whole is None
+    assert task.split_request is None
     assert [waiting.take(), waiting.take()] == [[4], [4]]
 
 
@@ -267,9 +267,9 @@ def test_rows_that_may_be_padded_share_a_batch(waiting: Waiting) -> None:
 def test_parts_of_a_task_are_never_padded_differently(waiting: Waiting) -> None:
     waiting.add(3, width=2)
     # This task fits a batch: it is not split and may be padded.
-    assert waiting.add(2, width=5).whole is None
+    assert waiting.add(2, width=5).split_request is None
     # This task does not fit: it is split and shares batches only with equal shapes.
-    assert waiting.add(5, width=5).whole is not None
+    assert waiting.add(5, width=5).split_request is not None
     assert [waiting.take() for _ in range(5)] == [[3], [2], [4], [1], []]
 
 
@@ -439,7 +439,7 @@ def test_where_requests_are_split_one_is_cut_to_fill_a_size(waiting: Waiting) ->
     waiting.add(3)
     task = waiting.add(3)
     assert waiting.take() == [3, 1]
-    assert task.whole is not None
+    assert task.split_request is not None
     waiting.add(16)
     # The rest of the cut request is still first, and later requests fill its batch.
     assert [waiting.take() for _ in range(4)] == [[2, 6], [8], [2], []]
@@ -453,8 +453,8 @@ def test_what_is_left_of_a_cut_request_is_discarded_with_it(waiting: Waiting) ->
     task = waiting.add(3)
     waiting.take()
     assert waiting.queue.discard(task)
-    assert task.whole is not None
-    assert task.whole.failed
+    assert task.split_request is not None
+    assert task.split_request.failed
     assert not waiting.queue
     assert not waiting.queue.discard(task)
 

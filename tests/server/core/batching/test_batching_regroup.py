@@ -71,14 +71,14 @@ class House:
         task = Task(ROW_TO_ROW.name, ("y",), x, 1, Deadline.never(), future, shareable=True)
         came_s = self._waiting[task] = self.clock.monotonic_s()
 
-        def answered(_: "object") -> None:
+        def completed(_: "object") -> None:
             outcome: Outcome = future.result()
             assert isinstance(outcome, dict)
             del self._waiting[task]
             self.latencies_s.append(self.clock.monotonic_s() - came_s)
             then()
 
-        future.add_done_callback(answered)
+        future.add_done_callback(completed)
         self.batcher.submit(task)
 
     def client(self, think_s: Callable[[], float], until_s: float = SECONDS) -> None:
@@ -168,9 +168,9 @@ def test_nobody_is_waited_for_while_it_is_not_known_what_all_of_them_would_cost(
     known = {2: 0.1}
     regroup = Regroup(known.get, max_rows=16)
     for _ in range(5):
-        regroup.answered(2, 0.1, 100.0)
-        regroup.came(2, 100.001)
-    regroup.answered(2, 0.1, 100.0)
+        regroup.completed(2, 0.1, 100.0)
+        regroup.arrived(2, 100.001)
+    regroup.completed(2, 0.1, 100.0)
     assert regroup.until_s(2) == 0.0
     known[4] = 0.15
     assert regroup.until_s(2) == pytest.approx(100.005)
@@ -184,5 +184,5 @@ def test_one_slow_run_of_a_light_model_is_not_counted_after(usual_s: float, coun
     loop = VirtualLoop(VirtualClock())
     x = {"x": np.zeros((1, 1), np.float32)}
     task = Task(ROW_TO_ROW.name, ("y",), x, 1, Deadline.never(), loop.create_future(), shareable=True)
-    lane.answered([task], 0.05, 100.0)
+    lane.completed([task], 0.05, 100.0)
     assert lane.waits is counts

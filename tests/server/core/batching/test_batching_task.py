@@ -2,7 +2,7 @@ import asyncio
 
 import numpy as np
 
-from tpuserve_server.core.batching.task import Task, Whole, complete
+from tpuserve_server.core.batching.task import SplitRequest, Task, complete
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted
 from tpuserve_server.core.priority import Priority
@@ -14,45 +14,45 @@ def outputs(*rows: float) -> Tensors:
 
 
 def test_parts_that_come_in_any_order_are_joined_in_theirs() -> None:
-    whole = Whole(5)
-    assert whole.add(4, 1, outputs(5)) is None
-    assert whole.add(0, 2, outputs(1, 2)) is None
-    joined = whole.add(2, 2, outputs(3, 4))
+    split_request = SplitRequest(5)
+    assert split_request.add(4, 1, outputs(5)) is None
+    assert split_request.add(0, 2, outputs(1, 2)) is None
+    joined = split_request.add(2, 2, outputs(3, 4))
     assert isinstance(joined, dict)
     assert joined["y"].tolist() == [1, 2, 3, 4, 5]
 
 
 def test_the_first_failure_is_the_requests_and_the_only_one() -> None:
-    whole = Whole(4)
+    split_request = SplitRequest(4)
     error = InvalidArgument("bad row")
-    assert whole.add(0, 1, outputs(1)) is None
-    assert whole.add(1, 1, error) is error
-    assert whole.failed
-    assert whole.add(2, 1, Internal("also")) is None
-    assert whole.add(3, 1, outputs(3)) is None
+    assert split_request.add(0, 1, outputs(1)) is None
+    assert split_request.add(1, 1, error) is error
+    assert split_request.failed
+    assert split_request.add(2, 1, Internal("also")) is None
+    assert split_request.add(3, 1, outputs(3)) is None
 
 
 def test_what_was_given_up_has_no_outcome() -> None:
-    whole = Whole(2)
-    assert whole.add(0, 1, outputs(1)) is None
-    whole.give_up()
-    assert whole.failed
-    assert whole.add(1, 1, outputs(2)) is None
+    split_request = SplitRequest(2)
+    assert split_request.add(0, 1, outputs(1)) is None
+    split_request.give_up()
+    assert split_request.failed
+    assert split_request.add(1, 1, outputs(2)) is None
 
 
 def test_parts_that_cannot_be_joined_are_a_failure() -> None:
-    whole = Whole(2)
-    whole.add(0, 1, {"y": np.zeros((1, 2))})
-    assert isinstance(whole.add(1, 1, {"y": np.zeros((1, 3))}), FailedPrecondition)
-    assert whole.failed
+    split_request = SplitRequest(2)
+    split_request.add(0, 1, {"y": np.zeros((1, 2))})
+    assert isinstance(split_request.add(1, 1, {"y": np.zeros((1, 3))}), FailedPrecondition)
+    assert split_request.failed
 
 
 def test_parts_that_memory_cannot_hold_together_are_a_failure() -> None:
     row = np.broadcast_to(np.zeros(1), (2**30, 2**20))  # 8 PiB that are never allocated
-    whole = Whole(2)
-    whole.add(0, 1, {"y": row})
-    assert isinstance(whole.add(1, 1, {"y": row}), ResourceExhausted)
-    assert whole.failed
+    split_request = SplitRequest(2)
+    split_request.add(0, 1, {"y": row})
+    assert isinstance(split_request.add(1, 1, {"y": row}), ResourceExhausted)
+    assert split_request.failed
 
 
 def test_a_part_that_is_split_again_keeps_its_place() -> None:

@@ -1,4 +1,4 @@
-"""Edge of the front-ends: counts and times every request of every protocol."""
+"""RequestMeter: counts and times every request of every protocol."""
 
 import asyncio
 from types import TracebackType
@@ -7,14 +7,14 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.service import HeldModel, HeldVersion, InferenceService
+from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 
 _NEVER = Deadline.never()
 # Event loops may run a timer this early: uvloop counts in whole milliseconds.
 _TIMER_ERROR_S = 0.002
 
 
-class Edge:
+class RequestMeter:
     """Measures the requests of one protocol (`grpc` or `rest`)."""
 
     def __init__(self, service: InferenceService, metrics: Metrics, clock: Clock, protocol: str) -> None:
@@ -47,8 +47,8 @@ class Edge:
             code=_code(error, request.deadline, now_s),
             latency_s=now_s - request.started_s,
         )
-        if error is None and request.promise is not None:
-            request.promise.answered(request.signature, now_s - request.came_s)
+        if error is None and request.tracked is not None:
+            request.tracked.record_latency(request.signature, now_s - request.received_s)
         if request.examples:
             self._metrics.examples_received(model=model, count=request.examples)
 
@@ -57,12 +57,12 @@ class MeasuredRequest:
     """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
     __slots__ = (
-        "_edge", "came_s", "deadline", "examples", "method", "model", "promise", "signature", "started_s", "version",
+        "_meter", "deadline", "examples", "method", "model", "received_s", "signature", "started_s", "tracked", "version",
     )  # fmt: skip
 
-    def __init__(self, edge: Edge, method: str, deadline: Deadline, started_s: float) -> None:
-        """Create the request; see `Edge.request`."""
-        self._edge = edge
+    def __init__(self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float) -> None:
+        """Create the request; see `RequestMeter.request`."""
+        self._meter = meter
         self.method = method
         self.model = ""
         self.version: int | None = None
@@ -71,29 +71,32 @@ class MeasuredRequest:
         self.deadline = deadline
         self.started_s = started_s
         # When the complete request had arrived: a client may send slowly.
-        self.came_s = started_s
-        self.promise: HeldModel | HeldVersion | None = None
+        self.received_s = started_s
+        # The version whose latency objective the request counts towards.
+        self.tracked: AcquiredModel | AcquiredVersion | None = None
 
     def __enter__(self) -> "MeasuredRequest":
         """Return the request itself."""
         return self
 
-    def runs(self, held: HeldModel | HeldVersion, signature: str = "", priority: Priority = Priority.HIGH) -> None:
+    def runs(
+        self, acquired: AcquiredModel | AcquiredVersion, signature: str = "", priority: Priority = Priority.HIGH
+    ) -> None:
         """Record the version and signature that the request resolved to.
 
         `signature` is empty for a request that runs several signatures. A high-priority request also counts towards the
         signature's latency objective, if it has one.
         """
-        self.version = held.servable_id.version
+        self.version = acquired.servable_id.version
         self.signature = signature
-        if priority is Priority.HIGH and held.promises(signature):
-            self.promise = held
+        if priority is Priority.HIGH and acquired.has_objective(signature):
+            self.tracked = acquired
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Report the request. An exception propagates."""
-        self._edge.finished(self, error)
+        self._meter.finished(self, error)
 
 
 def _code(error: BaseException | None, deadline: Deadline, now_s: float) -> Code:

@@ -1,4 +1,4 @@
-"""Tests for the edge's report of each request."""
+"""Tests for the report of each request."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,11 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, NotFound, ServingError, Unavailable
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ModelSpec
-from tpuserve_server.frontends.edge import Edge
+from tpuserve_server.frontends.request_meter import RequestMeter
 
 
 def fail(metrics: FakeMetrics, model: str, error: BaseException) -> None:
-    with Edge(FakeService(), metrics, FakeClock(), "rest").request("Predict") as measured:
+    with RequestMeter(FakeService(), metrics, FakeClock(), "rest").request("Predict") as measured:
         measured.model = model
         raise error
 
@@ -50,7 +50,7 @@ def test_a_cancellation_after_the_deadline_is_the_deadlines(error: BaseException
     metrics, clock = FakeMetrics(), FakeClock(now_s=1)
 
     def fail_late() -> None:
-        with Edge(FakeService(), metrics, clock, "grpc").request("Predict", Deadline(5.0)):
+        with RequestMeter(FakeService(), metrics, clock, "grpc").request("Predict", Deadline(5.0)):
             clock.now_s = at_s
             raise error
 
@@ -61,7 +61,7 @@ def test_a_cancellation_after_the_deadline_is_the_deadlines(error: BaseException
 
 def test_latency_is_the_clocks() -> None:
     metrics, clock = FakeMetrics(), FakeClock()
-    with Edge(FakeService(), metrics, clock, "grpc").request("Unknown") as measured:
+    with RequestMeter(FakeService(), metrics, clock, "grpc").request("Unknown") as measured:
         measured.method = "Predict"
         measured.model = "m"
         clock.now_s += 0.25
@@ -78,7 +78,7 @@ def test_made_up_names_never_become_labels() -> None:
 def test_what_a_request_runs_on_is_reported() -> None:
     metrics = FakeMetrics()
     service = FakeService()
-    with Edge(service, metrics, FakeClock(), "grpc").request("Predict") as measured:
+    with RequestMeter(service, metrics, FakeClock(), "grpc").request("Predict") as measured:
         measured.model = "m"
         measured.runs(service.hold(ModelSpec("m")), "serving_default")
         measured.examples = 3
@@ -101,12 +101,12 @@ def test_an_answer_that_was_promised_in_time_is_told_of_from_when_the_request_ha
     service.promised = True
     with (
         contextlib.suppress(Unavailable),
-        Edge(service, FakeMetrics(), clock, "rest").request("Predict") as measured,
+        RequestMeter(service, FakeMetrics(), clock, "rest").request("Predict") as measured,
         service.hold(ModelSpec("m")) as model,
     ):
         # The body took that long.
         clock.now_s += 3.0
-        measured.came_s = clock.now_s
+        measured.received_s = clock.now_s
         measured.runs(model, "serving_default", priority)
         clock.now_s += 0.2
         if fault is not None:
