@@ -17,7 +17,7 @@ from tensorflow_serving.apis import predict_pb2
 from benchmarks.codecs.report import CodecCost, CodecTable
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.service import HeldModel, InferenceService
+from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     Array,
@@ -55,7 +55,7 @@ ROWS = orjson.dumps({"instances": X}, option=orjson.OPT_SERIALIZE_NUMPY)
 Body = dict[str, Any]  # JSON
 
 
-class ConstantModel(HeldModel):
+class ConstantModel(AcquiredModel):
     """A model that answers at once, so that only the front-end costs time."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class ConstantService(InferenceService):
     def __init__(self) -> None:
         """Create the service without a registry."""
 
-    def hold(self, spec: ModelSpec) -> HeldModel:
+    def acquire(self, spec: ModelSpec) -> AcquiredModel:
         """Return the only model."""
         return ConstantModel()
 

@@ -45,14 +45,14 @@ _TAGS = {
 class WrongCount(FormatError):
     """A tensor with too many values for its shape, or too few in its tensor_content.
 
-    `came` is the number of values, or None if the bytes are not a whole number of values.
+    `received` is the number of values, or None if the bytes are not a whole number of values.
     """
 
-    def __init__(self, reason: str, expected: int, came: int | None) -> None:
+    def __init__(self, reason: str, expected: int, received: int | None) -> None:
         """Create an error with `reason` as message. The counts let callers word the message differently."""
         super().__init__(reason)
         self.expected = expected
-        self.came = came
+        self.received = received
 
 
 class RepeatBudget:
@@ -146,11 +146,11 @@ def _decode_content(content: bytes, wire_type: WireType, shape: tuple[int, ...],
         return _decode_string_list(content, shape)
     expected = math.prod(shape) * wire_type.dtype.itemsize
     if len(content) != expected:
-        came, rest = divmod(len(content), wire_type.dtype.itemsize)
+        received, rest = divmod(len(content), wire_type.dtype.itemsize)
         raise WrongCount(
             f"tensor_content has {len(content)} bytes, but shape {list(shape)} of {wire_type.name} requires {expected}",
             math.prod(shape),
-            None if rest else came,
+            None if rest else received,
         )
     if wire_type.field == "bool_val" and not lenient and np.frombuffer(content, np.uint8).max() > 1:
         # numpy would keep such a byte unchanged.

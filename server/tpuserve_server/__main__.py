@@ -95,16 +95,16 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
     """Return the errors of the flags, then the findings on the configuration from the valid flags."""
     from tpuserve_server.check.configuration import check_configuration
 
-    given = {name: value for name, value in values.items() if value is not None}
+    set_values = {name: value for name, value in values.items() if value is not None}
     try:
-        return check_configuration(read_settings(**given), _check_models)
+        return check_configuration(read_settings(**set_values), _check_models)
     except ValidationError as error:
         errors = error.errors()
     findings = [Finding("error", "flags", line) for one in errors for line in _explain(one).splitlines()]
-    wrong = {str(one["loc"][0]) for one in errors if one["loc"]}
-    others = {name: value for name, value in given.items() if name not in wrong}
+    invalid = {str(one["loc"][0]) for one in errors if one["loc"]}
+    valid = {name: value for name, value in set_values.items() if name not in invalid}
     # An error about a combination of flags names no flag, so the check ends there.
-    return [*findings, *_findings(others)] if wrong else findings
+    return [*findings, *_findings(valid)] if invalid else findings
 
 
 def _check_models(settings: Settings) -> Iterator[Finding]:

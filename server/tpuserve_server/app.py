@@ -49,9 +49,9 @@ from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
+from tpuserve_server.versions.completeness import missing
 from tpuserve_server.versions.loading import VersionLoader
 from tpuserve_server.versions.parts import find_version_file
-from tpuserve_server.versions.wholeness import missing
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -206,7 +206,7 @@ def test_what_does_not_fit_together_is_refused(message: TensorProto, reason: str
 def test_counts_that_differ_are_in_the_error(message: TensorProto, counts: tuple[int, int | None]) -> None:
     with pytest.raises(WrongCount) as caught:
         decode_tensor(message)
-    assert (caught.value.expected, caught.value.came) == counts
+    assert (caught.value.expected, caught.value.received) == counts
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ class Prediction:
     priority: Priority
 
 
-class FakeHeldModel(AcquiredModel):
+class FakeAcquiredModel(AcquiredModel):
     """A signature of FakeService's model. `released` is True after its release."""
 
     __slots__ = ("_service", "_spec", "released")
@@ -127,7 +127,7 @@ class FakeHeldModel(AcquiredModel):
         self._spec = spec
         self.signature = signature
         self.released = False
-        service.held.append(self)
+        service.acquired.append(self)
 
     def __exit__(self, *exception: object) -> None:
         self.released = True
@@ -139,7 +139,7 @@ class FakeHeldModel(AcquiredModel):
     def has_objective(self, signature_name: str) -> bool:
         return self._service.promised
 
-    def answered(self, signature_name: str, latency_s: float) -> None:
+    def record_latency(self, signature_name: str, latency_s: float) -> None:
         self._service.answers.append((signature_name, latency_s))
 
     async def predict(
@@ -152,7 +152,7 @@ class FakeHeldModel(AcquiredModel):
         return await self._service.run_prediction(Prediction(self._spec, inputs, output_filter, deadline, priority))
 
 
-class FakeHeldVersion(AcquiredVersion):
+class FakeAcquiredVersion(AcquiredVersion):
     """FakeService's version."""
 
     __slots__ = ("_service",)
@@ -199,7 +199,7 @@ class FakeService(InferenceService):
         self.run = run
         self.signatures = dict(signatures or {DEFAULT_SIGNATURE_NAME: half_plus_two_signature()})
         self.requests: list[Prediction] = []
-        self.held: list[FakeHeldModel] = []
+        self.acquired: list[FakeAcquiredModel] = []
         self.fault: Exception | None = None
         self.not_ready = ""
         self.listeners: list[Callable[[], None]] = []
@@ -226,19 +226,19 @@ class FakeService(InferenceService):
             raise
         if self.fault is not None:
             raise self.fault
-        with self.hold(request.spec) as model:
+        with self.acquire(request.spec) as model:
             return PredictResult(ServableId("m", 7), model.signature.name, self.run(request.inputs))
 
-    def hold(self, spec: ModelSpec) -> "FakeHeldModel":
+    def acquire(self, spec: ModelSpec) -> "FakeAcquiredModel":
         self._check(spec)
         name = spec.signature_name or DEFAULT_SIGNATURE_NAME
         if name not in self.signatures:
             raise FailedPrecondition(f'Serving signature key "{name}" not found.')
-        return FakeHeldModel(self, spec, self.signatures[name])
+        return FakeAcquiredModel(self, spec, self.signatures[name])
 
-    def hold_version(self, spec: ModelSpec) -> FakeHeldVersion:
+    def acquire_version(self, spec: ModelSpec) -> FakeAcquiredVersion:
         self._check(spec)
-        return FakeHeldVersion(self)
+        return FakeAcquiredVersion(self)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         self._check(spec)

@@ -35,8 +35,8 @@ def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -
         inputs = {_only_input(spec, signature): inputs}
     if signature is not None:
         inputs = pack_rows(inputs, signature)
-    if odd := [name for name in inputs if not isinstance(name, str)]:
-        raise InvalidArgument(f"Model {spec}: the name of an input must be a string, not {odd[0]!r:.40}.")
+    if invalid := [name for name in inputs if not isinstance(name, str)]:
+        raise InvalidArgument(f"Model {spec}: the name of an input must be a string, not {invalid[0]!r:.40}.")
     specs = signature.inputs if signature is not None else {}
     return {name: _array(value, specs.get(name)) for name, value in inputs.items()}
 

@@ -26,7 +26,7 @@ from tpuserve_client.retry import Retry
 # Timeout of one readiness probe, and the longest pause before the next probe.
 _PROBE_TIMEOUT_S = 5.0
 _LONGEST_PROBE_PAUSE_S = 1.0
-_NO_ANSWER = "no response"
+_NO_RESPONSE = "no response"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Operations:
             if obstacle is None:
                 return
             # A probe that the caller's deadline cuts short proves nothing, so keep an earlier reason.
-            if attempt == 1 or obstacle != _NO_ANSWER or remaining >= _PROBE_TIMEOUT_S:
+            if attempt == 1 or obstacle != _NO_RESPONSE or remaining >= _PROBE_TIMEOUT_S:
                 reason = obstacle
             pause = min(self._retry.backoff_s(attempt, self._jitter()), _LONGEST_PROBE_PAUSE_S)
             yield Pause(min(pause, max(expires - self._clock(), 0.0)))
@@ -120,7 +120,7 @@ class Operations:
         except Unavailable as error:
             return error.message
         except DeadlineExceeded:
-            return _NO_ANSWER
+            return _NO_RESPONSE
         except NotFound as error:
             if spec is None:  # waiting cannot give a server a health check, but can bring a model
                 raise

@@ -45,8 +45,8 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
     be sent. The error message contains no values.
     """
     read: dict[str, str] = {}
-    for given, value in headers.items():
-        name = given.lower()
+    for key, value in headers.items():
+        name = key.lower()
         _check(name, value)
         if name in read:
             raise InvalidArgument(f"The header {name} is set twice.")
@@ -64,8 +64,8 @@ def parse_headers(texts: Iterable[str]) -> dict[str, str]:
     """
     pairs = [pair for text in texts for pair in _pairs(text)]
     names = [name.lower() for name, _ in pairs]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidArgument(f"The header {twice[0]} is set twice.")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InvalidArgument(f"The header {repeated[0]} is set twice.")
     return read_headers(dict(pairs))
 
 

@@ -52,6 +52,6 @@ def _refusal(proto: TensorProto, error: ValueError) -> Internal:
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
         return Internal(f"The server sent a tensor without a full shape: {shape}.")
     reason = str(error)
-    if isinstance(error, WrongCount) and error.came is not None:
-        reason = f"expected {error.expected} values, got {error.came}"
+    if isinstance(error, WrongCount) and error.received is not None:
+        reason = f"expected {error.expected} values, got {error.received}"
     return Internal(f"The server sent a {dtypes.describe(dtype)}{shape} tensor that is invalid: {reason}")

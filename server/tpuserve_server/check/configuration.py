@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tpuserve_formats.messages.official import ConfigProto
-from tpuserve_server.check.finding import Finding, look
+from tpuserve_server.check.finding import Finding, run_check
 from tpuserve_server.command.listening import read_tls
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.batching_parameters import read_batching_parameters
@@ -26,7 +26,7 @@ def check_configuration(settings: Settings, check_models: Callable[[Settings], I
 
     Blocks on disks and stores.
     """
-    findings = [look(f"--{name}", check) for name, check in _checks(settings).items()]
+    findings = [run_check(f"--{name}", check) for name, check in _checks(settings).items()]
     broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
     if "model_config_file" in broken:
         return findings
@@ -90,11 +90,11 @@ def _socket(path: str) -> str:
 def _folder_for(path: Path) -> str:
     """Check that the server can create `path`, in a directory that exists or that it can create."""
     folder = path.absolute().parent
-    there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
-    if not there.is_dir():
-        raise HostError(f"'{there}' is not a directory. Choose another path.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise HostError(f"This user cannot write to '{there}'. Change its mode, or choose another path.")
+    existing = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+    if not existing.is_dir():
+        raise HostError(f"'{existing}' is not a directory. Choose another path.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise HostError(f"This user cannot write to '{existing}'. Change its mode, or choose another path.")
     return f"the server can write to '{folder}'"
 
 

@@ -21,7 +21,7 @@ class Finding:
     message: str
 
 
-def look(subject: str, action: Callable[[], str]) -> Finding:
+def run_check(subject: str, action: Callable[[], str]) -> Finding:
     """Run `action` and return its message, or its error for an operator, as a finding."""
     try:
         return Finding("ok", subject, action())

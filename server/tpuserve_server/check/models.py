@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from tpuserve_server.check.finding import Finding, look
+from tpuserve_server.check.finding import Finding, run_check
 from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.local_storage import refuse_links_out
@@ -25,12 +25,12 @@ class ModelCheck:
     """Checks models as a start does. Blocks on disks and stores, copies nothing and changes nothing."""
 
     def __init__(
-        self, storage: Storage, checks: Sequence[Check], read_own_batching: Callable[[Path], object] | None
+        self, storage: Storage, checks: Sequence[Check], read_version_batching: Callable[[Path], object] | None
     ) -> None:
-        """Take the `checks` of a reload. `read_own_batching` reads a version's batching file; None ignores the file."""
+        """Take the `checks` of a reload. `read_version_batching` reads a version's batching file; None ignores it."""
         self._storage = storage
         self._checks = (check_list, check_platforms, *checks)
-        self._read_own_batching = read_own_batching
+        self._read_version_batching = read_version_batching
 
     def findings(self, configs: Sequence[ModelConfig]) -> Iterator[Finding]:
         """Check every model, and every version that its policy chooses."""
@@ -46,16 +46,18 @@ class ModelCheck:
 
     def _model(self, config: ModelConfig) -> Iterator[Finding]:
         subject = f"model {config.name}"
-        looks = [look(subject, partial(_run, check, config)) for check in self._checks]
-        if wrong := [finding for finding in looks if finding.severity == "error"]:
+        results = [run_check(subject, partial(_run, check, config)) for check in self._checks]
+        if failed := [finding for finding in results if finding.severity == "error"]:
             # The checks of a start name the model themselves.
-            yield from (replace(found, message=found.message.removeprefix(f"Model {config.name}: ")) for found in wrong)
+            yield from (
+                replace(found, message=found.message.removeprefix(f"Model {config.name}: ")) for found in failed
+            )
             return
         versions: dict[int, VersionLocation] = {}
-        yield look(subject, partial(self._find, config, versions))
+        yield run_check(subject, partial(self._find, config, versions))
         chosen = config.version_policy.choose(versions)
         for number in chosen:
-            yield look(f"{subject} version {number}", partial(self._version, versions[number]))
+            yield run_check(f"{subject} version {number}", partial(self._version, versions[number]))
         for label, number in sorted(config.version_labels.items()):
             if number not in chosen:
                 message = f"label {label} refers to version {number}, which the version policy does not choose"
@@ -66,8 +68,8 @@ class ModelCheck:
         versions = self._storage.find_versions(path)
         if not versions:
             # `storage.check` has refused a base path that is itself a version.
-            wrong = describe_without_version(path, exists=versions is not None, file="")
-            raise FailedPrecondition(f"{wrong}{_others(path)}. The server would wait for a version to appear")
+            reason = describe_without_version(path, exists=versions is not None, file="")
+            raise FailedPrecondition(f"{reason}{_others(path)}. The server would wait for a version to appear")
         found.update(versions)
         if absent := config.version_policy.absent(versions):
             numbers = ", ".join(map(str, absent))
@@ -76,15 +78,15 @@ class ModelCheck:
         return f"base path {path}; the server would serve version {chosen}"
 
     def _version(self, location: VersionLocation) -> str:
-        if lacks := self._storage.missing(location):
-            raise FailedPrecondition(f"{location} is not complete: {lacks}")
+        if missing := self._storage.missing(location):
+            raise FailedPrecondition(f"{location} is not complete: {missing}")
         folder = Path(location.uri.removeprefix("file://"))
         if folder.is_dir():
             _check_readable(folder)
             refuse_links_out(folder)
-            if self._read_own_batching is not None:
-                self._read_own_batching(folder)
-        if lacks is None:
+            if self._read_version_batching is not None:
+                self._read_version_batching(folder)
+        if missing is None:
             return "the version has a model file, but no manifest that lists its files"
         return "every file in its manifest exists at full size"
 

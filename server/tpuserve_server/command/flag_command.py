@@ -109,7 +109,7 @@ _SWITCH: Mapping[str, Any] = {"type": bool, "is_flag": False, "flag_value": True
 
 def _unneeded_option(flag: UnneededFlag) -> click.Option:
     def notice(_ctx: click.Context, _option: click.Parameter, value: object) -> None:
-        if value is None or value == flag.so_already:
+        if value is None or value == flag.fixed_value:
             return
         if flag.refused:
             raise click.UsageError(f"--{flag.name} is not supported. {flag.instead}")

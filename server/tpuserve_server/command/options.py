@@ -25,8 +25,8 @@ def cache_dir(settings: Settings) -> Path:
 
 
 def _user_cache_dir() -> Path:
-    if said := os.environ.get("XDG_CACHE_HOME"):
-        return Path(said)
+    if cache_home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache_home)
     try:
         return Path.home() / ".cache"
     except RuntimeError:
@@ -37,8 +37,8 @@ def _user_cache_dir() -> Path:
 
 def pjrt_options(settings: Settings) -> PjrtOptions:
     """Return the options of device programs, with a directory for compiled programs."""
-    kept = settings.pjrt.compilation_cache_dir or _user_cache_dir() / "tpuserve-compiled"
-    return replace(settings.pjrt, compilation_cache_dir=kept)
+    directory = settings.pjrt.compilation_cache_dir or _user_cache_dir() / "tpuserve-compiled"
+    return replace(settings.pjrt, compilation_cache_dir=directory)
 
 
 def tensorflow_options(settings: Settings) -> TensorFlowOptions:

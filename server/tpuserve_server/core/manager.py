@@ -216,9 +216,9 @@ class VersionManager:
         if is_current:
             logger.info("Serving %s", servable_id)
         else:
-            self._load_anew(servable_id, loaded)
+            self._discard_and_reload(servable_id, loaded)
 
-    def _load_anew(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
+    def _discard_and_reload(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
         """Discard a load and load again: the model was removed and added during the load, and may have moved."""
         try:
             self._loader.unload(loaded)

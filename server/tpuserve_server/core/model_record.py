@@ -74,7 +74,7 @@ class ModelRecord:
             if number not in wanted and version.state is State.START:
                 del self.versions[number]
             elif number in wanted:
-                self._want_again(number, version, wanted[number])
+                self._request_again(number, version, wanted[number])
             else:
                 version.is_aspired = False
         for number in wanted.keys() - self.versions.keys():
@@ -124,7 +124,7 @@ class ModelRecord:
         """Return whether the server answers requests for this version."""
         return number in self.versions and self.versions[number].state is State.AVAILABLE
 
-    def is_on_its_way(self) -> bool:
+    def is_arriving(self) -> bool:
         """Return whether a later request may succeed: no version is known yet, or one is changing state."""
         states = {version.state for version in self.versions.values()}
         return self.is_configured and (
@@ -148,7 +148,7 @@ class ModelRecord:
             return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
         return self.arriving.describe() or "no version directory found"
 
-    def _want_again(self, number: int, known: VersionRecord, wanted: AspiredVersion) -> None:
+    def _request_again(self, number: int, known: VersionRecord, wanted: AspiredVersion) -> None:
         was_aspired, known.is_aspired = known.is_aspired, True
         if known.state is State.START or known.waits or known.state is State.UNLOADING:
             known.aspired = wanted

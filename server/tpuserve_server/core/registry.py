@@ -244,9 +244,9 @@ class ModelRegistry:
             version = self._find(servable_id)
             if version is None or not version.is_aspired:
                 return None
-            aspired, is_again = version.aspired, version.state is State.LOADING
+            aspired, is_retry = version.aspired, version.state is State.LOADING
             version.waits = ""
-        if not is_again:
+        if not is_retry:
             self._change(servable_id, State.LOADING)
         return aspired
 
@@ -345,7 +345,7 @@ class ModelRegistry:
         if number is not None:
             return NotFound(f"Servable not found for request: Specific({name}, {number})")
         model = self._models.get(name)
-        if model is not None and model.is_on_its_way():
+        if model is not None and model.is_arriving():
             return Unavailable(f"Model {name} has no version ready yet: {model.describe()}")
         return NotFound(f"Servable not found for request: Latest({name})")
 

@@ -210,7 +210,7 @@ class InferenceService:
         self._draining = False
         self._drain_listeners: list[Callable[[], None]] = []
 
-    def hold(self, spec: ModelSpec) -> AcquiredModel:
+    def acquire(self, spec: ModelSpec) -> AcquiredModel:
         """Hold the model and signature that a spec resolves to. Front-ends use the signature to decode, then predict.
 
         Raises:
@@ -223,11 +223,11 @@ class InferenceService:
             handle.release()
             raise
 
-    def hold_version(self, spec: ModelSpec) -> AcquiredVersion:
+    def acquire_version(self, spec: ModelSpec) -> AcquiredVersion:
         """Hold the version that a spec resolves to, and ignore its signature.
 
         Raises:
-            ServingError: as `hold` for the same model and version.
+            ServingError: as `acquire` for the same model and version.
         """
         return AcquiredVersion(self._registry.acquire(spec), self._clock, self._timers)
 
@@ -235,7 +235,7 @@ class InferenceService:
         """Return the signatures, labels and precision of the version that a spec resolves to.
 
         Raises:
-            ServingError: as `hold` for the same model and version.
+            ServingError: as `acquire` for the same model and version.
         """
         with self._registry.acquire(spec) as handle:
             loaded = handle.loaded

@@ -52,8 +52,8 @@ class Source:
         self._poll_wait_s = poll_wait_s
         self._lock = threading.Lock()
         self._configs: dict[str, ModelConfig] = {}
-        self._seen: dict[ServableId, _Sight] = {}
-        self._said: dict[str | ServableId, str] = {}
+        self._observations: dict[ServableId, _Observation] = {}
+        self._warned: dict[str | ServableId, str] = {}
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="source")
@@ -105,8 +105,8 @@ class Source:
         except Exception as error:
             # The top of the polling thread. An error in one model's files must not stop the others, and the next poll
             # tries again.
-            self._say(name, f"cannot be polled: {_reason(error)}")
-            self._tell_pending(config, Pending("its base path cannot be read"))
+            self._warn_once(name, f"cannot be polled: {_reason(error)}")
+            self._report_pending(config, Pending("its base path cannot be read"))
             return False
 
     def _explain(self, config: ModelConfig, versions: Mapping[int, VersionLocation] | None) -> None:
@@ -116,13 +116,13 @@ class Source:
             self._explain_none(config, exists=versions is not None)
         elif absent:
             numbers = ", ".join(str(number) for number in absent)
-            self._say(config.name, f"lacks versions that its policy requests: {numbers} in {config.base_path}")
+            self._warn_once(config.name, f"lacks versions that its policy requests: {numbers} in {config.base_path}")
         else:
-            self._said.pop(config.name, None)
+            self._warned.pop(config.name, None)
         for number, location in (versions or {}).items():
             if location.shadowed:
                 ignored = ", ".join(location.shadowed)
-                self._say(
+                self._warn_once(
                     ServableId(config.name, number),
                     f"is loaded from {location}; the server ignores other directories of this number: {ignored}",
                 )
@@ -131,19 +131,19 @@ class Source:
         """Warn that there is no version, and report the reason for clients, without the directory's name."""
         path = config.base_path
         file = self._storage.find_version_file(path) if exists else ""
-        self._say(config.name, f"is waiting: its {describe_without_version(path, exists=exists, file=file)}")
+        self._warn_once(config.name, f"is waiting: its {describe_without_version(path, exists=exists, file=file)}")
         if not exists:
             reason = "its base path does not exist"
         elif file:
             reason = f"its base path is itself a version: it contains {file}"
         else:
             reason = "its base path contains no version directory such as 1/"
-        self._tell_pending(config, Pending(reason))
+        self._report_pending(config, Pending(reason))
 
-    def _say(self, subject: str | ServableId, what: str) -> None:
+    def _warn_once(self, subject: str | ServableId, what: str) -> None:
         """Warn about a model or one of its versions once, instead of at every poll."""
-        if self._said.get(subject) != what:
-            self._said[subject] = what
+        if self._warned.get(subject) != what:
+            self._warned[subject] = what
             shown = f"{subject.name} version {subject.version}" if isinstance(subject, ServableId) else subject
             logger.warning("Model %s %s", shown, what)
 
@@ -158,59 +158,61 @@ class Source:
         )
 
     def _forget(self, is_gone: Callable[[str | ServableId], bool]) -> None:
-        self._seen = {known: sight for known, sight in self._seen.items() if not is_gone(known)}
-        self._said = {known: what for known, what in self._said.items() if not is_gone(known)}
+        self._observations = {
+            known: observation for known, observation in self._observations.items() if not is_gone(known)
+        }
+        self._warned = {known: what for known, what in self._warned.items() if not is_gone(known)}
 
     def _aspire(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> bool:
         """Report the policy's choice of the whole versions. Return whether it equals its choice of all versions."""
-        meant = config.version_policy.choose(versions)
-        chosen, incomplete = self._choose_whole(config, versions)
+        intended = config.version_policy.choose(versions)
+        chosen, incomplete = self._choose_complete(config, versions)
         # While no version is whole, the served versions stay.
-        if chosen or not meant:
+        if chosen or not intended:
             self._report(config, chosen)
         if versions:
-            self._tell_incomplete(config, incomplete)
-        return list(chosen) == meant
+            self._report_incomplete(config, incomplete)
+        return list(chosen) == intended
 
-    def _tell_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:
+    def _report_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:
         """Report what versions lack that the policy would choose if they were whole."""
-        lacking = {number: self._seen[ServableId(config.name, number)].lacks for number in numbers}
+        lacking = {number: self._observations[ServableId(config.name, number)].lacks for number in numbers}
         for number, lacks in lacking.items():
             subject = ServableId(config.name, number)
             # Warn once for each version, because sizes change at every poll of a copy. Every new version is in
             # _CHANGING at first.
-            if subject not in self._said and lacks != _CHANGING:
-                self._say(subject, f"is not complete yet: {lacks}")
-        self._tell_pending(config, Pending(versions=lacking))
+            if subject not in self._warned and lacks != _CHANGING:
+                self._warn_once(subject, f"is not complete yet: {lacks}")
+        self._report_pending(config, Pending(versions=lacking))
 
-    def _tell_pending(self, config: ModelConfig, pending: Pending) -> None:
+    def _report_pending(self, config: ModelConfig, pending: Pending) -> None:
         with self._lock:
             if self._configs.get(config.name) is config:
                 self._on_pending(config.name, pending)
 
-    def _choose_whole(
+    def _choose_complete(
         self, config: ModelConfig, versions: Mapping[int, VersionLocation]
     ) -> tuple[Mapping[int, AspiredVersion], Iterable[int]]:
         """Return the policy's choice of the whole versions, and the numbers of those that are not whole.
 
         Only versions that the policy would choose are checked.
         """
-        looked: dict[int, str | None] = {}
+        fingerprints: dict[int, str | None] = {}
         while True:
-            present = [number for number in versions if looked.get(number, "") is not None]
+            present = [number for number in versions if fingerprints.get(number, "") is not None]
             chosen = config.version_policy.choose(present)
-            new = [number for number in chosen if number not in looked]
+            new = [number for number in chosen if number not in fingerprints]
             if not new:
                 break
             for number in new:
-                looked[number] = self._settle(ServableId(config.name, number), versions[number])
+                fingerprints[number] = self._settle(ServableId(config.name, number), versions[number])
         aspired = {
             number: AspiredVersion(
-                ServableId(config.name, number), versions[number], looked[number] or "", config.batching
+                ServableId(config.name, number), versions[number], fingerprints[number] or "", config.batching
             )
             for number in chosen
         }
-        return aspired, [number for number, fingerprint in looked.items() if fingerprint is None]
+        return aspired, [number for number, fingerprint in fingerprints.items() if fingerprint is None]
 
     def _report(self, config: ModelConfig, chosen: Mapping[int, AspiredVersion]) -> None:
         """Report the versions, unless the model was removed or reconfigured during the poll."""
@@ -220,18 +222,18 @@ class Source:
 
     def _settle(self, servable_id: ServableId, location: VersionLocation) -> str | None:
         """Return the fingerprint of the version when it was last whole, or None if it never was."""
-        sight = self._seen.get(servable_id)
-        if sight is None or sight.uri != location.uri:
+        observation = self._observations.get(servable_id)
+        if observation is None or observation.uri != location.uri:
             # The same number in another base path is another version.
-            sight = self._seen[servable_id] = _Sight(location.uri)
-        sight.look(self._storage.fingerprint(location))
-        if sight.settled == sight.fingerprint:
-            return sight.settled
+            observation = self._observations[servable_id] = _Observation(location.uri)
+        observation.update(self._storage.fingerprint(location))
+        if observation.settled == observation.fingerprint:
+            return observation.settled
         lacks = self._storage.missing(location)
-        if lacks == "" or sight.still_polls >= (_STILL_POLLS if lacks is None else _PATIENT_POLLS):
-            sight.settled = sight.fingerprint
-        sight.lacks = lacks or _CHANGING
-        return sight.settled
+        if lacks == "" or observation.still_polls >= (_STILL_POLLS if lacks is None else _PATIENT_POLLS):
+            observation.settled = observation.fingerprint
+        observation.lacks = lacks or _CHANGING
+        return observation.settled
 
 
 def _reason(error: Exception) -> str:
@@ -239,7 +241,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, OSError | ServingError) else repr(error)
 
 
-class _Sight:
+class _Observation:
     """The source's observations of one version: its contents, the polls since they changed, and when they were whole.
 
     `lacks` is for a version that was never whole.
@@ -254,6 +256,6 @@ class _Sight:
         self.settled: str | None = None
         self.lacks = ""
 
-    def look(self, fingerprint: str) -> None:
+    def update(self, fingerprint: str) -> None:
         self.still_polls = self.still_polls + 1 if fingerprint == self.fingerprint else 0
         self.fingerprint = fingerprint

@@ -14,15 +14,15 @@ from tpuserve_server.core.types import ServableId
 class Refusal:
     """Reason why a candidate leaves a version to the next candidate.
 
-    `error` has the reason, for the status and the log. `word` is the reason's label in metrics. A refusal with an empty
-    word is not reported, because the version has no files for this candidate.
+    `error` has the reason, for the status and the log. `label` is the reason in metrics. A refusal with an empty
+    label is not reported, because the version has no files for this candidate.
 
     `failed` names the part of the version that the candidate tried and could not use. The error of the next candidate
     names it too. `level` is the level of the log message.
     """
 
     error: ServingError
-    word: str = ""
+    label: str = ""
     failed: str = ""
     level: int = logging.INFO
 

@@ -30,7 +30,7 @@ class ExecutorChoice:
         """
         refusals = [Refusal(FailedPrecondition("the server has no executor"))]
         for candidate in self._candidates:
-            reported = [refusal for refusal in refusals if refusal.word]
+            reported = [refusal for refusal in refusals if refusal.label]
             try:
                 loaded = candidate.load(servable_id, version)
             except ServingError as error:
@@ -47,7 +47,7 @@ class ExecutorChoice:
         if not refusals:
             return servable
         _log_choice(servable_id, candidate, refusals)
-        self._metrics.device_chosen(servable=servable_id, device=candidate.kind, fallback=refusals[0].word)
+        self._metrics.device_chosen(servable=servable_id, device=candidate.kind, fallback=refusals[0].label)
         return ChosenServable(servable, f"{servable.device}: {_reasons(refusals)}")
 
     def tracer(self) -> Tracer:

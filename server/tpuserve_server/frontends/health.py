@@ -39,12 +39,12 @@ class HealthMethods:
         changed = ChangeEvent()
         unsubscribe = self._service.subscribe(changed)
         try:
-            told = None
+            reported = None
             while True:
                 changed.clear()
                 status = self._status() if name in self._names else _SERVICE_UNKNOWN
-                if status != told:
-                    told = status
+                if status != reported:
+                    reported = status
                     yield status
                 await changed.wait()
         finally:

@@ -57,7 +57,8 @@ class MeasuredRequest:
     """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
     __slots__ = (
-        "_meter", "deadline", "examples", "method", "model", "received_s", "signature", "started_s", "tracked", "version",
+        "_meter", "deadline", "examples", "method", "model", "received_s", "signature", "started_s", "tracked",
+        "version",
     )  # fmt: skip
 
     def __init__(self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float) -> None:

@@ -13,18 +13,18 @@ from tpuserve_server.frontends.priority import parse_priority
 class CallContext:
     """Deadline, metadata and priority of a call. Metadata keys are lower case.
 
-    `asked_priority` is the value of PRIORITY_HEADER. Hosts find it without decoding the other metadata, because few
+    `raw_priority` is the value of PRIORITY_HEADER. Hosts find it without decoding the other metadata, because few
     calls have it.
     """
 
     deadline: Deadline
     metadata: Mapping[str, str]
-    asked_priority: bytes | None = None
+    raw_priority: bytes | None = None
 
     @property
     def priority(self) -> Priority:
         """The parsed priority. Raises InvalidArgument for an unknown one."""
-        return parse_priority(self.asked_priority)
+        return parse_priority(self.raw_priority)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,10 +58,10 @@ class Caller:
         # the inner one unawaited if the task is cancelled before its first step.
         self._pending = pending = asyncio.ensure_future(self._receive())
         # Add this callback before any reader's, so that a reader that wakes finds the message in `_unread`.
-        pending.add_done_callback(self._answered)
+        pending.add_done_callback(self._received)
         return pending
 
-    def _answered(self, pending: "asyncio.Future[Message]") -> None:
+    def _received(self, pending: "asyncio.Future[Message]") -> None:
         self._pending = None
         if pending.cancelled():
             return
@@ -132,15 +132,15 @@ class ConformingReceive:
     def close(self) -> None:
         """Deliver a disconnect to a pending `receive`, as ASGI requires after a complete response."""
         if self._caller is not None:
-            self._tell()
+            self._notify_disconnect()
             self._watch.remove(self._caller)
 
     def _wait(self) -> "asyncio.Future[Message]":
         self._gone = asyncio.get_running_loop().create_future()
-        self._caller = Caller(self.server, self._tell)
+        self._caller = Caller(self.server, self._notify_disconnect)
         self._watch.add(self._caller)
         return self._gone
 
-    def _tell(self) -> None:
+    def _notify_disconnect(self) -> None:
         if self._gone is not None and not self._gone.done():
             self._gone.set_result({"type": DISCONNECT})

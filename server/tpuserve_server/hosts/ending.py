@@ -45,5 +45,5 @@ def end_process(code: int) -> NoReturn:
 
 def _running_threads() -> list[str]:
     """Return the names of this process's threads, except the event loop's and the main thread."""
-    ours = {threading.current_thread(), threading.main_thread()}
-    return [thread.name for thread in threading.enumerate() if thread not in ours]
+    own_threads = {threading.current_thread(), threading.main_thread()}
+    return [thread.name for thread in threading.enumerate() if thread not in own_threads]

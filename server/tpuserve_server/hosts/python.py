@@ -131,7 +131,7 @@ async def _drain(grpc_server: "_GrpcServer", rest_server: "_RestServer", in_flig
     """Stop new calls, wait for calls in flight, cancel the rest after `timeout_s`, and close the ports."""
     try:
         async with asyncio.timeout(timeout_s):
-            await asyncio.gather(grpc_server.say_farewell(), rest_server.stop(), in_flight.finish())
+            await asyncio.gather(grpc_server.begin_drain(), rest_server.stop(), in_flight.finish())
     except TimeoutError:
         click.echo(f"tpuserve: Cancelled the requests that were still in flight after {timeout_s:g} s.", err=True)
     else:
@@ -172,7 +172,7 @@ class _GrpcServer:
         if self._file is not None:
             self._file.publish()
 
-    async def say_farewell(self) -> None:
+    async def begin_drain(self) -> None:
         """Refuse new calls until clients stop sending them, for at most one second.
 
         grpcio's own stop cancels every call that it has read but not yet passed to its handler. A busy server has such

@@ -17,14 +17,14 @@ class Selection:
     reason: str
 
 
-def select_host(asked: Literal["auto", "envoy", "python"]) -> Selection:
+def select_host(requested: Literal["auto", "envoy", "python"]) -> Selection:
     """Resolve `--host_backend`. Raises HostError if Envoy was requested and cannot run. Blocks for 0.1 s."""
-    if asked == "python":
+    if requested == "python":
         return Selection("python", "set by --host_backend")
     obstacle = envoy_obstacle()
     if obstacle is None:
-        return Selection("envoy", "set by --host_backend" if asked == "envoy" else "all its requirements are met")
-    if asked == "envoy":
+        return Selection("envoy", "set by --host_backend" if requested == "envoy" else "all its requirements are met")
+    if requested == "envoy":
         raise obstacle
     return Selection("python", f"Envoy cannot run here: {obstacle}")
 

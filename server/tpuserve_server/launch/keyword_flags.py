@@ -22,8 +22,8 @@ def check_keywords(models: Models | None, settings: Mapping[str, object]) -> Non
     """Raise TypeError for an unknown keyword, and ValueError if models are missing or named twice."""
     for name in settings:
         if name not in _NAMES:
-            near = difflib.get_close_matches(name, _NAMES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "tpuserve serve --help lists the flags"
+            nearest = difflib.get_close_matches(name, _NAMES, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else "tpuserve serve --help lists the flags"
             raise TypeError(f"start() has no setting {name!r}; {hint}")
     if models is None:
         return
@@ -31,14 +31,14 @@ def check_keywords(models: Models | None, settings: Mapping[str, object]) -> Non
         raise TypeError(f"models maps names to base paths, such as {{'digits': 'models/digits'}}; got {models!r}")
     if not models:
         raise ValueError("models is empty. Pass at least one model and its base path")
-    if named := [name for name in _NAME_MODELS if settings.get(name) is not None]:
-        raise ValueError(f"models and {named[0]} both configure models. Set only one of them")
+    if conflicting := [name for name in _NAME_MODELS if settings.get(name) is not None]:
+        raise ValueError(f"models and {conflicting[0]} both configure models. Set only one of them")
 
 
 def check_base_paths(base_paths: Models) -> None:
     """Raise StartFailed for a local base path without a version. The server would wait for one forever."""
-    for name, given in base_paths.items():
-        path = os.fspath(given)
+    for name, base_path in base_paths.items():
+        path = os.fspath(base_path)
         if "://" in path:
             continue
         try:

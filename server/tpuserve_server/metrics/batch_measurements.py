@@ -92,12 +92,12 @@ class BatchMeasurements:
             for (servable, signature, api), batches in groups.items():
                 self._count_group(servable, signature, api, batches)
 
-    def forget(self, gone: Collection[ServableId]) -> None:
+    def forget(self, removed: Collection[ServableId]) -> None:
         """Remove the series of these versions. Upstream's metrics stay, because they are by model and must not fall."""
         self.count()
         for series in (self.queue_wait, self.run_ratio, self.finish_error, self.rows, self.padding):
-            series.take(lambda key: key.servable in gone)
-        self.run.take(lambda key: key.servable in gone)
+            series.take(lambda key: key.servable in removed)
+        self.run.take(lambda key: key.servable in removed)
 
     def _count_group(self, servable: ServableId, signature: str, api: str, batches: Sequence[FinishedBatch]) -> None:
         key = BatchKey(servable, signature)

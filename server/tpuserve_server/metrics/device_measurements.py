@@ -42,10 +42,10 @@ class DeviceMeasurements:
         with self._lock:
             self._compile_s[servable] = duration_s
 
-    def forget(self, gone: Collection[ServableId]) -> None:
+    def forget(self, removed: Collection[ServableId]) -> None:
         """Remove the records of versions that have ended."""
         with self._lock:
-            for servable in gone:
+            for servable in removed:
                 self._choices.pop(servable, None)
                 self._compile_s.pop(servable, None)
 

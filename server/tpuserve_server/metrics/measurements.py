@@ -146,19 +146,19 @@ class Measurements:
                 return
             older = {id_ for id_ in self._ended() if id_.name == servable.name and id_ != servable}
             older.update(self._ended()[:-_MAX_ENDED])
-            gone = {servable, *older}
+            removed = {servable, *older}
             for id_ in older:
                 del self._states[id_]
-            for key in [key for key in self._dropped if key[0] in gone]:
+            for key in [key for key in self._dropped if key[0] in removed]:
                 del self._dropped[key]
-            for kept in [kept for kept in self._host_s if kept.servable in gone]:
-                del self._host_s[kept]
-            for unwarmed in [key for key in self._unwarmed if key[0] in gone]:
+            for key in [key for key in self._host_s if key.servable in removed]:
+                del self._host_s[key]
+            for unwarmed in [key for key in self._unwarmed if key[0] in removed]:
                 del self._unwarmed[unwarmed]
-            for id_ in gone:
+            for id_ in removed:
                 self._warmups.pop(id_, None)
                 self._costs.pop(id_, None)
-        self._forget(gone)
+        self._forget(removed)
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
         """Record the warm-up of a version."""
@@ -198,7 +198,7 @@ class Measurements:
             models = dict(self._costs)
         return {servable: costs.snapshot() for servable, costs in models.items()}
 
-    def kept_for_host(self) -> dict[BatchKey, float]:
+    def host_allowances(self) -> dict[BatchKey, float]:
         """Return the host allowances: seconds of latency objectives that are reserved for work outside the batcher."""
         with self._lock:
             return dict(self._host_s)
@@ -221,9 +221,9 @@ class Measurements:
     def _ended(self) -> list[ServableId]:
         return [servable for servable, state in self._states.items() if state is State.END]
 
-    def _forget(self, gone: Collection[ServableId]) -> None:
-        self._batches.forget(gone)
-        self.devices.forget(gone)
-        names = {(servable.name, servable.version) for servable in gone}
+    def _forget(self, removed: Collection[ServableId]) -> None:
+        self._batches.forget(removed)
+        self.devices.forget(removed)
+        names = {(servable.name, servable.version) for servable in removed}
         for (model, _, _, method, protocol, code), histogram in self._requests.take(lambda key: key[:2] in names):
             self._ended_requests[model, None, "", method, protocol, code].absorb(histogram)

@@ -108,7 +108,7 @@ class PrometheusMetrics(Measurements, Collector):
             "responses."
         )
         family = GaugeMetricFamily("tpuserve_objective_host_seconds", text, labels=_BATCH_LABELS)
-        for key, host_s in self.kept_for_host().items():
+        for key, host_s in self.host_allowances().items():
             family.add_metric(_batch_labels(key), host_s)
         return family
 

@@ -61,7 +61,7 @@ class RotatingFiles:
 
     def _remove_oldest(self) -> None:
         """Remove the oldest files to make room for one. Files of earlier processes count too: names sort by time."""
-        ours = re.compile(rf"{re.escape(self._prefix.name)}-\d{{8}}T\d{{6}}-\d+-\d+\.{self._format}")
-        names = sorted(name for name in os.listdir(self._prefix.parent) if ours.fullmatch(name))
+        own_files = re.compile(rf"{re.escape(self._prefix.name)}-\d{{8}}T\d{{6}}-\d+-\d+\.{self._format}")
+        names = sorted(name for name in os.listdir(self._prefix.parent) if own_files.fullmatch(name))
         for name in names[: max(0, len(names) - self._rotation.max_files + 1)]:
             self._prefix.with_name(name).unlink(missing_ok=True)

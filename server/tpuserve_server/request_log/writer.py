@@ -49,7 +49,7 @@ class LogWriter:
     """Bounded queue, and the thread "request-log" that writes its entries. A full queue drops and counts new entries.
 
     Any thread may call `add` and `keep`, which never wait for a disk. `_changed` guards the queue, its size and
-    `_kept`; `_outputs` belongs to the thread.
+    `_current`; `_outputs` belongs to the thread.
     """
 
     def __init__(self, rotation: Rotation, clock: Clock, metrics: LogMetrics) -> None:
@@ -60,7 +60,7 @@ class LogWriter:
         self._changed = threading.Condition()
         self._queue: deque[LogEntry] = deque()
         self._queued_bytes = 0
-        self._kept: Collection[Files] = ()
+        self._current: Collection[Files] = ()
         self._stopping = False
         self._outputs: dict[Files, _Output] = {}
         self._thread: threading.Thread | None = None
@@ -95,7 +95,7 @@ class LogWriter:
     def keep(self, targets: Collection[LogTarget]) -> None:
         """Close the files of all other targets, after writing their queued entries."""
         with self._changed:
-            self._kept = {target.files for target in targets}
+            self._current = {target.files for target in targets}
             self._changed.notify()
 
     # The thread.
@@ -108,12 +108,12 @@ class LogWriter:
     def _run_next(self) -> bool:
         """Write the gathered entries. A separate frame, so that no entry stays alive while the thread waits."""
         with self._changed:
-            while not (self._queue or self._stopping or self._outputs.keys() - self._kept):
+            while not (self._queue or self._stopping or self._outputs.keys() - self._current):
                 self._changed.wait()
             if not self._stopping:
                 self._changed.wait(_GATHER_S)
             entries, self._queue = self._queue, deque()
-            kept, stopping = self._kept, self._stopping
+            current, stopping = self._current, self._stopping
         while entries:
             entry = entries.popleft()
             self._write(entry)
@@ -121,7 +121,7 @@ class LogWriter:
             with self._changed:
                 self._queued_bytes -= entry.size_bytes
         self._flush_all()
-        self._close_all([files for files in self._outputs if files not in kept])
+        self._close_all([files for files in self._outputs if files not in current])
         return not stopping
 
     def _write(self, entry: LogEntry) -> None:

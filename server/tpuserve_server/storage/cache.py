@@ -62,7 +62,7 @@ class VersionCache:
     holds it exclusively. A process that dies releases its locks. The next server that makes a copy removes its
     unfinished entries.
 
-    `_changed` guards `_taken` and `_filling`.
+    `_changed` guards `_in_use` and `_filling`.
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
@@ -70,7 +70,7 @@ class VersionCache:
         self._directory = directory
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
-        self._taken: dict[Path, list[int]] = {}
+        self._in_use: dict[Path, list[int]] = {}
         self._filling: set[str] = set()
 
     def take(self, key: str, name: str, size_bytes: int, fill: Fill) -> Path:
@@ -83,21 +83,21 @@ class VersionCache:
             FailedPrecondition: the directory of the cache cannot be used.
             ServingError: an error of `fill`. The unfinished copy is removed.
         """
-        with self._alone(key), _disk_errors(self._directory):
+        with self._exclusive(key), _disk_errors(self._directory):
             return self._take_copy(key, name) or self._make_copy(key, name, size_bytes, fill)
 
     def holds(self, path: Path) -> bool:
         """Return whether `path` is taken and not released."""
         with self._changed:
-            return path in self._taken
+            return path in self._in_use
 
     def release(self, path: Path) -> None:
         """Release a path from `take`. The copy stays until its space is needed."""
         with self._changed:
-            held = self._taken[path]
-            os.close(held.pop())
-            if not held:
-                del self._taken[path]
+            descriptors = self._in_use[path]
+            os.close(descriptors.pop())
+            if not descriptors:
+                del self._in_use[path]
 
     def _take_copy(self, key: str, name: str) -> Path | None:
         with self._locked():
@@ -158,23 +158,23 @@ class VersionCache:
             # Leftovers of dead processes go first.
             key=lambda entry: (not entry.path.name.endswith(_PARTIAL), entry.used_s),
         )
-        held = sum(entry.size_bytes for entry in entries)
+        used_bytes = sum(entry.size_bytes for entry in entries)
         for entry in entries:
-            if held + size_bytes > self._max_bytes or entry.path.name.endswith(_PARTIAL):
-                held -= entry.size_bytes if _remove(entry.path) else 0
-        if held + size_bytes > self._max_bytes:
+            if used_bytes + size_bytes > self._max_bytes or entry.path.name.endswith(_PARTIAL):
+                used_bytes -= entry.size_bytes if _remove(entry.path) else 0
+        if used_bytes + size_bytes > self._max_bytes:
             raise ResourceExhausted(
-                f"The version has {size_bytes} bytes, and {held} of the storage cache's {self._max_bytes} are used by "
-                f"versions that are in use ({_FLAG})"
+                f"The version has {size_bytes} bytes, and {used_bytes} of the storage cache's {self._max_bytes} are "
+                f"used by versions that are in use ({_FLAG})"
             )
 
     def _hold(self, path: Path, descriptor: int) -> Path:
         with self._changed:
-            self._taken.setdefault(path, []).append(descriptor)
+            self._in_use.setdefault(path, []).append(descriptor)
         return path
 
     @contextlib.contextmanager
-    def _alone(self, key: str) -> Iterator[None]:
+    def _exclusive(self, key: str) -> Iterator[None]:
         """Admit one thread of this process at a time for each entry."""
         with self._changed:
             self._changed.wait_for(lambda: key not in self._filling)

@@ -26,7 +26,7 @@ class Store(Protocol):
 
     def read(self, stored: StoredObject, start: int, end: int) -> bytes: ...
 
-    def says_md5(self, stored: StoredObject) -> bool: ...
+    def has_md5(self, stored: StoredObject) -> bool: ...
 
 
 def download(
@@ -122,14 +122,14 @@ def _verify(store: Store, stored: StoredObject, target: Path, stop: threading.Ev
             crc32c.update(block)
     if crc32c is not None and crc32c.digest() != stored.crc32c:
         raise DataLoss(f"{stored.name} is corrupt: its CRC32C is not the store's")
-    if stored.md5 is not None and md5.digest() != stored.md5 and _says_md5(store, stored):
+    if stored.md5 is not None and md5.digest() != stored.md5 and _has_md5(store, stored):
         raise DataLoss(f"{stored.name} is corrupt: its MD5 is {md5.hexdigest()}, the store has {stored.md5.hex()}")
     return sha256.hexdigest()
 
 
-def _says_md5(store: Store, stored: StoredObject) -> bool:
+def _has_md5(store: Store, stored: StoredObject) -> bool:
     try:
-        return store.says_md5(stored)
+        return store.has_md5(stored)
     except StoreError as error:
         raise _unavailable(stored, error) from error
 

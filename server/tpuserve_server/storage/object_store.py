@@ -66,7 +66,7 @@ class ObjectStore:
             raise StoreError(error) from error
         return content
 
-    def says_md5(self, stored: StoredObject) -> bool:
+    def has_md5(self, stored: StoredObject) -> bool:
         """Return whether `stored.md5` is certainly an MD5. S3's ETag only looks like one after encryption by KMS."""
         if not self._is_s3:
             return True

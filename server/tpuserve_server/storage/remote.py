@@ -80,7 +80,9 @@ class RemoteStorage:
     def __init__(self, cache: VersionCache, *, patience_s: float = _PATIENCE_S) -> None:
         """Create the storage without connecting. `patience_s`: maximum wait of `find_versions` and `missing`."""
         self._cache = cache
-        self._listings: Listings[str, Sequence[StoredObject] | None] = Listings(self._look, patience_s=patience_s)
+        self._listings: Listings[str, Sequence[StoredObject] | None] = Listings(
+            self._list_objects, patience_s=patience_s
+        )
         self._manifest_reads: Listings[_ManifestAt, Manifest | None] = Listings(_ManifestAt.read, patience_s=patience_s)
         self._lock = threading.Lock()
         self._stores: dict[str, ObjectStore] = {}
@@ -211,7 +213,7 @@ class RemoteStorage:
             self._manifests[location.uri] = (stored, manifest)
         return manifest
 
-    def _look(self, base_path: str) -> Sequence[StoredObject] | None:
+    def _list_objects(self, base_path: str) -> Sequence[StoredObject] | None:
         try:
             store = self._store(base_path)
         except ServingError as error:

@@ -156,13 +156,13 @@ class VersionLoader:
         options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, files)
         # Resources of the load. An error releases them in reverse order.
-        with contextlib.ExitStack() as taken:
-            taken.callback(servable.close)
+        with contextlib.ExitStack() as undo:
+            undo.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
             watched, costs = ShapeWatch(servable), CostModel()
             runs = self._warm_up(servable_id, watched, path, batching, costs)
             check_objectives(batching, costs)
-            watched.tell(lambda name: self._metrics.shape_first_run(servable=servable_id, signature=name))
+            watched.observe(lambda name: self._metrics.shape_first_run(servable=servable_id, signature=name))
             batcher = Batcher(
                 servable_id,
                 watched,
@@ -173,12 +173,12 @@ class VersionLoader:
                 costs=costs,
                 device=self._device,
             )
-            taken.callback(batcher.stop)
+            undo.callback(batcher.stop)
             self._metrics.version_loaded(servable=servable_id, costs=costs)
             notes = _notes(servable, manifest, batching, runs, options.parameters)
             precision = None if manifest is None else manifest.precision
             loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision)
-            taken.pop_all()
+            undo.pop_all()
         return loaded
 
     def _try_sequences(
@@ -262,25 +262,25 @@ def _notes(
     unchecked = (
         ", because no manifest states that rows are independent (see --enable_batching)" if manifest is None else ""
     )
-    alike: dict[str, list[str]] = {}
+    names_by_description: dict[str, list[str]] = {}
     for name, signature in servable.signatures.items():
         if name in batching:
-            treated = _describe(batching[name], parameters.threads)
+            treatment = _describe(batching[name], parameters.threads)
         else:
-            treated = f"one request at a time{unchecked if signature.is_batchable else ''}"
-        alike.setdefault(treated, []).append(name)
+            treatment = f"one request at a time{unchecked if signature.is_batchable else ''}"
+        names_by_description.setdefault(treatment, []).append(name)
     unused = parameters.sequence_buckets and not any(options.sequences for options in batching.values())
     return (
         f"device: {servable.device}",
         f"warm-up: {warmup_runs} runs",
         *([f"the server ignores sequence_buckets: {_NO_SEQUENCES}"] if unused else []),
-        *_by_signatures(alike),
+        *_by_signatures(names_by_description),
     )
 
 
-def _by_signatures(alike: Mapping[str, list[str]]) -> list[str]:
+def _by_signatures(names_by_description: Mapping[str, list[str]]) -> list[str]:
     """Return a line for each description, the most common last. Many signatures become a count without names."""
-    described = sorted(alike.items(), key=lambda item: len(item[1]))
+    described = sorted(names_by_description.items(), key=lambda item: len(item[1]))
     subjects = [", ".join(names) for _, names in described]
     if described and len(described[-1][1]) > _MOST_NAMED:
         subjects[-1] = f"{'the other' if len(described) > 1 else 'all'} {len(described[-1][1])} signatures"

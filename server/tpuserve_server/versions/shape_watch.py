@@ -26,7 +26,7 @@ class ShapeWatch:
         self.device = servable.device
         self.max_in_flight = servable.max_in_flight
 
-    def tell(self, on_new: Callable[[str], object]) -> None:
+    def observe(self, on_new: Callable[[str], object]) -> None:
         """Call `on_new` with the signature's name for each new shape from now on, on the thread that runs it."""
         self._on_new = on_new
 
@@ -34,13 +34,13 @@ class ShapeWatch:
         """Implement Servable.dispatch."""
         shape = (signature_name, tuple(output_names), *[array.shape for array in inputs.values()])
         if shape not in self._known:
-            self._notice(signature_name, shape)
+            self._record(signature_name, shape)
         return self._servable.dispatch(signature_name, inputs, output_names)
 
     def close(self) -> None:
         """Do nothing, because the servable has another owner."""
 
-    def _notice(self, signature_name: str, shape: Hashable) -> None:
+    def _record(self, signature_name: str, shape: Hashable) -> None:
         if len(self._known) < _MOST_SHAPES:
             self._known.add(shape)
         if self._on_new is not None:

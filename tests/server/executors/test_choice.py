@@ -83,7 +83,7 @@ class Spoilt:
     """A version whose programs cannot run, and the expected message."""
 
     path: Path
-    word: str
+    label: str
     reason: str
 
 
@@ -170,7 +170,7 @@ def test_cpu_runs_programs_on_the_cpu_where_there_are_some(with_programs: Path) 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "make", "version", "word", "reason"),
+    ("wanted", "make", "version", "label", "reason"),
     [
         ("cpu", None, "without", "no_programs", "the version has no device programs"),
         ("cpu", no_jax, "with_programs", "no_jax", "JAX, which is not installed: pip install 'tpuserve-server[pjrt]'"),
@@ -184,7 +184,7 @@ def test_fallback_is_said_in_log_status_and_metric(
     wanted: Device,
     make: Callable[[], PjrtExecutor] | None,
     version: str,
-    word: str,
+    label: str,
     reason: str,
     request: pytest.FixtureRequest,
     caplog: pytest.LogCaptureFixture,
@@ -196,8 +196,8 @@ def test_fallback_is_said_in_log_status_and_metric(
     assert reason in device
     (record,) = [record for record in caplog.records if "runs by TensorFlow on the CPU" in record.message]
     assert reason in record.message
-    assert (record.levelno == logging.WARNING) is (word in ("programs_refused", "no_jax"))
-    assert chosen.measured.choices()[ID] == ("cpu", word)
+    assert (record.levelno == logging.WARNING) is (label in ("programs_refused", "no_jax"))
+    assert chosen.measured.choices()[ID] == ("cpu", label)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ class TestWhatKeepsAVersionFromTheDevice:
         (record,) = [record for record in caplog.records if "runs by TensorFlow on the CPU" in record.message]
         assert record.levelno == logging.WARNING
         assert re.search(spoilt.reason, record.message)
-        assert chosen.measured.choices()[ID] == ("cpu", spoilt.word)
+        assert chosen.measured.choices()[ID] == ("cpu", spoilt.label)
 
     def test_a_device_by_its_name_fails_the_load(self, spoilt: Spoilt) -> None:
         message = Chosen("cpu").refusal(spoilt.path)
@@ -252,7 +252,7 @@ class TestWhatKeepsAVersionFromTheDevice:
         chosen.choice.load(ServableId("other", 1), VersionFiles(spoilt.path)).close()
         before.close()
         chosen.choice.load(ServableId("m", 2), VersionFiles(spoilt.path)).close()
-        assert chosen.measured.choices()[ServableId("m", 2)] == ("cpu", spoilt.word)
+        assert chosen.measured.choices()[ServableId("m", 2)] == ("cpu", spoilt.label)
 
 
 def test_where_the_saved_model_fails_too_both_reasons_are_said(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_every_reason_is_reported_in_order_and_the_first_is_the_metrics(
     assert measured.choices()[ID] == ("cpu", "no_disk")
 
 
-def test_a_refusal_without_a_word_is_reported_nowhere(without: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_without_a_label_is_not_reported(without: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken = FakeServable()
     choice, measured = scripted(SILENT, taken)
     with caplog.at_level(logging.INFO):

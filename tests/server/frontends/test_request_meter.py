@@ -80,7 +80,7 @@ def test_what_a_request_runs_on_is_reported() -> None:
     service = FakeService()
     with RequestMeter(service, metrics, FakeClock(), "grpc").request("Predict") as measured:
         measured.model = "m"
-        measured.runs(service.hold(ModelSpec("m")), "serving_default")
+        measured.runs(service.acquire(ModelSpec("m")), "serving_default")
         measured.examples = 3
     assert (metrics.finished[0].version, metrics.finished[0].signature) == (7, "serving_default")
     assert metrics.examples == [("m", 3)]
@@ -102,7 +102,7 @@ def test_an_answer_that_was_promised_in_time_is_told_of_from_when_the_request_ha
     with (
         contextlib.suppress(Unavailable),
         RequestMeter(service, FakeMetrics(), clock, "rest").request("Predict") as measured,
-        service.hold(ModelSpec("m")) as model,
+        service.acquire(ModelSpec("m")) as model,
     ):
         # The body took that long.
         clock.now_s += 3.0

@@ -28,7 +28,7 @@ class Sender:
     def read(self, stored: StoredObject, start: int, end: int) -> bytes:
         return self.contents[stored.name][start:end]
 
-    def says_md5(self, stored: StoredObject) -> bool:
+    def has_md5(self, stored: StoredObject) -> bool:
         return self.sure_of_md5
 
 
@@ -60,7 +60,7 @@ def test_a_hash_that_only_looks_like_an_md5_is_no_reason(tmp_path: Path) -> None
 
 def test_a_store_that_goes_away_while_a_hash_is_asked_after_is_unavailable(tmp_path: Path) -> None:
     class Away(Sender):
-        def says_md5(self, stored: StoredObject) -> bool:
+        def has_md5(self, stored: StoredObject) -> bool:
             raise StoreError(ConnectionError("10.0.0.1 refused"))
 
     with pytest.raises(Unavailable, match=r"a cannot be copied from its store: ConnectionError$"):

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tpuserve_server.storage.listings import Listings, StoreAway
+from tpuserve_server.storage.listings import Listings, StoreUnavailable
 from tpuserve_server.storage.objects import StoredObject
 
 Objects: TypeAlias = tuple[StoredObject, ...]
@@ -39,7 +39,7 @@ def get_patiently(listings: Listings[str, Objects], not_yet: str) -> Objects:
     while True:
         try:
             return listings.get("s3://b")
-        except StoreAway as away:
+        except StoreUnavailable as away:
             if not_yet not in str(away):
                 raise
 
@@ -47,7 +47,7 @@ def get_patiently(listings: Listings[str, Objects], not_yet: str) -> Objects:
 def test_a_store_that_hangs_is_waited_for_once_and_asked_once(store: SlowStore) -> None:
     listings = Listings(store.look, patience_s=0.01)
     for _ in range(3):
-        with pytest.raises(StoreAway, match="has not responded yet"):
+        with pytest.raises(StoreUnavailable, match="has not responded yet"):
             listings.get("s3://b")
     assert store.looks == 1
     store.gate.set()
@@ -70,12 +70,12 @@ def test_while_a_failed_store_hangs_its_last_reason_is_said_again(
     listings = Listings(store.look, patience_s=0.01)
     store.gate.set()
     store.error = ConnectionError("refused")
-    with pytest.raises(StoreAway, match="refused"):
+    with pytest.raises(StoreUnavailable, match="refused"):
         get_patiently(listings, "not answered")
     store.gate.clear()
     store.error = None
     for _ in range(2):
-        with pytest.raises(StoreAway, match="refused"):
+        with pytest.raises(StoreUnavailable, match="refused"):
             listings.get("s3://b")
     assert "responds again" not in caplog.text
     store.gate.set()
@@ -86,5 +86,5 @@ def test_while_a_failed_store_hangs_its_last_reason_is_said_again(
 def test_whatever_a_listing_raises_is_a_reason(store: SlowStore) -> None:
     store.gate.set()
     store.error = ValueError("strange")
-    with pytest.raises(StoreAway, match="strange"):
+    with pytest.raises(StoreUnavailable, match="strange"):
         Listings(store.look, patience_s=10).get("s3://b")

@@ -37,7 +37,7 @@ def test_an_object_says_its_size_its_hash_and_when_it_changed(store: RunningStor
     assert (first.name, first.key, first.size_bytes) == ("a", f"{BUCKET}/hashes/a", 3)
     assert first.md5 is not None
     assert first.md5.hex() == "202cb962ac59075b964b07152d234b70"
-    assert objects.says_md5(first)
+    assert objects.has_md5(first)
     store.put("hashes/a", b"456")
     second = only(objects, store.uri("hashes"))
     assert second.tag != first.tag
@@ -58,9 +58,9 @@ def test_the_etag_of_an_object_that_kms_encrypts_is_no_md5(store: RunningStore) 
     options = {"ServerSideEncryption": "aws:kms"}
     store.files.call_s3("put_object", Bucket=BUCKET, Key="kms/a", Body=b"1", **options)
     encrypted = only(objects, store.uri("kms"))
-    assert not objects.says_md5(encrypted)
+    assert not objects.has_md5(encrypted)
     with pytest.raises(StoreError):
-        objects.says_md5(StoredObject("a", f"{BUCKET}/no/such/object", 3, ""))
+        objects.has_md5(StoredObject("a", f"{BUCKET}/no/such/object", 3, ""))
 
 
 @pytest.mark.parametrize("store", ["s3"], indirect=True)

@@ -15,7 +15,7 @@ from tpuserve_server.core.errors import DataLoss, FailedPrecondition, ResourceEx
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.storage import download
 from tpuserve_server.storage.cache import VersionCache
-from tpuserve_server.storage.listings import StoreAway
+from tpuserve_server.storage.listings import StoreUnavailable
 from tpuserve_server.storage.object_store import ObjectStore
 from tpuserve_server.storage.objects import StoredObject
 from tpuserve_server.storage.remote import RemoteStorage
@@ -62,7 +62,7 @@ def poll_until_found(storage: RemoteStorage, store: RunningStore, base: str) -> 
     while True:
         try:
             return find(storage, store, base)
-        except StoreAway:
+        except StoreUnavailable:
             threading.Event().wait(0.1)
 
 
@@ -171,14 +171,14 @@ def test_a_manifest_that_does_not_come_keeps_the_poller_no_longer_than_a_listing
         return read(self, stored, start, end)
 
     monkeypatch.setattr(ObjectStore, "read", read_late)
-    with pytest.raises(StoreAway, match="not responded yet"):
+    with pytest.raises(StoreUnavailable, match="not responded yet"):
         storage.missing(location)
     answers.set()
     while True:
         try:
             assert storage.missing(location) == ""
             break
-        except StoreAway:
+        except StoreUnavailable:
             threading.Event().wait(0.1)
 
 
@@ -312,7 +312,7 @@ def test_a_store_that_goes_away_is_an_error_of_its_base_path_until_it_returns(
     store.stop()
     try:
         # The library's final error, or the message that it has not responded yet.
-        with pytest.raises(StoreAway, match=r"Error: |not responded yet"):
+        with pytest.raises(StoreUnavailable, match=r"Error: |not responded yet"):
             storage.find_versions(store.uri(base))
     finally:
         store.start()

@@ -13,7 +13,7 @@ def test_only_what_has_not_run_before_is_told() -> None:
     watch = ShapeWatch(servable)
     run(watch, 1, 2)
     run(watch, 4, 2)
-    watch.tell(told.append)
+    watch.observe(told.append)
     run(watch, 1, 2)
     run(watch, 4, 2)
     assert told == []
@@ -30,7 +30,7 @@ def test_only_what_has_not_run_before_is_told() -> None:
 def test_shapes_without_end_do_not_fill_the_memory() -> None:
     told = list[str]()
     watch = ShapeWatch(FakeServable())
-    watch.tell(told.append)
+    watch.observe(told.append)
     for _ in range(2):
         for width in range(5000):
             run(watch, 1, width)

@@ -54,8 +54,8 @@ def find_program(name: str) -> str | None:
 
     The virtual environment of this Python need not be active.
     """
-    beside = Path(sys.executable).parent / name
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+    sibling = Path(sys.executable).parent / name
+    return str(sibling) if os.access(sibling, os.X_OK) else shutil.which(name)
 
 
 class _CompanionCommand(click.Command):
@@ -72,7 +72,7 @@ def companion_command(companion: Companion) -> click.Command:
     The program replaces this process. It receives the signals, and its exit code is the command's.
     """
 
-    def become(arguments: tuple[str, ...]) -> None:
+    def run_program(arguments: tuple[str, ...]) -> None:
         program = find_program(companion.program)
         if program is None:
             raise NotInstalled(companion)
@@ -87,7 +87,7 @@ def companion_command(companion: Companion) -> click.Command:
 
     return _CompanionCommand(
         companion.name,
-        callback=become,
+        callback=run_program,
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete)],
         short_help=companion.summary,
         add_help_option=False,

@@ -58,10 +58,10 @@ def image_layout(spec: TensorSpec) -> ImageLayout:
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """Inputs made from an image. `told` describes the conversion for the user."""
+    """Inputs made from an image. `description` describes the conversion for the user."""
 
     inputs: dict[str, Array]
-    told: str
+    description: str
 
 
 def image_input(content: bytes, signature: Signature, scale: str | None) -> ImageInput:
@@ -77,10 +77,11 @@ def image_input(content: bytes, signature: Signature, scale: str | None) -> Imag
     if spec.dtype == STRING:
         return ImageInput({name: string_input(content, spec)}, f"sent unchanged, {len(content)} bytes")
     layout = image_layout(spec)
-    pixels, told = _pixels(content, layout)
-    wanted = scale or _default_scale(spec)
+    pixels, description = _pixels(content, layout)
+    chosen_scale = scale or _default_scale(spec)
     return ImageInput(
-        {name: _as_dtype(_arranged(pixels, layout), spec, wanted)}, f"{told}; pixel values: {_describe(wanted)}"
+        {name: _as_dtype(_arranged(pixels, layout), spec, chosen_scale)},
+        f"{description}; pixel values: {_describe(chosen_scale)}",
     )
 
 
@@ -126,8 +127,8 @@ def _pixels(content: bytes, layout: ImageLayout) -> tuple[Array, str]:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidArgument(f"Cannot read the image: {error}") from None
     size = (layout.width or image.width, layout.height or image.height)
-    told = f"{image.mode} {image.width}x{image.height},{turned} sent as {size[0]}x{size[1]}"
-    return np.asarray(image if image.size == size else image.resize(size, Image.Resampling.BILINEAR)), told
+    description = f"{image.mode} {image.width}x{image.height},{turned} sent as {size[0]}x{size[1]}"
+    return np.asarray(image if image.size == size else image.resize(size, Image.Resampling.BILINEAR)), description
 
 
 def _shallow(image: "Image.Image") -> "Image.Image":

@@ -101,10 +101,10 @@ def predict(
         raise click.UsageError("--scale and --no-scale are mutually exclusive.")
     with one_line_errors(), connection.client() as client:
         labels = None if labels_file is None else _read_labels(labels_file)
-        given = Text(text) if text is not None else read_input(_present(file))
+        source = Text(text) if text is not None else read_input(_present(file))
         # Start the timeout after reading the file, because a slow pipe must not count against the server.
         remaining_s = countdown(connection.timeout_s)
-        name = signature_name or (given.signature_name if isinstance(given, FileInputs) else None)
+        name = signature_name or (source.signature_name if isinstance(source, FileInputs) else None)
 
         def find_signature() -> "Signature":
             metadata = client.metadata(model, version=version, label=label, timeout_s=remaining_s())
@@ -112,7 +112,7 @@ def predict(
 
         prediction = client.predict(
             model,
-            _inputs(given, find_signature, "none" if no_scale else scale),
+            _inputs(source, find_signature, "none" if no_scale else scale),
             version=version,
             label=label,
             signature_name=name,
@@ -143,19 +143,19 @@ def _present(file: BinaryIO | None) -> BinaryIO:
 
 
 def _inputs(
-    given: FileInputs | ImageFile | Text, find_signature: "Callable[[], Signature]", scale: str | None
+    source: FileInputs | ImageFile | Text, find_signature: "Callable[[], Signature]", scale: str | None
 ) -> "Inputs":
     """Return inputs that fit the signature. Reports the conversion of an image on standard error."""
-    if isinstance(given, FileInputs):
-        return given.inputs
-    if isinstance(given, ImageFile):
-        image = image_input(given.content, find_signature(), scale)
-        click.echo(f"image: {image.told}", err=True)
+    if isinstance(source, FileInputs):
+        return source.inputs
+    if isinstance(source, ImageFile):
+        image = image_input(source.content, find_signature(), scale)
+        click.echo(f"image: {image.description}", err=True)
         return image.inputs
     name, spec = only_input(find_signature(), "A text")
     if spec.dtype != STRING:
         raise InvalidArgument(f"Input {spec} does not accept text. Send an array (.npy, .npz or JSON).")
-    return {name: string_input(given.content.encode(), spec)}
+    return {name: string_input(source.content.encode(), spec)}
 
 
 def _read_labels(path: Path) -> tuple[str, ...]:

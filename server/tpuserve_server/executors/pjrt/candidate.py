@@ -45,9 +45,9 @@ class DevicePrograms:
 
     name = "device programs"
 
-    def __init__(self, wanted: Device, make: Callable[[], "PjrtExecutor"]) -> None:
+    def __init__(self, requested: Device, make: Callable[[], "PjrtExecutor"]) -> None:
         """Take `--device`. `make` raises ModuleNotFoundError without JAX, and ServingError without a device."""
-        self._wanted = wanted
+        self._requested = requested
         self._make = make
         self._lock = threading.Lock()
         self._pjrt: PjrtExecutor | None = None
@@ -79,7 +79,7 @@ class DevicePrograms:
             return loaded
         with self._lock:
             self._on_device[servable_id.name] += 1
-        return ChosenServable(loaded, loaded.device, functools.partial(self._leave_device, servable_id.name))
+        return ChosenServable(loaded, loaded.device, functools.partial(self._remove_from_device, servable_id.name))
 
     def tracer(self) -> Tracer | None:
         """Return JAX's tracer, or None before PJRT has started for a version."""
@@ -103,13 +103,13 @@ class DevicePrograms:
         except ServingError as error:
             return Refusal(error, "no_device")
         except Exception as error:  # a foreign plugin or a missing driver may raise any error
-            return Refusal(_unforeseen("PJRT cannot start", error), "no_device")
+            return Refusal(_unexpected("PJRT cannot start", error), "no_device")
         try:
             return pjrt.load(servable_id, version)
         except ServingError as error:
-            return _failure(error, _word(error))
+            return _failure(error, _label(error))
         except Exception as error:  # as above; another executor may serve the version
-            return _failure(_unforeseen("the device programs cannot be loaded", error), "device_failed")
+            return _failure(_unexpected("the device programs cannot be loaded", error), "device_failed")
 
     def _executor(self) -> "PjrtExecutor":
         with self._lock:
@@ -117,38 +117,38 @@ class DevicePrograms:
                 self._pjrt = self._make()
             return self._pjrt
 
-    def _leave_device(self, model: str) -> None:
+    def _remove_from_device(self, model: str) -> None:
         with self._lock:
             self._on_device[model] -= 1
 
     def _check_allowed(self, servable_id: ServableId, refusal: Refusal) -> None:
         """Raise the reason if `--device` does not leave the version to another executor."""
         reason = refusal.error
-        is_cpu_anyway = self._wanted == "cpu" and refusal.word in ("no_programs", "no_jax")
-        if self._wanted != "auto" and not is_cpu_anyway:
-            raise type(reason)(f"--device={self._wanted}: {reason.message}") from reason
+        is_cpu_fallback = self._requested == "cpu" and refusal.label in ("no_programs", "no_jax")
+        if self._requested != "auto" and not is_cpu_fallback:
+            raise type(reason)(f"--device={self._requested}: {reason.message}") from reason
         with self._lock:
-            is_beside = self._on_device[servable_id.name] > 0
-        if is_beside and refusal.failed:
+            has_other_version = self._on_device[servable_id.name] > 0
+        if has_other_version and refusal.failed:
             # On the CPU, this version would become available and replace the other one, which is many times faster.
             raise type(reason)(
                 f"{reason.message}; another version of {servable_id.name} is on the device and stays there"
             )
 
 
-def _failure(error: ServingError, word: str) -> Refusal:
+def _failure(error: ServingError, label: str) -> Refusal:
     """Return the refusal of a version whose device programs cannot be used."""
-    return Refusal(error, word, failed="the device programs", level=logging.WARNING)
+    return Refusal(error, label, failed="the device programs", level=logging.WARNING)
 
 
-def _word(error: ServingError) -> str:
+def _label(error: ServingError) -> str:
     """Return the metric's label, by the remedy: export again, free memory, or check the device and driver."""
     if isinstance(error, ResourceExhausted):
         return "no_memory"
     return "programs_refused" if isinstance(error, FailedPrecondition | DataLoss) else "device_failed"
 
 
-def _unforeseen(what: str, error: Exception) -> ServingError:
+def _unexpected(what: str, error: Exception) -> ServingError:
     """Return a one-line error, and log the traceback, which may show a bug of this server."""
     _log.warning("%s", what, exc_info=error)
     first_line = str(error).strip().partition("\n")[0]

@@ -31,7 +31,7 @@ class NoAccelerator(FailedPrecondition):
     """Error if PJRT finds neither a TPU nor a GPU."""
 
 
-def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
+def find_devices(requested: str, count: int = 1) -> list[jax.Device]:
     """Return the first `count` devices of a kind: `tpu`, `gpu`, `cpu`, or `auto` for a TPU or else a GPU.
 
     The first call is slow, because it starts JAX's clients.
@@ -41,7 +41,7 @@ def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
         FailedPrecondition: there are no devices of that kind, or too few.
     """
     _quieten_libtpu()
-    if wanted == "cpu":
+    if requested == "cpu":
         # Start only this client, because another process may hold the TPU.
         jax.config.update("jax_platforms", "cpu")
     try:
@@ -49,15 +49,15 @@ def find_devices(wanted: str, count: int = 1) -> list[jax.Device]:
     except RuntimeError as error:
         raise FailedPrecondition(f"PJRT cannot start: {_first_line(error)}") from error
     kind = kind_of(found[0])
-    if wanted == "auto" and kind == "cpu":
+    if requested == "auto" and kind == "cpu":
         raise NoAccelerator("PJRT found no TPU or GPU")
-    if wanted not in ("auto", kind):
-        raise FailedPrecondition(f"PJRT found only {_describe(found)}{_why_not(wanted)}")
+    if requested not in ("auto", kind):
+        raise FailedPrecondition(f"PJRT found only {_describe(found)}{_why_not(requested)}")
     if count > len(found):
         # XLA creates any number of CPU devices on request, to try a mesh.
         more = f"; XLA_FLAGS=--xla_force_host_platform_device_count={count} creates that many CPU devices"
-        there = f"the mesh requires {count} devices; PJRT found {_describe(found)}"
-        raise FailedPrecondition(f"{there}{more if wanted == 'cpu' else ''}")
+        mismatch = f"the mesh requires {count} devices; PJRT found {_describe(found)}"
+        raise FailedPrecondition(f"{mismatch}{more if requested == 'cpu' else ''}")
     return found[:count]
 
 
@@ -92,13 +92,13 @@ def _describe(devices: Sequence[jax.Device]) -> str:
     return f"{len(devices)} of {named}" if len(devices) > 1 or kind != "cpu" else named
 
 
-def _why_not(wanted: str) -> str:
+def _why_not(requested: str) -> str:
     """Return the reason for a missing device: its client is not installed, or failed to start."""
-    module, extra = _CLIENTS.get(wanted, ("jax", "pjrt"))
+    module, extra = _CLIENTS.get(requested, ("jax", "pjrt"))
     if importlib.util.find_spec(module) is None:
-        return f", and no client for a {wanted.upper()} is installed: pip install 'tpuserve-server[{extra}]'"
+        return f", and no client for a {requested.upper()} is installed: pip install 'tpuserve-server[{extra}]'"
     try:
-        jax.devices(wanted)
+        jax.devices(requested)
     except RuntimeError as error:
         return f" ({_first_line(error)})"
     return ""
@@ -188,7 +188,7 @@ class Placement:
         split = size is not None and size % self.shape.data == 0
         return NamedSharding(self._mesh, PartitionSpec("data") if split else PartitionSpec())
 
-    def is_split_in_vain(self, weights: Sequence[jax.Array]) -> bool:
+    def splits_no_weight(self, weights: Sequence[jax.Array]) -> bool:
         """Return whether the mesh can split weights over several devices, but none of `weights` is split."""
         return self.shape.model > 1 and all(weight.is_fully_replicated for weight in weights)
 

@@ -82,8 +82,8 @@ class PjrtExecutor:
             # Not in the background: TensorFlow's first session starts threads that stay.
             load_saved_model = functools.partial(self._load_host, servable_id, undo)
             hosts = {folder: load_saved_model(version.part(folder)) for folder in _host_folders(manifest.device)}
-            beside = load_saved_model(version) if manifest.without_program else None
-            load = functools.partial(self._load, servable_id, version.path, manifest, hosts, beside, undo)
+            saved_model = load_saved_model(version) if manifest.without_program else None
+            load = functools.partial(self._load, servable_id, version.path, manifest, hosts, saved_model, undo)
             servable = run_in_background(load, "load-pjrt")
             undo.pop_all()
         self._metrics.device_chosen(servable=servable_id, device=self._kind)
@@ -101,7 +101,7 @@ class PjrtExecutor:
         path: Path,
         manifest: ProgramManifest,
         hosts: Mapping[str, Servable],
-        beside: Servable | None,
+        saved_model: Servable | None,
         undo: contextlib.ExitStack,
     ) -> PjrtServable:
         device = manifest.device
@@ -125,7 +125,7 @@ class PjrtExecutor:
             _signature_programs(manifest, compiled, weights, hosts),
             list(weights.values()),
             list(hosts.values()),
-            beside,
+            saved_model,
             manifest.without_program,
             self._busy,
             device=f"{placement} (PJRT, jax {jax.__version__})",
@@ -209,13 +209,13 @@ def _put_weights(
     if missing := [name for name in names if name not in mapped]:
         raise FailedPrecondition(f"{device.weights} lacks weight '{missing[0]}'")
     shardings = {name: placement.of_weight(name, mapped[name].shape) for name in names}
-    asked = sum(_bytes_per_device(mapped[name], sharding) for name, sharding in shardings.items())
+    requested_bytes = sum(_bytes_per_device(mapped[name], sharding) for name, sharding in shardings.items())
     weights: dict[str, jax.Array] = {}
-    with jax.enable_x64(True), free.errors("Putting the weights on the device", asked):
+    with jax.enable_x64(True), free.errors("Putting the weights on the device", requested_bytes):
         for name, sharding in shardings.items():
             weights[name] = placement.put(mapped[name], sharding)
             undo.callback(weights[name].delete)
-        if placement.is_split_in_vain(list(weights.values())):
+        if placement.splits_no_weight(list(weights.values())):
             _log.warning(
                 "--mesh model=%d: no shard rule of the version matches a weight, so each device holds all weights",
                 placement.shape.model,

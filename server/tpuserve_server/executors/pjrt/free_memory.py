@@ -27,14 +27,14 @@ class FreeMemory:
         return cls(*min(known, default=(None, None)))
 
     @contextmanager
-    def errors(self, action: str, asked_bytes: int | None) -> Iterator[None]:
-        """Raise XLA's errors as `device_errors` does. Out-of-memory errors report `asked_bytes` of one device."""
+    def errors(self, action: str, requested_bytes: int | None) -> Iterator[None]:
+        """Raise XLA's errors as `device_errors` does. Out-of-memory errors report `requested_bytes` of one device."""
         try:
             with device_errors(action):
                 yield
         except ResourceExhausted as error:
-            asked = [f"{in_units(asked_bytes)} requested"] if asked_bytes is not None else []
-            raise ResourceExhausted(f"{error.message.rstrip('.')} ({', '.join([*asked, str(self)])})") from error
+            requested = [f"{in_units(requested_bytes)} requested"] if requested_bytes is not None else []
+            raise ResourceExhausted(f"{error.message.rstrip('.')} ({', '.join([*requested, str(self)])})") from error
 
     def __str__(self) -> str:
         """Return a text such as `1.2 GiB of 15.7 GiB free before`."""

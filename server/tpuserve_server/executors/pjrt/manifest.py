@@ -63,8 +63,8 @@ class ProgramManifest(Part):
         The exporter found this for the signature itself, or for a signature that consists only of the part.
         """
         part = self.device.signatures[signature].part
-        alone = (name for name, entry in self.device.signatures.items() if self._is_part(entry, part))
-        return any(self.signatures[name].rows_independent for name in (signature, *alone))
+        part_only = (name for name, entry in self.device.signatures.items() if self._is_part(entry, part))
+        return any(self.signatures[name].rows_independent for name in (signature, *part_only))
 
     def _is_part(self, entry: DeviceSignature, part: str) -> bool:
         outputs = set(entry.outputs.values())
@@ -105,8 +105,8 @@ def _check_ends(name: str, served: ManifestSignature, entry: DeviceSignature, pa
     for kind, by_host, mapped, of_signature, of_part in ends:
         if by_host is not None:
             continue
-        fits = set(mapped) == of_signature and set(mapped.values()) <= of_part
-        if not fits or (kind == "input" and set(mapped.values()) != of_part):
+        matches = set(mapped) == of_signature and set(mapped.values()) <= of_part
+        if not matches or (kind == "input" and set(mapped.values()) != of_part):
             raise FailedPrecondition(
                 f"{MANIFEST_FILE} has no usable device programs: {kind}s of '{name}' are {sorted(of_signature)}, "
                 f"those of its part are {sorted(of_part)}, and the mapping is {dict(mapped)}"

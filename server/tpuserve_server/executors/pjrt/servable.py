@@ -44,8 +44,10 @@ class SignatureProgram:
             _check_host(name, served, entry.host, part, host)
         # The part's own pad values are for inputs that the host produces.
         pad_values = _pad_values(part.entry.inputs)
-        given = _pad_values(served.inputs)
-        pad_values |= {to: given[alias] for alias, to in (entry.inputs).items() if alias in given}
+        pad_values_by_alias = _pad_values(served.inputs)
+        pad_values |= {
+            to: pad_values_by_alias[alias] for alias, to in (entry.inputs).items() if alias in pad_values_by_alias
+        }
         have_rows = all(tensor.has_rows for tensor in part.entry.outputs.values())
         may_pad = have_rows and manifest.has_independent_rows(name)
         return cls(served_signature(name, served, entry.method_name), entry, part, pad_values, may_pad, host)
@@ -83,30 +85,30 @@ class PjrtServable:
         programs: Mapping[str, SignatureProgram],
         weights: Sequence[jax.Array],
         hosts: Sequence[Servable],
-        beside: Servable | None,
+        saved_model: Servable | None,
         without_program: Sequence[str],
         busy: BusyTime,
         *,
         device: str,
         max_in_flight: int,
     ) -> None:
-        """Take ownership of the weights and SavedModels until `close`. `beside` runs signatures `without_program`.
+        """Take ownership of the weights and SavedModels until `close`. `saved_model` runs signatures `without_program`.
 
         Raises:
-            FailedPrecondition: `beside` lacks one of these signatures.
+            FailedPrecondition: `saved_model` lacks one of these signatures.
         """
         self._programs = dict(programs)
         self._weights = list(weights)
-        self._hosts = [*hosts, beside] if beside is not None else list(hosts)
-        self._beside = beside
+        self._hosts = [*hosts, saved_model] if saved_model is not None else list(hosts)
+        self._saved_model = saved_model
         self._busy = busy
         self._signatures = {name: program.signature for name, program in programs.items()}
         self._device = device
-        if beside is not None:
-            if missing := [name for name in without_program if name not in beside.signatures]:
+        if saved_model is not None:
+            if missing := [name for name in without_program if name not in saved_model.signatures]:
                 raise FailedPrecondition(f"signature '{missing[0]}' has no device program, and the SavedModel lacks it")
-            self._signatures.update({name: beside.signatures[name] for name in without_program})
-            self._device += f"; {', '.join(without_program)} on {beside.device}"
+            self._signatures.update({name: saved_model.signatures[name] for name in without_program})
+            self._device += f"; {', '.join(without_program)} on {saved_model.device}"
         self._max_in_flight = max_in_flight
 
     @property
@@ -132,8 +134,8 @@ class PjrtServable:
             ServingError: the device or the CPU's part refuses the inputs.
         """
         program = self._programs.get(signature_name)
-        if program is None and self._beside is not None:
-            return self._beside.dispatch(signature_name, inputs, output_names)
+        if program is None and self._saved_model is not None:
+            return self._saved_model.dispatch(signature_name, inputs, output_names)
         assert program is not None
         of_part = program.before(inputs)
         self._busy.begin()

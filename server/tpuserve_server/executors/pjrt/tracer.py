@@ -25,12 +25,12 @@ class JaxTracer:
             raise Internal(_BUSY)
         if jax.default_backend() != "tpu" and _has_libtpu(Path("/proc/self/maps")):
             raise Internal("The profiler cannot start: libtpu is loaded, and there is no TPU. Uninstall libtpu")
-        asked = jax.profiler.ProfileOptions()
-        asked.host_tracer_level = options.host_level
-        asked.python_tracer_level = 0
+        profile_options = jax.profiler.ProfileOptions()
+        profile_options.host_tracer_level = options.host_level
+        profile_options.python_tracer_level = 0
         folder = tempfile.TemporaryDirectory(prefix="tpuserve-trace-")
         try:
-            jax.profiler.start_trace(folder.name, profiler_options=asked)
+            jax.profiler.start_trace(folder.name, profiler_options=profile_options)
         except RuntimeError as error:
             folder.cleanup()
             if "already been started" in str(error):

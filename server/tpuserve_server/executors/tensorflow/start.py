@@ -29,7 +29,7 @@ def start_tensorflow() -> None:
 
 def _import_tensorflow() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _first_lines_held_back(), _without_keras(), _without_collections():
+    with _first_lines_delayed(), _without_keras(), _without_collections():
         import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
@@ -64,14 +64,14 @@ def _without_keras() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _first_lines_held_back() -> Iterator[None]:
+def _first_lines_delayed() -> Iterator[None]:
     """Hold back output to descriptor 2, and remove TensorFlow's first lines from it. An error keeps all lines.
 
     TensorFlow writes these lines from C++, so the function redirects the descriptor. Other output of the process is
     late, not lost.
     """
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved_stderr = os.dup(2)
     with tempfile.TemporaryFile() as caught:
         os.dup2(caught.fileno(), 2)
         has_failed = True
@@ -80,8 +80,8 @@ def _first_lines_held_back() -> Iterator[None]:
             has_failed = False
         finally:
             sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved_stderr, 2)
+            os.close(saved_stderr)
             caught.seek(0)
             written = caught.read()
             os.write(2, written if has_failed else _FIRST_LINES.sub(b"", written))

@@ -36,9 +36,9 @@ class TfliteModel:
         others = [name for name in interpreter.get_signature_list() if name not in found]
         if others:
             # A separate interpreter, because an interpreter with signature runners refuses any other use.
-            beside = _interpret(content, num_threads)
+            signature_interpreter = _interpret(content, num_threads)
             for name in others:
-                found[name], self._runs[name] = _bind_runner(beside, name)
+                found[name], self._runs[name] = _bind_runner(signature_interpreter, name)
         self.signatures: Mapping[str, Signature] = found
 
     def run(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> Tensors:

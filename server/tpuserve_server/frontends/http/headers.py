@@ -44,7 +44,7 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
         InvalidArgument: the timeout or the priority is invalid.
     """
     is_compressed = False
-    asked: dict[bytes, bytes] = {}
+    found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name not in _KNOWN:
             continue
@@ -55,10 +55,10 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
             # Two headers form one list (RFC 9110, 5.3). The server supports no list of encodings.
             is_compressed = is_gzip(b"gzip, " + value if is_compressed else value)
         else:
-            asked[name] = b", ".join((asked[name], value)) if name in asked else value
-    if not (is_compressed or asked):
+            found[name] = b", ".join((found[name], value)) if name in found else value
+    if not (is_compressed or found):
         return _PLAIN
-    return RequestHeaders(is_compressed, _timeout_s(asked.get(_TIMEOUT)), parse_priority(asked.get(_PRIORITY)))
+    return RequestHeaders(is_compressed, _timeout_s(found.get(_TIMEOUT)), parse_priority(found.get(_PRIORITY)))
 
 
 def _declared(content_length: bytes) -> int:

@@ -60,7 +60,7 @@ class ExampleMethods:
             request = parse_multi_inference_request(body)
             measured.model = request.tasks[0].spec.name
             priority = context.priority
-            with self._service.hold_version(request.tasks[0].spec) as version:
+            with self._service.acquire_version(request.tasks[0].spec) as version:
                 measured.runs(version)
                 runs = find_task_runs(version.signatures, request.tasks, check_method_names=self._check_method_names)
                 examples = request.examples(self._max_repeated_bytes)
@@ -78,7 +78,7 @@ class ExampleMethods:
             request = parse_example_request(body, method.request_name)
             measured.model = request.spec.name
             priority = context.priority
-            with self._service.hold_version(request.spec) as version:
+            with self._service.acquire_version(request.spec) as version:
                 run = find_run(
                     version.signatures, method, request.signature_name, check_method_name=self._check_method_names
                 )

@@ -45,7 +45,7 @@ class PredictionMethods:
             spec = decode_predict_spec(proto)
             measured.model = spec.name
             priority = context.priority
-            with self._service.hold(spec) as model:
+            with self._service.acquire(spec) as model:
                 measured.runs(model, model.signature.name, priority)
                 # Check before decoding: a short message with repeated values may decode to much memory.
                 check_names(model.signature, proto.inputs)
@@ -59,6 +59,6 @@ class PredictionMethods:
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer GetModelMetadata."""
         with self._meter.request("GetModelMetadata", context.deadline) as measured:
-            asked = decode_metadata_request(body)
-            measured.model = asked.spec.name
-            return encode_metadata_response(self._service.metadata(asked.spec), asked.fields)
+            request = decode_metadata_request(body)
+            measured.model = request.spec.name
+            return encode_metadata_response(self._service.metadata(request.spec), request.fields)

@@ -77,8 +77,8 @@ class ProfilerMethods:
             self._session = None
 
 
-def _options(asked: ProfileOptions) -> TraceOptions:
+def _options(requested: ProfileOptions) -> TraceOptions:
     """Convert the requested options. Version 0 means that none is set (profiler_options.proto)."""
-    if asked.version == 0:
+    if requested.version == 0:
         return TraceOptions()
-    return TraceOptions(min(asked.host_tracer_level, _MAX_HOST_LEVEL), min(asked.device_tracer_level, 1))
+    return TraceOptions(min(requested.host_tracer_level, _MAX_HOST_LEVEL), min(requested.device_tracer_level, 1))

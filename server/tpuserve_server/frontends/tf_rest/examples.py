@@ -47,7 +47,7 @@ class RestExamples:
         else:
             request = decode_json_examples(body, self._max_repeated_bytes)
         measured.examples = len(request.examples)
-        with self._service.hold_version(target) as version:
+        with self._service.acquire_version(target) as version:
             run = find_run(
                 version.signatures, method, request.signature_name, check_method_name=self._check_method_names
             )
@@ -57,10 +57,12 @@ class RestExamples:
         encoded = method.encode_json(result.outputs, len(request.examples))
         if self._logs is not None and (log := self._logs.choose(target.name)):
             # The log's thread encodes these, in the form of gRPC requests.
-            asked = partial(encode_example_request, result.servable, result.signature_name, request.examples)
-            answered = partial(_encode, method, result, len(request.examples))
+            encode_request = partial(encode_example_request, result.servable, result.signature_name, request.examples)
+            encode_result = partial(_encode, method, result, len(request.examples))
             kind, size_bytes = LOG_KINDS[method.name], sum(map(len, request.examples)) + len(encoded)
-            self._logs.add(log, kind, result.servable, result.signature_name, asked, answered, size_bytes=size_bytes)
+            self._logs.add(
+                log, kind, result.servable, result.signature_name, encode_request, encode_result, size_bytes=size_bytes
+            )
         return JsonResponse(200, encoded, result.servable.version)
 
 

@@ -40,7 +40,7 @@ _VERSION = {
     "schema": {"type": "integer", "format": "int64", "minimum": 0},
     "description": "The model's version",
 }
-_ASKED: list[dict[str, Any]] = [
+_REQUEST_HEADERS: list[dict[str, Any]] = [
     {
         "name": TIMEOUT_HEADER,
         "in": "header",
@@ -77,8 +77,8 @@ _TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
 
 
 def _responses(schema: str, errors: tuple[str, ...]) -> dict[str, Any]:
-    answered: dict[str, Any] = {"200": {"description": "OK", "content": _schema(schema)}}
-    return answered | {status: {"description": _ERRORS[status], "content": _schema("Error")} for status in errors}
+    responses: dict[str, Any] = {"200": {"description": "OK", "content": _schema(schema)}}
+    return responses | {status: {"description": _ERRORS[status], "content": _schema("Error")} for status in errors}
 
 
 def _infer(name: str, summary: str, request: str, response: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _infer(name: str, summary: str, request: str, response: str, parameters: lis
             "tags": ["Prediction"],
             "summary": summary,
             "operationId": name,
-            "parameters": [*parameters, *_ASKED],
+            "parameters": [*parameters, *_REQUEST_HEADERS],
             "requestBody": {"required": True, "content": _schema(request)},
             "responses": responses,
         }

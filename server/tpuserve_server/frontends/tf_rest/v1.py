@@ -58,7 +58,7 @@ class V1:
             return self._predict(route.spec, call)
         if route.action in METHODS:
             return self._examples.infer(route.action, route.spec, call)
-        return self._tell(route, call.scope)
+        return self._look_up(route, call.scope)
 
     def find_model(self, method: str, path: bytes) -> str | None:
         """Return the model in a path, or None for the list, a preflight and an invalid path."""
@@ -67,7 +67,7 @@ class V1:
         except InvalidArgument:
             return None
 
-    async def _tell(self, route: Route, scope: "Scope") -> JsonResponse:
+    async def _look_up(self, route: Route, scope: "Scope") -> JsonResponse:
         if route.action is Action.PREFLIGHT:
             check_preflight(scope)
             return JsonResponse(200, b"")
@@ -78,7 +78,7 @@ class V1:
         body_bytes = len(body)
         is_large = body_bytes > LARGE_BODY_BYTES
         parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
-        with self._hold(_with_signature(target, parsed.signature_name)) as model:
+        with self._acquire(_with_signature(target, parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
             if is_large:
                 decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
@@ -94,9 +94,9 @@ class V1:
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return JsonResponse(200, encoded, result.servable.version)
 
-    def _hold(self, spec: ModelSpec) -> AcquiredModel:
+    def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:
-            return self._service.hold(spec)
+            return self._service.acquire(spec)
         except FailedPrecondition:
             # The only FailedPrecondition here is an unknown signature. REST has a different code and message for it
             # than gRPC (http_rest_api_handler.cc, GetInfoMap).

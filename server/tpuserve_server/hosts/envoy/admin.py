@@ -11,7 +11,7 @@ from typing import Any
 
 from tpuserve_server.hosts.addresses import join
 from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy.config import FAREWELL_S, STAT_PREFIX, addresses
+from tpuserve_server.hosts.envoy.config import DRAIN_GRACE_S, STAT_PREFIX, addresses
 
 _TIMEOUT_S = 5.0
 _ASK_AGAIN_S = 0.02
@@ -22,14 +22,14 @@ _CONNECTIONS = f"http.{STAT_PREFIX}.downstream_cx_active"
 _UNSENT_BYTES = f"http.{STAT_PREFIX}.downstream_cx_tx_bytes_buffered"
 
 
-class NoAnswerYet(OSError):
+class NoResponseYet(OSError):
     """Envoy is too busy to answer in time. Not a TimeoutError, because callers would take it for their own timeout."""
 
 
 class EnvoyAdmin:
     """Client of the admin interface. Its methods block for milliseconds.
 
-    They raise OSError or http.client.HTTPException if Envoy does not answer. A retry may help only after NoAnswerYet.
+    They raise OSError or http.client.HTTPException if Envoy does not answer. A retry may help only after NoResponseYet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class EnvoyAdmin:
             **dict(zip(addresses(options), map(_written, bound), strict=True)), tls=options.tls is not None
         )
 
-    def say_farewell(self) -> None:
+    def begin_drain(self) -> None:
         """Refuse new connections, then ask clients with every response to close theirs.
 
         The order matters. A client that closes its connection reconnects at once, and closing the port would reset
@@ -66,7 +66,7 @@ class EnvoyAdmin:
         gauges = self._gauges()
         return gauges[_REQUESTS] == 0 and gauges[_UNSENT_BYTES] == 0
 
-    def is_deserted(self) -> bool:
+    def has_no_client(self) -> bool:
         """Return whether no client is connected."""
         return self._gauges()[_CONNECTIONS] == 0
 
@@ -81,7 +81,7 @@ class EnvoyAdmin:
             response = connection.getresponse()
             return response.status, response.read()
         except TimeoutError as error:
-            raise NoAnswerYet(f"No response to {path} within {_TIMEOUT_S:g} s") from error
+            raise NoResponseYet(f"No response to {path} within {_TIMEOUT_S:g} s") from error
         finally:
             connection.close()
 
@@ -89,32 +89,32 @@ class EnvoyAdmin:
 async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]]) -> None:
     """Ask clients to disconnect, then wait for `finish`, for Envoy's last byte and for requests on their way."""
 
-    def farewell_is_said() -> bool:
-        admin.say_farewell()
+    def drain_has_begun() -> bool:
+        admin.begin_drain()
         return True
 
-    await until(farewell_is_said)
-    gone_at_s = time.monotonic() + FAREWELL_S
+    await until(drain_has_begun)
+    grace_ends_s = time.monotonic() + DRAIN_GRACE_S
     await finish()
     await until(admin.is_quiet)
     # A client that is still connected may not have received the farewell yet.
-    await until(lambda: time.monotonic() >= gone_at_s or admin.is_deserted())
+    await until(lambda: time.monotonic() >= grace_ends_s or admin.has_no_client())
     await until(admin.is_quiet)
 
 
-async def until(answer: Callable[[], bool]) -> None:
-    """Poll `answer` in another thread until it returns True: the admin interface has no notifications.
+async def until(condition: Callable[[], bool]) -> None:
+    """Poll `condition` in another thread until it returns True: the admin interface has no notifications.
 
-    NoAnswerYet counts as False. Use a timeout to limit the wait.
+    NoResponseYet counts as False. Use a timeout to limit the wait.
     """
-    while not await asyncio.to_thread(_is_yes, answer):  # noqa: ASYNC110
+    while not await asyncio.to_thread(_holds, condition):  # noqa: ASYNC110
         await asyncio.sleep(_ASK_AGAIN_S)
 
 
-def _is_yes(answer: Callable[[], bool]) -> bool:
+def _holds(condition: Callable[[], bool]) -> bool:
     try:
-        return answer()
-    except NoAnswerYet:
+        return condition()
+    except NoResponseYet:
         return False
 
 

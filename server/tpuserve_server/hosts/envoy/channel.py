@@ -66,7 +66,7 @@ class Channel:
         end.setblocking(False)
         return cls(*await asyncio.open_connection(sock=end))
 
-    def tell(self, kind: str, **fields: object) -> None:
+    def send(self, kind: str, **fields: object) -> None:
         """Send a message without waiting: messages are short and few. Drop it if the other side is gone."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({"type": kind, **fields}).encode() + b"\n")

@@ -17,7 +17,7 @@ Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own sche
 # Prefix of the listener's statistics, such as http.tpuserve.downstream_rq_active.
 STAT_PREFIX = "tpuserve"
 # Time for HTTP/2 clients to begin streams after the first GOAWAY: longer than any network round trip.
-FAREWELL_S = 1
+DRAIN_GRACE_S = 1
 
 # A client process usually shares one connection among all its calls. Beyond this limit, its library makes calls wait.
 # Load generators and proxies use hundreds of streams, so the limit of Envoy's edge profile (100) would slow them. The
@@ -140,7 +140,7 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         "request_headers_timeout": f"{HEADERS_TIMEOUT_S}s",
         "request_timeout": f"{REQUEST_TIMEOUT_S}s",
         "stream_idle_timeout": "0s",
-        "drain_timeout": f"{FAREWELL_S}s",
+        "drain_timeout": f"{DRAIN_GRACE_S}s",
         "common_http_protocol_options": {
             "idle_timeout": f"{IDLE_CONNECTION_S}s",
             "max_headers_count": MAX_HEADERS_COUNT,

@@ -85,12 +85,12 @@ class EnvoyEntry:
             return
         following = asyncio.create_task(_follow(application, channel))
         if setup.options.opens_when_ready:
-            channel.tell("loading")
+            channel.send("loading")
             if not await _becomes_ready(application, channel, following):
                 return
         self._carry(application, setup)
         self._orders = asyncio.create_task(self._obey(application, channel, setup, following))
-        channel.tell("ready")
+        channel.send("ready")
         await send({"type": "lifespan.startup.complete"})
         await receive()
         # Another process made Envoy exit, and Envoy has already closed every connection.
@@ -117,13 +117,13 @@ class EnvoyEntry:
         """
         if not await _one_ends(application, channel, following):
             return
-        was_told = following.result()
-        if not was_told:
+        was_ordered = following.result()
+        if not was_ordered:
             _log.error("The supervisor has ended. The server drains and stops")
         application.drain()
         await asyncio.sleep(setup.options.drain_delay_s)
         await self._finish(EnvoyAdmin(Path(setup.admin_socket)), setup.options.drain_timeout_s)
-        await _end(application, channel, 0 if was_told else _ORPHANED)
+        await _end(application, channel, 0 if was_ordered else _ORPHANED)
 
     async def _finish(self, admin: EnvoyAdmin, timeout_s: float) -> None:
         """Wait for requests in flight, here and in Envoy, for at most `timeout_s`, then cancel the rest."""
@@ -152,7 +152,7 @@ async def _fail(error: Exception, channel: Channel) -> None:
     """Report the error and end the process. A failed startup would make Envoy log another error before the reason."""
     if not isinstance(error, HostError):
         _log.error("The application could not start", exc_info=error)
-    channel.tell("failed", why=str(error) or type(error).__name__)
+    channel.send("failed", why=str(error) or type(error).__name__)
     await channel.close()
     end_process(1)
 
@@ -183,7 +183,7 @@ async def _one_ends(application: Application, channel: Channel, *tasks: "asyncio
     if any(task.done() for task in tasks):
         return True
     tasks[0].cancel()
-    channel.tell("failed", why=failing.result())
+    channel.send("failed", why=failing.result())
     await _end(application, channel, 1)
     return False
 

@@ -87,10 +87,10 @@ class _Supervisor:
     async def run(self, environment: Mapping[str, str]) -> int:
         """Start Envoy, serve, drain and stop. Raises HostError if Envoy cannot start or exits unexpectedly."""
         signals = StopSignals(self._force)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = process = await self._start(environment, theirs.fileno())
-        channel = await Channel.over(ours)
+        parent_socket, child_socket = socket.socketpair()
+        with child_socket:
+            self._process = process = await self._start(environment, child_socket.fileno())
+        channel = await Channel.over(parent_socket)
         hearing = asyncio.create_task(self._hear(channel))
         serving = asyncio.create_task(self._serve(signals, channel))
         ended = asyncio.create_task(process.wait())
@@ -164,7 +164,7 @@ class _Supervisor:
         finally:
             announcing.cancel()
             stopping.cancel()
-        channel.tell("drain")
+        channel.send("drain")
 
     async def _announce(self, channel: Channel) -> None:
         await self._ready.wait()
@@ -175,7 +175,7 @@ class _Supervisor:
         if self._file is not None:
             self._file.publish()
             listening = dataclasses.replace(listening, grpc_socket=self._file.address)
-        channel.tell("announce", listening=dataclasses.asdict(listening))
+        channel.send("announce", listening=dataclasses.asdict(listening))
 
     def _patience_s(self) -> float:
         return self._options.drain_delay_s + self._options.drain_timeout_s + _STOP_TIMEOUT_S

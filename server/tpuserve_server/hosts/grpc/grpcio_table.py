@@ -106,10 +106,10 @@ class TableHandler(grpc.GenericRpcHandler):
         # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
         deadline = Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
-        return CallContext(deadline, Metadata(_raw_metadata(context)), _asked_priority(context))
+        return CallContext(deadline, Metadata(_raw_metadata(context)), _raw_priority(context))
 
 
-def _asked_priority(context: Context) -> bytes | None:
+def _raw_priority(context: Context) -> bytes | None:
     for key, value in context.invocation_metadata() or ():
         if key == PRIORITY_HEADER:
             return value.encode("latin-1") if isinstance(value, str) else value

@@ -57,7 +57,7 @@ class Exchange:
         "_body",
         "_connection",
         "_expects_continue",
-        "_has_news",
+        "_has_event",
         "_head",
         "_is_head_sent",
         "_sent_bytes",
@@ -81,7 +81,7 @@ class Exchange:
         self._body: bytes | bytearray = b""
         self.more_body = True
         self.ended = False
-        self._has_news = False
+        self._has_event = False
         self._arrived: asyncio.Event | None = None  # Signals news. Created at the first wait.
         # The response.
         self._head: Head | None = None
@@ -121,7 +121,7 @@ class Exchange:
         self._notify()
 
     def _notify(self) -> None:
-        self._has_news = True
+        self._has_event = True
         if self._arrived is not None:
             self._arrived.set()
 
@@ -217,16 +217,16 @@ class Exchange:
             self._connection.transport.write(_CONTINUE)
         if not (self.disconnected or self.response_complete):
             self._connection.flow.resume_reading()
-            if not self._has_news:
-                await self._news()
-            self._has_news = False
+            if not self._has_event:
+                await self._next_event()
+            self._has_event = False
         if self.disconnected or self.response_complete:
             return {"type": DISCONNECT}
         body, self._body = self._body, b""
         self.ended = not self.more_body
         return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
 
-    async def _news(self) -> None:
+    async def _next_event(self) -> None:
         if self._arrived is None:
             self._arrived = asyncio.Event()
         self._arrived.clear()

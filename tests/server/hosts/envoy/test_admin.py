@@ -10,7 +10,7 @@ import pytest
 from tests.server.hosts.plain_envoy import plain_envoy
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy import admin as envoy_admin
-from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, NoAnswerYet, drain, until
+from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, NoResponseYet, drain, until
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_slow_answer_does_not_pass_for_the_end_of_the_callers_own_timeout(
     silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(envoy_admin, "_TIMEOUT_S", 0.05)
-    with pytest.raises(NoAnswerYet) as raised:
+    with pytest.raises(NoResponseYet) as raised:
         EnvoyAdmin(tmp_path / "admin.sock").is_quiet()
     assert not isinstance(raised.value, TimeoutError)
     assert str(raised.value).endswith("within 0.05 s")
@@ -99,11 +99,11 @@ async def test_drain_refuses_new_connections(admin: EnvoyAdmin, tmp_path: Path) 
 
 async def test_answer_during_a_drain_closes_its_connection(admin: EnvoyAdmin, tmp_path: Path) -> None:
     with connect(admin.listening(options(tmp_path))) as client:
-        await until(lambda: not admin.is_deserted())
-        admin.say_farewell()
+        await until(lambda: not admin.has_no_client())
+        admin.begin_drain()
         client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"connection: close\r\n" in answer
-    await until(admin.is_deserted)
+    await until(admin.has_no_client)
     assert admin.is_quiet()

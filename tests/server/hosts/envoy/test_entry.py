@@ -151,8 +151,8 @@ async def test_grpc_method_without_its_content_type_is_415(hosted: Hosted, heade
 
 
 async def test_announcement_reaches_the_application(hosted: Hosted) -> None:
-    hosted.channel.tell("announce", listening={"grpc": "127.0.0.1:1", "rest": None, "grpc_socket": None})
-    hosted.channel.tell("drain")
+    hosted.channel.send("announce", listening={"grpc": "127.0.0.1:1", "rest": None, "grpc_socket": None})
+    hosted.channel.send("drain")
     await hosted.exit_code
     assert hosted.application.told == ["start", Listening(grpc="127.0.0.1:1"), "drain", "stop"]
 
@@ -166,7 +166,7 @@ async def test_drain_waits_for_the_call_in_flight(
         await hosted.start()
         assert await anext(hosted.heard) == {"type": "ready"}
         running = asyncio.create_task(Exchange.unary(b"slow", path="/a.A/Held").run(hosted.entry))
-        hosted.channel.tell("drain")
+        hosted.channel.send("drain")
         await until(lambda: "drain" in application.told)
         assert not hosted.exit_code.done()
         application.gate.set()
@@ -178,7 +178,7 @@ async def test_drain_waits_for_the_call_in_flight(
 
 
 async def test_drain_ends_although_envoy_does_not_answer(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
-    hosted.channel.tell("drain")
+    hosted.channel.send("drain")
     assert await hosted.exit_code == 0
     assert "Envoy does not answer" in caplog.text
 
@@ -208,7 +208,7 @@ async def test_call_that_never_ends_is_cut(
         assert await anext(hosted.heard) == {"type": "ready"}
         running = asyncio.create_task(Exchange.unary(b"", path="/a.A/Held").run(hosted.entry))
         await until(lambda: "held" in application.told)
-        hosted.channel.tell("drain")
+        hosted.channel.send("drain")
         assert await hosted.exit_code == 0
         assert "still in flight after 0.2 s" in caplog.text
         running.cancel()

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from tpuserve_server.versions.completeness import missing
 from tpuserve_server.versions.parts import find_version_file, missing_part
-from tpuserve_server.versions.wholeness import missing
 
 MANIFEST = (
     '{"format_version": 1, "files": {"saved_model.pb": {"sha256": "x", "size_bytes": 5}, '
