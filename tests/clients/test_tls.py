@@ -93,7 +93,7 @@ def test_files_that_do_not_do_are_told_when_the_client_is_made(
         (Tls(ca=text), "text does not contain PEM certificates of authorities"),
         (Tls(cert=tmp_path / "none", key=own.key), "none: No such file"),
         (Tls(cert=own.cert, key=tmp_path / "none"), "none: No such file"),
-        (Tls(key=own.key), "no certificate that it belongs to"),
+        (Tls(key=own.key), "has no certificate"),
         (Tls(cert=own.cert, key=other.key), "does not belong to the certificate"),
         (Tls(cert=own.cert), "expected a certificate and its key"),
         (Tls(cert=own.cert, key=text), "expected a certificate and its key in"),

@@ -60,7 +60,7 @@ def test_a_request_beyond_the_versions_own_largest_batch_is_refused_as_by_tensor
     server: RunningServer,
 ) -> None:
     message = (
-        "Task size 5 is larger than maximum input batch size 4. Send at most 4 rows in a request; a server with "
+        "Task size 5 is larger than maximum input batch size 4. Send at most 4 rows in a request; "
         "enable_large_batch_splitting in the server's batching parameters allows larger requests"
     )
     request = predict_request(x=np.zeros((5, 64), np.float32))

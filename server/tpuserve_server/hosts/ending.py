@@ -29,7 +29,7 @@ async def stop_in_time(application: Application) -> bool:
         stopping.result()
         return True
     _log.error(
-        "The application did not stop within %g s. The process ends without it. Threads that still run: %s",
+        "The application did not stop within %g s. The process ends without it. Threads still running: %s",
         STOP_TIMEOUT_S,
         ", ".join(_running_threads()) or "none",
     )

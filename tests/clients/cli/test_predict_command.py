@@ -222,7 +222,7 @@ def test_probabilities_are_ranked_without_labels(server: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ({"x": (FLOAT, [-1, 64])}, "no shape for an image"),
+        ({"x": (FLOAT, [-1, 64])}, "does not have the shape of an image"),
         ({"x": (BOOL, [-1, 2, 2])}, "cannot represent the values of an image"),
         (
             {"x": (FLOAT, [-1, 2, 2]), "z": (FLOAT, [])},
@@ -244,8 +244,8 @@ def test_image_for_a_model_that_takes_none_is_refused(
     [
         (b"not json", "neither JSON nor"),
         (b"[" * 5000, "neither JSON nor"),
-        (b"\x93NUMPY and no more", "not a numpy file"),
-        (b"PK\x03\x04 and no more", "not a numpy file"),
+        (b"\x93NUMPY and no more", "not a valid numpy file"),
+        (b"PK\x03\x04 and no more", "not a valid numpy file"),
         (b"\x89PNG and no more", "Cannot read the image"),
         ({"instances": [{"x": 1}, {"z": 1}]}, "same inputs"),
         ({"x": [{"b64": 1}]}, "Invalid value"),

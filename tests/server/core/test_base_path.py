@@ -13,7 +13,7 @@ def test_a_version_as_base_path_names_the_folder_above_it(base_path: str) -> Non
 
 def test_a_model_in_a_folder_without_a_number_is_to_get_one() -> None:
     described = describe_version_as_base("/models/digits", "saved_model.pb")
-    assert "Move its files into a folder whose name is a whole number, such as /models/digits/1" in described
+    assert "Move its files into a directory whose name is a whole number, such as /models/digits/1" in described
 
 
 def test_a_base_path_without_a_version_is_described() -> None:

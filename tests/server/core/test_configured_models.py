@@ -204,7 +204,7 @@ def test_a_labelled_version_that_fails_while_it_is_asked_about_is_told(
 def test_who_does_not_wait_to_the_end_is_told_what_is_still_loading(house: House) -> None:
     house.loader.held.add(ServableId("b", 1))
     house.save("b", 1)
-    with pytest.raises(DeadlineExceeded, match=r"in force, but these are not loaded yet: model b$"):
+    with pytest.raises(DeadlineExceeded, match=r"in effect, but these are not loaded yet: model b$"):
         house.apply(house.config("a"), house.config("b"), timeout_s=0)
     assert house.service.is_ready()
     house.loader.gate.set()

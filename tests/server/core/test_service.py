@@ -142,7 +142,7 @@ async def test_output_filter_chooses(house: House) -> None:
             {"x": np.zeros((5, 2), np.float32)},
             {},
             InvalidArgument,
-            "Task size 5 is larger than maximum input batch size 4. Send at most 4 rows in a request; a server with "
+            "Task size 5 is larger than maximum input batch size 4. Send at most 4 rows in a request; "
             "enable_large_batch_splitting in the server's batching parameters allows larger requests",
         ),
         ({"x": X}, {"spec": ModelSpec("n")}, NotFound, "Servable not found for request: Latest(n)"),

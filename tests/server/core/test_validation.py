@@ -71,9 +71,9 @@ def test_rows_of_a_ragged_signature_are_never_batched() -> None:
         ([0, 2], [1, 1, 3], r"'x_2' .* got \[1 1 3\]"),
         ([0, 3, 2, 2], [0, 1, 3], r"'x_1' .* do not decrease, got \[0 3 2 2\]"),
         # Each difference of two neighbours fits or wraps around to a non-negative number.
-        ([0, 2], [0, 2**63 - 1, -(2**63), -1, 3], "'x_2' holds row splits"),
+        ([0, 2], [0, 2**63 - 1, -(2**63), -1, 3], "'x_2' contains row splits"),
         ([], [0, 1, 3], r"'x_1' .* got \[\]"),
-        ([[0, 2]], [0, 1, 3], "'x_1' holds row splits"),
+        ([[0, 2]], [0, 1, 3], "'x_1' contains row splits"),
     ],
 )
 def test_row_splits_must_fit_what_they_split(outer: list[int], inner: list[int], wrong: str) -> None:

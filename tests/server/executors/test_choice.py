@@ -194,7 +194,7 @@ def test_fallback_is_said_in_log_status_and_metric(
         device = chosen.device(request.getfixturevalue(version))
     assert device.startswith("fake: ")
     assert reason in device
-    (record,) = [record for record in caplog.records if "runs by TensorFlow on the CPU" in record.message]
+    (record,) = [record for record in caplog.records if "uses TensorFlow on the CPU" in record.message]
     assert reason in record.message
     assert (record.levelno == logging.WARNING) is (label in ("programs_refused", "no_jax"))
     assert chosen.measured.choices()[ID] == ("cpu", label)
@@ -231,7 +231,7 @@ class TestWhatKeepsAVersionFromTheDevice:
         assert re.search(spoilt.reason, device)
         assert str(spoilt.path) not in device
         assert "\n" not in device
-        (record,) = [record for record in caplog.records if "runs by TensorFlow on the CPU" in record.message]
+        (record,) = [record for record in caplog.records if "uses TensorFlow on the CPU" in record.message]
         assert record.levelno == logging.WARNING
         assert re.search(spoilt.reason, record.message)
         assert chosen.measured.choices()[ID] == ("cpu", spoilt.label)

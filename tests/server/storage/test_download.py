@@ -63,7 +63,7 @@ def test_a_store_that_goes_away_while_a_hash_is_asked_after_is_unavailable(tmp_p
         def has_md5(self, stored: StoredObject) -> bool:
             raise StoreError(ConnectionError("10.0.0.1 refused"))
 
-    with pytest.raises(Unavailable, match=r"a cannot be copied from its store: ConnectionError$"):
+    with pytest.raises(Unavailable, match=r"Cannot copy a from its store: ConnectionError$"):
         fetch(Away({"a": b"124"}), tmp_path, listed("a", b"123"))
 
 

@@ -51,7 +51,7 @@ def test_a_store_that_hangs_is_waited_for_once_and_asked_once(store: SlowStore) 
             listings.get("s3://b")
     assert store.looks == 1
     store.gate.set()
-    assert get_patiently(listings, "not answered") == FOUND
+    assert get_patiently(listings, "not responded") == FOUND
     assert store.looks == 1
 
 
@@ -71,7 +71,7 @@ def test_while_a_failed_store_hangs_its_last_reason_is_said_again(
     store.gate.set()
     store.error = ConnectionError("refused")
     with pytest.raises(StoreUnavailable, match="refused"):
-        get_patiently(listings, "not answered")
+        get_patiently(listings, "not responded")
     store.gate.clear()
     store.error = None
     for _ in range(2):

@@ -229,7 +229,7 @@ def test_a_version_that_changes_while_it_is_copied_is_refused(
     put_version(store, f"{base}/1")
     location = find(storage, store, base)[1]
     store.put(f"{base}/1/assets/more.txt", b"x")
-    with pytest.raises(Unavailable, match="changed while it was copied"):
+    with pytest.raises(Unavailable, match="changed while the server copied it"):
         storage.fetch(location)
 
 

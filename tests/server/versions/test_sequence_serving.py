@@ -161,7 +161,7 @@ def test_a_version_that_asks_for_sequence_buckets_without_having_sequences_is_re
     path = save_mlp(tmp_path / "1")
     (path / "batching_params.pbtxt").write_text("sequence_buckets: 4\nsequence_buckets: 8\n")
     options = LoadingOptions(enable_batching=True, read_parameters=read_model_batching_parameters)
-    with pytest.raises(InvalidArgument, match=r"sequence_buckets cannot be used: no signature .*; leave them out"):
+    with pytest.raises(InvalidArgument, match=r"sequence_buckets cannot be used: no batched signature .*\. Remove sequence_buckets"):
         load(path, options)
 
 

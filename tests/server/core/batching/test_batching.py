@@ -502,7 +502,7 @@ async def test_parts_whose_outputs_differ_in_shape_are_an_error(make_bench: Call
         bench.servable.outputs = {"y": np.zeros((4, len(bench.servable.batches) + 1), np.float32)}
 
     bench.servable.on_inputs = answer
-    assert "differ in shape from part to part" in (await error_of(bench.submit(counted(8)))).message
+    assert "the parts have rows of different shapes" in (await error_of(bench.submit(counted(8)))).message
 
 
 async def test_a_split_request_that_nobody_waits_for_is_dropped_and_counted_once(

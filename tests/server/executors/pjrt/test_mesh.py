@@ -104,7 +104,7 @@ def test_weights_with_a_rule_are_split_over_model_and_no_others(
     [
         (
             ("odd", "model=3", 8),
-            "weight 'embedding/table' of shape [64, 8] cannot be split along model=3: 8 is no multiple",
+            "weight 'embedding/table' of shape [64, 8] cannot be split along model=3: 8 is not a multiple of 3",
         ),
         (
             ("unknown", "model=2", 8),

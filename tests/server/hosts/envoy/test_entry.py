@@ -180,7 +180,7 @@ async def test_drain_waits_for_the_call_in_flight(
 async def test_drain_ends_although_envoy_does_not_answer(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
     hosted.channel.send("drain")
     assert await hosted.exit_code == 0
-    assert "Envoy does not answer" in caplog.text
+    assert "admin interface does not respond" in caplog.text
 
 
 async def test_lost_supervisor_drains_and_ends(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
