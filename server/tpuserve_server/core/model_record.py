@@ -61,7 +61,7 @@ class ModelRecord:
     arriving: Pending = field(default_factory=Pending)
 
     def statuses(self, name: str) -> list[VersionStatus]:
-        """Return every version, newest first. A version that is not whole is in START, with what it lacks."""
+        """Return every version, newest first. A version that is not complete is in START, with what it lacks."""
         known = {number: version.status() for number, version in self.versions.items()}
         for number, lacks in self.arriving.versions.items():
             waits = f"not complete yet: {lacks}"

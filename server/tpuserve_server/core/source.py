@@ -13,7 +13,7 @@ from tpuserve_server.core.types import Pending, ServableId
 
 logger = logging.getLogger(__name__)
 
-# Polls without a change after which a version counts as whole: without a manifest, and with a manifest that lists
+# Polls without a change after which a version counts as complete: without a manifest, and with a manifest that lists
 # missing files. A copy from an object store may pause for long.
 _STILL_POLLS = 1
 _PATIENT_POLLS = 30
@@ -26,8 +26,8 @@ class Source:
     A base path that does not exist changes nothing, because a volume may be unmounted for a while. A base path that
     exists and holds no version unloads the model.
 
-    A version is reported once it is whole, so that the server does not load a copy in progress. With a manifest, a
-    version is whole when all listed files are there. Without one, it is whole when no file has changed between two
+    A version is reported once it is complete, so that the server does not load a copy in progress. With a manifest, a
+    version is complete when all listed files are there. Without one, it is complete when no file has changed between two
     polls. After many polls without a change, an incomplete version is reported too, so that its load reports the error.
 
     `_lock` guards `_configs` and the right to report. The polling thread owns all other fields.
@@ -43,7 +43,7 @@ class Source:
     ) -> None:
         """Watch nothing before `watch`. `on_aspired` and `on_pending` (missing parts of a model) must not block.
 
-        With a `poll_wait_s` of 0 the source polls until every version is whole, and then waits for the next call of
+        With a `poll_wait_s` of 0 the source polls until every version is complete, and then waits for the next call of
         `watch`.
         """
         self._storage = storage
@@ -76,7 +76,7 @@ class Source:
         self._wake.set()
 
     def poll(self) -> bool:
-        """Poll every base path once and report. Return False while a version is not yet whole."""
+        """Poll every base path once and report. Return False while a version is not yet complete."""
         with self._lock:
             configs = list(self._configs.values())
         self._forget_models_but({config.name for config in configs})
@@ -164,10 +164,10 @@ class Source:
         self._warned = {known: what for known, what in self._warned.items() if not is_gone(known)}
 
     def _aspire(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> bool:
-        """Report the policy's choice of the whole versions. Return whether it equals its choice of all versions."""
+        """Report the policy's choice of the complete versions. Return whether it equals its choice of all versions."""
         intended = config.version_policy.choose(versions)
         chosen, incomplete = self._choose_complete(config, versions)
-        # While no version is whole, the served versions stay.
+        # While no version is complete, the served versions stay.
         if chosen or not intended:
             self._report(config, chosen)
         if versions:
@@ -175,7 +175,7 @@ class Source:
         return list(chosen) == intended
 
     def _report_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:
-        """Report what versions lack that the policy would choose if they were whole."""
+        """Report what versions lack that the policy would choose if they were complete."""
         lacking = {number: self._observations[ServableId(config.name, number)].lacks for number in numbers}
         for number, lacks in lacking.items():
             subject = ServableId(config.name, number)
@@ -193,7 +193,7 @@ class Source:
     def _choose_complete(
         self, config: ModelConfig, versions: Mapping[int, VersionLocation]
     ) -> tuple[Mapping[int, AspiredVersion], Iterable[int]]:
-        """Return the policy's choice of the whole versions, and the numbers of those that are not whole.
+        """Return the policy's choice of the complete versions, and the numbers of those that are not complete.
 
         Only versions that the policy would choose are checked.
         """
@@ -221,7 +221,7 @@ class Source:
                 self._on_aspired(config.name, chosen)
 
     def _settle(self, servable_id: ServableId, location: VersionLocation) -> str | None:
-        """Return the fingerprint of the version when it was last whole, or None if it never was."""
+        """Return the fingerprint of the version when it was last complete, or None if it never was."""
         observation = self._observations.get(servable_id)
         if observation is None or observation.uri != location.uri:
             # The same number in another base path is another version.
@@ -242,9 +242,9 @@ def _reason(error: Exception) -> str:
 
 
 class _Observation:
-    """The source's observations of one version: its contents, the polls since they changed, and when they were whole.
+    """The source's observations of one version: its contents, the polls since a change, and when they were complete.
 
-    `lacks` is for a version that was never whole.
+    `lacks` is for a version that was never complete.
     """
 
     __slots__ = ("fingerprint", "lacks", "settled", "still_polls", "uri")

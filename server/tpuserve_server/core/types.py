@@ -148,14 +148,14 @@ _MOST_NAMED = 3
 class Pending:
     """A model's missing parts in its base path. Clients see the reasons, which name no directory.
 
-    `reason` is empty if the source found a version. `versions` maps versions that are not whole to what they lack.
+    `reason` is empty if the source found a version. `versions` maps versions that are not complete to what they lack.
     """
 
     reason: str = ""
     versions: Mapping[int, str] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Name the newest versions that are not whole, or return the reason, or "" if both are unknown."""
+        """Name the newest versions that are not complete, or return the reason, or "" if both are unknown."""
         newest = sorted(self.versions, reverse=True)
         named = [f"version {number} is not complete yet: {self.versions[number]}" for number in newest[:_MOST_NAMED]]
         more = [f"{len(newest) - len(named)} more"] if len(newest) > len(named) else []

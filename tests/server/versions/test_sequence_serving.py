@@ -152,7 +152,7 @@ async def test_an_exporter_that_has_checked_padding_says_buckets_and_values(tmp_
 
 def test_sequence_buckets_for_all_models_do_no_harm_to_those_without_sequences(tmp_path: Path, load: Loads) -> None:
     notes = load(save_mlp(tmp_path / "1")).notes
-    assert any(note.startswith("the server ignores sequence_buckets: no signature") for note in notes)
+    assert any(note.startswith("the server ignores sequence_buckets: no batched signature") for note in notes)
 
 
 def test_a_version_that_asks_for_sequence_buckets_without_having_sequences_is_refused(
@@ -161,7 +161,8 @@ def test_a_version_that_asks_for_sequence_buckets_without_having_sequences_is_re
     path = save_mlp(tmp_path / "1")
     (path / "batching_params.pbtxt").write_text("sequence_buckets: 4\nsequence_buckets: 8\n")
     options = LoadingOptions(enable_batching=True, read_parameters=read_model_batching_parameters)
-    with pytest.raises(InvalidArgument, match=r"sequence_buckets cannot be used: no batched signature .*\. Remove sequence_buckets"):
+    message = r"sequence_buckets cannot be used: no batched signature .*\. Remove sequence_buckets"
+    with pytest.raises(InvalidArgument, match=message):
         load(path, options)
 
 

@@ -456,7 +456,8 @@ class TestRefusals:
 
     def test_part_that_is_not_fed(self, version: Path) -> None:
         change(version, signatures={"serving_default": {"part": "device", "inputs": {}, "outputs": {}}})
-        assert "inputs of 'serving_default' are ['x'], those of its part are ['x'], and the mapping is {}" in refusal(version)
+        message = "inputs of 'serving_default' are ['x'], those of its part are ['x'], and the mapping is {}"
+        assert message in refusal(version)
 
     def test_file_beyond_the_version(self, version: Path) -> None:
         change(version, weights="../elsewhere.safetensors")
