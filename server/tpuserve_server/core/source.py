@@ -27,8 +27,8 @@ class Source:
     exists and holds no version unloads the model.
 
     A version is reported once it is complete, so that the server does not load a copy in progress. With a manifest, a
-    version is complete when all listed files are there. Without one, it is complete when no file has changed between two
-    polls. After many polls without a change, an incomplete version is reported too, so that its load reports the error.
+    version is complete when all listed files are there. Without one, it is complete when no file has changed between
+    two polls. After many polls without a change, an incomplete version is reported too. Its load reports the error.
 
     `_lock` guards `_configs` and the right to report. The polling thread owns all other fields.
     """

@@ -151,8 +151,8 @@ class Measurements:
                 del self._states[id_]
             for key in [key for key in self._dropped if key[0] in removed]:
                 del self._dropped[key]
-            for key in [key for key in self._host_s if key.servable in removed]:
-                del self._host_s[key]
+            for batch_key in [key for key in self._host_s if key.servable in removed]:
+                del self._host_s[batch_key]
             for unwarmed in [key for key in self._unwarmed if key[0] in removed]:
                 del self._unwarmed[unwarmed]
             for id_ in removed:

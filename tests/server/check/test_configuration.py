@@ -98,7 +98,7 @@ def test_flags_that_do_not_go_together_are_all_named() -> None:
     assert checked.exit_code == 2
     assert [message.partition(" ")[0] for message in checked.messages("error", "flags")] == [
         "port",
-        "no",
+        "the",
         "batching_parameters_file",
     ]
 

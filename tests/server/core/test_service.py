@@ -66,7 +66,7 @@ class House:
         deadline: Deadline = Deadline.never(),  # noqa: B008  # as above
         output_filter: tuple[str, ...] = (),
     ) -> Tensors:
-        with self.service.hold(spec) as model:
+        with self.service.acquire(spec) as model:
             result = await model.predict(inputs, deadline, output_filter)
         assert result.servable == ID
         return result.outputs
@@ -255,7 +255,7 @@ async def test_status_and_metadata(house: House) -> None:
     assert [status.state for status in house.service.status(ModelSpec("m"))] == [State.AVAILABLE]
     assert house.service.status(ModelSpec("m", version=3))[0].servable == ID
     assert house.service.metadata(ModelSpec("m")).signatures == {"serving_default": DOUBLE}
-    with house.service.hold(ModelSpec("m")) as model:
+    with house.service.acquire(ModelSpec("m")) as model:
         assert model.signature is DOUBLE
     with pytest.raises(NotFound, match="Could not find version 9 of model m"):
         house.service.status(ModelSpec("m", version=9))

@@ -107,7 +107,7 @@ class Lane:
         If rows are padded to the shape of others, only a task that is already a part may be cut again. Parts of a whole
         request would be padded differently.
         """
-        return self.splits and task.shareable and (not self.pads or task.whole is not None)
+        return self.splits and task.shareable and (not self.pads or task.split_request is not None)
 
 
 def _mean_costs(signature_name: str, costs: CostModel) -> RunCost:

@@ -92,7 +92,7 @@ async def test_a_request_that_breaks_a_rule_is_refused_and_changes_nothing(
 
 
 async def test_at_the_callers_deadline_it_says_what_is_still_loading(reload: Reloads) -> None:
-    reload.house.loader.acquired.add(ServableId("b", 1))
+    reload.house.loader.held.add(ServableId("b", 1))
     reload.house.save("b", 1)
     with pytest.raises(ServingError, match=r"not loaded yet: model b, \{name: b version: 1\}$") as caught:
         await reload(reload.model("a"), reload.model("b", version_labels={"stable": 1}), timeout_s=0.3)
@@ -111,7 +111,7 @@ async def test_two_reloads_at_once_are_taken_one_after_the_other(reload: Reloads
 
 
 async def test_a_drain_does_not_wait_for_a_reload_that_waits_for_a_load(reload: Reloads) -> None:
-    reload.house.loader.acquired.add(ServableId("b", 1))
+    reload.house.loader.held.add(ServableId("b", 1))
     reload.house.save("b", 1)
     call = asyncio.create_task(reload(reload.model("a"), reload.model("b"), timeout_s=1000))
     await asyncio.to_thread(reload.house.wait_for, "b", 1, State.LOADING)
