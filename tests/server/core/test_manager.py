@@ -245,7 +245,7 @@ def test_a_retry_that_waits_is_cancelled_at_once_when_nobody_wants_it(house: Hou
     house.wait_for(1, State.AVAILABLE)
     # A version that is aspired again gets all its retries again.
     house.aspire(2)
-    house.wait_for_note(2, "load 1 of 3")
+    house.wait_for_note(2, "load attempt 1 of 3")
 
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
