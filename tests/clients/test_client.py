@@ -403,7 +403,7 @@ def test_largest_version_reaches_the_server(client: Client, server: ModelServer)
 
 @pytest.mark.parametrize("name", [1, b"x", None])
 def test_input_name_that_is_no_string_is_refused(client: Client, server: ModelServer, name: str) -> None:
-    with pytest.raises(InvalidArgument, match="name is a string"):
+    with pytest.raises(InvalidArgument, match="must be a string"):
         client.predict("affine", {name: X})
     assert server.served == []
 

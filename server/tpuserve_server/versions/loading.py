@@ -296,7 +296,7 @@ def _describe(options: BatchingOptions, threads: int) -> str:
         within_ms = options.objective.latency_s * 1000
         parts.append(f"{options.objective.percentile:g} % of requests within {within_ms:g} ms")
     if options.splits:
-        parts.append(f"requests of up to {options.max_batch_size} rows split over several")
+        parts.append(f"requests of up to {options.max_batch_size} rows split over several batches")
     if options.pad_variable_length_inputs:
         parts.append("rows padded to one shape")
     if options.sequences is not None:

@@ -43,7 +43,7 @@ def test_values_are_written_as_on_the_command_line() -> None:
 def test_an_unknown_setting_is_named_with_the_nearest_one() -> None:
     with pytest.raises(TypeError, match=r"start\(\) has no setting 'max_batchsize'; did you mean 'max_batch_size'\?"):
         check_keywords({"m": "m"}, {"max_batchsize": 8})
-    with pytest.raises(TypeError, match="no setting 'zzz': tpuserve serve --help lists the flags"):
+    with pytest.raises(TypeError, match="no setting 'zzz'; tpuserve serve --help lists the flags"):
         check_keywords({"m": "m"}, {"zzz": 8})
 
 

@@ -55,7 +55,7 @@ def test_the_sampling_rate_is_the_share_that_is_drawn(drawn: float, chosen: bool
     ("config", "error", "message"),
     [
         (LoggingConfig("kafka", "/log/m", 1.0), NotFound, "Cannot find LogCollector::Factory for type: kafka"),
-        (LoggingConfig("jsonl", "", 1.0), InvalidArgument, "Model m .* no filename_prefix"),
+        (LoggingConfig("jsonl", "", 1.0), InvalidArgument, "Model m: .* filename_prefix"),
         (LoggingConfig("jsonl", "/log/m", 1.5), InvalidArgument, "Model m: sampling_rate 1.5"),
     ],
 )

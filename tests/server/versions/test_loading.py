@@ -363,8 +363,8 @@ def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     loader.unload(loaded)
     assert loaded.notes[2:] == (
-        "serving_default: batches of up to 16 rows, full or after 1.5 ms, requests of up to 64 rows split over them, "
-        "rows padded to one shape, 2 batches at a time",
+        "serving_default: batches of up to 16 rows, full or after 1.5 ms, requests of up to 64 rows split over several "
+        "batches, rows padded to one shape, 2 batches at a time",
     )
 
 
