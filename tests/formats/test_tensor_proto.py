@@ -176,7 +176,7 @@ def test_tensor_contents_string_list_is_read() -> None:
         ),
         (
             proto(DT_FLOAT, [2**40], tensor_content=b"1234"),
-            f"tensor_content has 4 bytes, but shape [{2**40}] of float takes {2**42}",
+            f"tensor_content has 4 bytes, but shape [{2**40}] of float requires {2**42}",
         ),
         (proto(DT_UINT8, [1], int_val=[256]), "int_val contains a value outside the range of uint8"),
         (proto(DT_INT8, [1], int_val=[-129]), "int_val contains a value outside the range of int8"),
