@@ -191,7 +191,7 @@ def test_headers_come_from_texts_files_and_the_environment(monkeypatch: pytest.M
     ("headers", "message"),
     [
         (["s3cr3t-token"], "without a colon"),
-        (["x: ${NOWHERE_SET}"], "no variable NOWHERE_SET"),
+        (["x: ${NOWHERE_SET}"], "environment variable NOWHERE_SET is not set"),
         (["x:  "], "header x has no value"),
         (["@/nowhere/s"], "/nowhere/s: No such file"),
         (["x: s3cr3t-token", "X: 2"], "header x is set twice"),
