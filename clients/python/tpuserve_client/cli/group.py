@@ -29,7 +29,7 @@ class _SuggestingGroup(click.Group):
 @click.group(cls=_SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(tpuserve_client.__version__, "--version", message="tpuserve %(version)s")
 def tpuserve() -> None:
-    """Take a model trained on TPU from checkpoint to answered requests."""
+    """Export, check, serve, call and load-test TPU-trained models."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The locale's encoding may lack characters of a model's strings, and the "…" of cut tables.
         sys.stdout.reconfigure(errors="backslashreplace")

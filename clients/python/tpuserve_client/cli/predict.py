@@ -86,7 +86,9 @@ def predict(
     as_json: bool,
     save: Path | None,
 ) -> None:
-    """Send one input to MODEL and print the outputs, and the five best classes of outputs with scores.
+    """Send one input to MODEL and print the outputs.
+
+    The five best classes follow outputs with scores.
 
     JSON is a TensorFlow Serving body ({"instances": …} or {"inputs": …}), {"input name": array, …}, or a plain array
     for a model with one input. An .npz file names its inputs. An image or a text goes to the model's only input. A
