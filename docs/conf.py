@@ -55,6 +55,8 @@ copybutton_only_copy_prompt_lines = True
 
 html_theme = "furo"
 html_extra_path = ["_site"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"top_of_page_buttons": []}
 html_copy_source = False
 html_show_copyright = False
