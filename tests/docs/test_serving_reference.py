@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import click
-from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
 from tests.docs.flag_table import flag_table, written_table
+from tests.docs.metric_table import exposed_name, write_rows
 from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
@@ -44,16 +44,16 @@ def test_the_table_of_flags_is_made_of_their_declarations() -> None:
     assert written_table(FLAGS) == flag_table(), "Run: python -m tests.docs.flag_table"
 
 
-def exposed_name(metric: Metric) -> str:
-    return metric.name + ("_total" if metric.type == "counter" else "")
-
-
 def test_every_metric_is_listed_with_its_type() -> None:
     listed = {
         row[0].strip("`"): row[1] for row in table_rows(METRICS) if row[0].startswith(("`tpuserve_", "`process_"))
     }
     metrics = {exposed_name(metric): metric.type for metric in PrometheusMetrics().registry.collect()}
     assert listed == metrics
+
+
+def test_the_rows_of_metrics_are_made_of_their_declarations() -> None:
+    assert write_rows(METRICS) == METRICS, "Run: python -m tests.docs.metric_table"
 
 
 def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:

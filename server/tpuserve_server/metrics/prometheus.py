@@ -24,6 +24,13 @@ from tpuserve_server.metrics.upstream import upstream_page
 _REQUEST_LABELS = ("model_name", "version", "signature", "method", "protocol", "code")
 _VERSION_LABELS = ("model_name", "version")
 _BATCH_LABELS = (*_VERSION_LABELS, "signature")
+_PADDING_TEXT = (
+    "Rows of padding in a batch, divided by its rows with padding: 0 for a full batch, 0.25 for 6 rows in a batch of 8."
+)
+_FINISH_ERROR_TEXT = (
+    "With a latency objective: actual finish of a request, minus the finish predicted at its arrival. Above 0, the request "
+    "finished later than predicted. Values can be negative, so there is no sum, and the bucket +Inf is the count."
+)
 # Maximum number of sizes to show for a signature with batches of any size. Beyond it, only powers of two are shown.
 _MOST_SIZES = 32
 
@@ -63,20 +70,27 @@ class PrometheusMetrics(Measurements, Collector):
         for key, histogram in requests:
             counter.add_metric(_request_labels(key), histogram.total())
         yield counter
-        text = "Time from a request to its response."
+        text = "Time from a request's arrival to its response."
         yield _histograms("request_latency_seconds", text, _REQUEST_LABELS, requests, _request_labels, LATENCY_BOUNDS_S)
 
     def _batch_families(self) -> Iterator[Metric]:
         batches = self.batches
         for series, name, text in (
-            (batches.queue_wait, "queue_wait_seconds", "Time from a request's arrival to its batch."),
+            (batches.queue_wait, "queue_wait_seconds", "Time from a request's arrival to the start of its batch."),
             (batches.rows, "batch_rows", "Rows of a batch without padding."),
-            (batches.padding, "batch_padding_ratio", "Share of a batch that is padding."),
-            (batches.run_ratio, "batch_run_ratio", "Time of a batch on the device, divided by the predicted time."),
-            (batches.finish_error, "finish_error_seconds", "Finish time of a request minus its predicted finish time."),
+            (batches.padding, "batch_padding_ratio", _PADDING_TEXT),
+            (
+                batches.run_ratio,
+                "batch_run_ratio",
+                "Time of a batch on the device, divided by the expected time of its size.",
+            ),
+            (batches.finish_error, "finish_error_seconds", _FINISH_ERROR_TEXT),
         ):
             yield _histograms(name, text, _BATCH_LABELS, series.items(), _batch_labels)
-        text = "Time of a batch on the device, by padded rows. Batches of any size: by the next power of two."
+        text = (
+            "Time of a batch on the device. The label bucket is the number of rows with padding, or the next power of two "
+            "for a signature without fixed sizes."
+        )
         labels = (*_BATCH_LABELS, "bucket")
         yield _histograms("batch_run_seconds", text, labels, batches.run.items(), _run_labels)
 
@@ -85,10 +99,10 @@ class PrometheusMetrics(Measurements, Collector):
         mean, spread, base, per_row = (
             GaugeMetricFamily(f"tpuserve_batch_cost_{name}", text, labels=[*_BATCH_LABELS, "lengths", *more])
             for name, text, more in (
-                ("seconds", "Mean device time of a batch, as measured.", ["bucket"]),
-                ("spread_seconds", "Standard deviation of the device time of a batch.", ["bucket"]),
-                ("base_seconds", "Fixed device time of a batch, by the fitted line.", []),
-                ("row_seconds", "Device time that each row adds, by the fitted line.", []),
+                ("seconds", "Learned mean time of a batch of this size on the device.", ["bucket"]),
+                ("spread_seconds", "Standard deviation of the time of a batch of this size.", ["bucket"]),
+                ("base_seconds", "Constant part of the time of a batch, by the line fitted through the sizes.", []),
+                ("row_seconds", "Time that each row adds to a batch, by the line fitted through the sizes.", []),
             )
         )
         for servable, curves in self.costs().items():
@@ -103,24 +117,25 @@ class PrometheusMetrics(Measurements, Collector):
         yield from (mean, spread, base, per_row)
 
     def _host_family(self) -> Metric:
-        text = (
-            "Part of a latency objective that is reserved for the time outside the batcher, learned from late "
-            "responses."
-        )
+        text = "Part of a latency objective that is reserved for work outside the batcher, learned from late responses."
         family = GaugeMetricFamily("tpuserve_objective_host_seconds", text, labels=_BATCH_LABELS)
         for key, host_s in self.host_allowances().items():
             family.add_metric(_batch_labels(key), host_s)
         return family
 
     def _unwarmed_family(self) -> Metric:
-        text = "Runs of shapes that warm-up did not run. A device that compiles has to compile for each."
+        text = "Runs with shapes or outputs that warm-up did not run. A device that compiles has to compile for each."
         family = CounterMetricFamily("tpuserve_unwarmed_runs", text, labels=_BATCH_LABELS)
         for (servable, signature), count in self.unwarmed().items():
             family.add_metric([*_of(servable), signature], count)
         return family
 
     def _dropped_family(self) -> Metric:
-        text = "Requests that expired or were cancelled in the queue, or that the server refused."
+        text = (
+            "Requests that did not run. expired, cancelled: they left the queue. queue_full: the limit of waiting batches "
+            "was reached. too_late: with a latency objective, their predicted finish was after the objective or their "
+            "deadline."
+        )
         labels = ["model_name", "version", "reason", "priority"]
         family = CounterMetricFamily("tpuserve_dropped_requests", text, labels=labels)
         for (servable, reason, priority), count in self.dropped().items():
@@ -142,8 +157,8 @@ class PrometheusMetrics(Measurements, Collector):
         return family
 
     def _request_log_families(self) -> Iterator[Metric]:
-        written = CounterMetricFamily("tpuserve_request_log_records", "Requests logged.", labels=["model_name"])
-        text = "Requests sampled for the log but not written: queue_full, write_failed."
+        written = CounterMetricFamily("tpuserve_request_log_records", "Logged requests.", labels=["model_name"])
+        text = "Requests selected for the log but not written: queue_full, write_failed."
         dropped = CounterMetricFamily("tpuserve_request_log_dropped", text, labels=["model_name", "reason"])
         for (model, outcome), count in self.logged().items():
             if outcome == "written":
@@ -154,17 +169,18 @@ class PrometheusMetrics(Measurements, Collector):
         yield dropped
 
     def _device_families(self) -> Iterator[Metric]:
-        text = "1 for each version: its device, and the reason if it is not on a better device."
+        text = "1. The labels are the device of the version, and the reason if it is not on a better device."
         chosen = GaugeMetricFamily("tpuserve_version_device", text, labels=[*_VERSION_LABELS, "device", "fallback"])
         for servable, choice in self.devices.choices().items():
             chosen.add_metric([*_of(servable), choice.device, choice.fallback], 1)
-        text = "Time to compile a version's device programs, or to load them from the cache."
+        text = "Time to compile a version's device programs, or to load them from the compilation cache."
         compiled = GaugeMetricFamily("tpuserve_compile_seconds", text, labels=_VERSION_LABELS)
         for servable, duration_s in self.devices.compile_s().items():
             compiled.add_metric(_of(servable), duration_s)
-        text = "Time in which the device was busy. Its rate is the duty cycle."
+        text = "Time in which a device program ran. Its rate is the duty cycle."
         busy = CounterMetricFamily("tpuserve_device_busy_seconds", text, labels=["device"])
-        memory = GaugeMetricFamily("tpuserve_device_memory_bytes", "Memory of a device.", labels=["device", "kind"])
+        text = "Memory in_use, its peak and its limit, if the device reports them."
+        memory = GaugeMetricFamily("tpuserve_device_memory_bytes", text, labels=["device", "kind"])
         for gauge in self.devices.gauges():
             busy.add_metric([gauge.name], gauge.busy_s())
             for kind, size_bytes in gauge.memory_bytes().items():
