@@ -70,7 +70,7 @@ class ConstantModel(AcquiredModel):
         """The version of the result."""
         return RESULT.servable
 
-    def promises(self, signature_name: str) -> bool:
+    def has_objective(self, signature_name: str) -> bool:
         """Return False: without a batcher, there is no latency objective."""
         return False
 
