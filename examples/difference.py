@@ -22,19 +22,19 @@ def largest_difference(expected: Tensors, served: Tensors, atol: float, rtol: fl
     `dtypes` is False for responses without dtypes, such as JSON.
     """
     if expected.keys() != served.keys():
-        raise Differs(f"outputs {sorted(served)} instead of {sorted(expected)}")
+        raise Differs(f"the outputs are {sorted(served)}, expected {sorted(expected)}")
     return max((_difference(name, expected[name], served[name], atol, rtol, dtypes) for name in expected), default=0.0)
 
 
 def _difference(name: str, expected: Array, served: Array, atol: float, rtol: float, dtypes: bool) -> float:
     if served.shape != expected.shape:
-        raise Differs(f"{name} has shape {list(served.shape)} instead of {list(expected.shape)}")
+        raise Differs(f"{name} has shape {list(served.shape)}, expected {list(expected.shape)}")
     if expected.dtype.kind in "OSU":
         if _texts(served) != _texts(expected):
-            raise Differs(f"{name} is {_texts(served)[:3]} instead of {_texts(expected)[:3]}")
+            raise Differs(f"{name} is {_texts(served)[:3]}, expected {_texts(expected)[:3]}")
         return 0.0
     if dtypes and served.dtype != expected.dtype:
-        raise Differs(f"{name} is {served.dtype} instead of {expected.dtype}")
+        raise Differs(f"{name} has dtype {served.dtype}, expected {expected.dtype}")
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     want, got = expected.astype(wide), served.astype(wide)
     same = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -43,7 +43,7 @@ def _difference(name: str, expected: Array, served: Array, atol: float, rtol: fl
     gaps[both] = np.abs(got[both] - want[both])
     largest = float(gaps.max(initial=0.0))
     if not np.all(gaps <= atol + rtol * np.abs(np.where(both, want, 0.0))):
-        raise Differs(f"{name} is off by up to {largest:.3g}", largest)
+        raise Differs(f"{name} differs by up to {largest:.3g}", largest)
     return largest
 
 

@@ -46,7 +46,7 @@ class Example:
         missing = [package for package in self.packages if importlib.util.find_spec(package) is None]
         if not missing:
             return ""
-        return f"needs {', '.join(missing)}: pip install 'tpuserve-exporter[{self.extra}]'"
+        return f"{', '.join(missing)} is not installed. Run: pip install 'tpuserve-exporter[{self.extra}]'"
 
 
 def find_names() -> list[str]:
@@ -58,5 +58,5 @@ def load_example(name: str) -> Example:
     """Return the example of a directory."""
     example = importlib.import_module(f"examples.{name}.example").EXAMPLE
     if not isinstance(example, Example) or example.name != name:
-        raise TypeError(f"EXAMPLE in examples/{name}/example.py is no Example called {name!r}")
+        raise TypeError(f"EXAMPLE in examples/{name}/example.py is not an Example with the name {name!r}.")
     return example

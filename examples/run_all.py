@@ -79,21 +79,25 @@ class StepFailed(Exception):
 def main() -> int:
     """Run the chosen examples. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names of examples, with commas between; all by default")
-    parser.add_argument("--work", type=Path, default=ROOT / ".demo" / "examples", help="where sources and models go")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
+    parser.add_argument("--only", default="", help="Comma-separated names of examples (default: all).")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / ".demo" / "examples", help="Directory for sources and models."
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="Print one JSON document on standard output, and nothing else."
+    )
     arguments = parser.parse_args()
     names = find_names()
     wanted = [name.strip() for name in arguments.only.split(",") if name.strip()] or names
     if unknown := sorted(set(wanted) - set(names)):
-        parser.error(f"no example is called {', '.join(unknown)}; there are {', '.join(names)}")
+        parser.error(f"Unknown example {', '.join(unknown)}. The examples are {', '.join(names)}.")
     # Treat SIGTERM like Ctrl-C, so that stopping this program also stops its server.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
         outcomes = run_all(wanted, arguments.work, console)
     except KeyboardInterrupt:
-        print("\nbroken off", file=sys.stderr)
+        print("\nInterrupted.", file=sys.stderr)
         return 130
     ok = all(outcome.ok for outcome in outcomes)
     if arguments.json:
@@ -148,15 +152,15 @@ def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[s
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise StepFailed(f"export ended with status {done.returncode} and no report") from None
+        raise StepFailed(f"The export exited with status {done.returncode} and printed no report. See {log}.") from None
     if not report["ok"]:
-        raise StepFailed(f"export ended with status {done.returncode}: {report['error']}")
+        raise StepFailed(f"The export exited with status {done.returncode}: {report['error']}")
     return report
 
 
 def serve_and_ask(exported: Sequence[Exported], outcomes: dict[str, Outcome], work: Path, console: Console) -> None:
     """Query all models on one server. A wrong output fails its model's outcome, a failed start fails every outcome."""
-    say(console, f"Serve and ask {len(exported)} model(s)")
+    say(console, f"Serving {len(exported)} model(s) and comparing the outputs with those of the sources")
     base_paths = {one.example.name: one.base_path for one in exported}
     try:
         with tpuserve_server.start(base_paths, log_path=work / "server.log", progress=False) as server:
@@ -184,7 +188,7 @@ def ask(one: Exported, server: tpuserve_server.RunningServer, outcome: Outcome) 
                 try:
                     difference = largest_difference(expected, dict(served), one.atol, one.rtol, dtypes=False)
                 except Differs as error:
-                    raise StepFailed(f"by {protocol}: {error}") from None
+                    raise StepFailed(f"The outputs over {protocol} differ from the source's: {error}") from None
                 largest = max(largest, difference)
         setattr(outcome, f"{protocol}_max_difference", largest)
     outcome.served_equal = True
@@ -197,14 +201,14 @@ def describe(outcome: Outcome) -> str:
     if outcome.error:
         return f"FAILED: {outcome.error}"
     if outcome.served_equal:
-        return f"served as the source answers, by gRPC and REST (largest difference {_largest(outcome):.2g})"
+        return f"outputs over gRPC and REST match the source's (largest difference {_largest(outcome):.2g})"
     return f"trained in {outcome.train_seconds:.1f} s, exported and checked in {outcome.export_seconds:.1f} s"
 
 
 def print_table(console: Console, outcomes: Sequence[Outcome], work: Path) -> None:
     """Print one row per example, and the reasons below."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("example", "source", "exported", "parity", "served = source", "difference", "train", "export"):
+    for column in ("example", "source", "exported", "parity", "outputs match", "difference", "train", "export"):
         table.add_column(column, justify="right" if column in ("parity", "difference", "train", "export") else "left")
     for one in outcomes:
         table.add_row(*map(Text, _cells(one)))

@@ -39,7 +39,7 @@ def train_apart(name: str, folder: Path, log: Path) -> Trained:
         outcome = ours.recv()
     except EOFError:
         process.join()
-        raise TrainingFailed(f"the training process ended with status {process.exitcode}") from None
+        raise TrainingFailed(f"The training process exited with status {process.exitcode}. See {log}.") from None
     finally:  # also if only this process receives the stop signal
         process.terminate()
         process.join()

@@ -57,29 +57,38 @@ class Writer:
 def _width(spec: TensorSpec) -> int:
     """Return the width of a state [batch, width]."""
     if spec.shape is None or spec.shape[-1] is None:
-        raise TpuserveError("the model's state has no known width")
+        raise TpuserveError("the model's state has no fixed width")
     return spec.shape[-1]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", default="localhost:8500", help="gRPC address (default localhost:8500)")
-    parser.add_argument("--model", default="char_lstm", help="the model's name there (default char_lstm)")
-    parser.add_argument("--prompt", default="The server ", help="how each text begins")
-    parser.add_argument("--length", type=int, default=200, help="characters to write after it (default 200)")
-    parser.add_argument("--texts", type=int, default=2, help="how many, in one batch (default 2)")
-    parser.add_argument("--temperature", type=float, default=0.5, help="0 always takes the likeliest (default 0.5)")
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default 1)")
+    parser.add_argument(
+        "--server", default="localhost:8500", help="gRPC address of the server (default: localhost:8500)."
+    )
+    parser.add_argument("--model", default="char_lstm", help="Name of the model on the server (default: char_lstm).")
+    parser.add_argument("--prompt", default="The server ", help="First characters of each text.")
+    parser.add_argument(
+        "--length", type=int, default=200, help="Number of characters to write after the prompt (default: 200)."
+    )
+    parser.add_argument("--texts", type=int, default=2, help="Number of texts, written in one batch (default: 2).")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.5,
+        help="Sampling temperature. 0 selects the likeliest character (default: 0.5).",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="Seed of the random sampling (default: 1).")
     options = parser.parse_args()
     if not options.prompt:
-        parser.error("--prompt needs a character at least")
+        parser.error("--prompt is empty. Give at least one character.")
     try:
         with Client(options.server) as client:
             writer = Writer(client, options.model, options.texts, options.temperature, options.seed)
             for text in writer.write(options.prompt, options.length):
                 print(f"{text}\n{'-' * 20}")
     except TpuserveError as error:
-        print(f"generate: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -68,9 +68,9 @@ def train(out: Path, steps: int, seed: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoints; made if need be")
-    parser.add_argument("--steps", type=int, default=1000, help="batches to train on (default 1000)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of what batches are cut from the text (default 1)")
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoints. Created if missing.")
+    parser.add_argument("--steps", type=int, default=1000, help="Number of training batches (default: 1000).")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of the random batches of text (default: 1).")
     options = parser.parse_args()
     train(options.out, options.steps, options.seed)
 

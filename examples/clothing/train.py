@@ -56,15 +56,15 @@ def train(out: Path, epochs: int, seed: int) -> float:
     callback = keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
     model.fit(training.images, training.labels, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[callback])
     accuracy = float(model.evaluate(held_out.images, held_out.labels, verbose=0)[1])
-    print(f"accuracy on {len(held_out.labels)} other pictures: {accuracy:.4f}")
+    print(f"accuracy on {len(held_out.labels)} held-out images: {accuracy:.4f}")
     return accuracy
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoints; made if need be")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoints. Created if missing.")
+    parser.add_argument("--epochs", type=int, default=4, help="Number of epochs (default: 4).")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of data, weights and shuffling (default: 1).")
     options = parser.parse_args()
     train(options.out, options.epochs, options.seed)
 

@@ -41,8 +41,8 @@ class DemoError(Exception):
 def main() -> int:
     """Run the demo, or serve until Ctrl-C. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--serve", action="store_true", help="leave the server running, on ports 8500 and 8501")
-    parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="where checkpoints and models go")
+    parser.add_argument("--serve", action="store_true", help="Serve on ports 8500 and 8501 until Ctrl-C.")
+    parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="Directory for checkpoints and models.")
     arguments = parser.parse_args()
     # Treat SIGTERM like Ctrl-C, so that stopping the demo also stops its server.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -52,10 +52,10 @@ def main() -> int:
         else:
             demo(arguments.work)
     except (DemoError, TpuserveError) as error:
-        print(f"\ndemo failed: {error}", file=sys.stderr)
+        print(f"\nError: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nbroken off", file=sys.stderr)
+        print("\nInterrupted.", file=sys.stderr)
         return 130
     return 0
 
@@ -63,6 +63,7 @@ def main() -> int:
 def demo(work: Path) -> None:
     """Run all steps in a new directory."""
     started_s = time.monotonic()
+    print(INTRODUCTION)
     # Delete only the demo's own files. `make serve` uses another directory and may run at the same time.
     for made in ("checkpoints", "models"):
         shutil.rmtree(work / made, ignore_errors=True)
@@ -71,14 +72,15 @@ def demo(work: Path) -> None:
     _, held_out = load()
     with server(work, grpc_port, rest_port) as process:
         for protocol, address in (("gRPC", f"127.0.0.1:{grpc_port}"), ("REST", f"http://127.0.0.1:{rest_port}")):
-            heading(f"Predict: held-out digits by {protocol}")
+            heading(f"Predict {len(held_out.labels)} held-out digits over {protocol}")
             predict(address, held_out)
-        heading("Load test: 10 s")
+        heading("Load-test the server for 10 s")
         run("loadtest", MODEL, "--grpc", f"127.0.0.1:{grpc_port}", "--rest", f"http://127.0.0.1:{rest_port}",
             "--duration", "10s", "--generator-limit", "note")  # fmt: skip
-        heading("Stop")
+        heading("Stop the server")
         stop(process)
-    print(f"\nDemo finished in {time.monotonic() - started_s:.0f} s. Next: make serve, or README.md.")
+    print(f"\nThe demo finished in {time.monotonic() - started_s:.0f} s.")
+    print("Next: `make serve` starts this server again and prints requests to paste. README.md lists the tutorials.")
 
 
 def serve(work: Path) -> None:
@@ -89,20 +91,28 @@ def serve(work: Path) -> None:
     body = work / "digit.json"
     body.write_text(json.dumps({"instances": held_out.images[:1].tolist()}))
     with server(work, 8500, 8501) as process:
-        print(SNIPPETS.format(body=body.relative_to(Path.cwd()) if body.is_relative_to(Path.cwd()) else body, bin=BIN))
+        print(SNIPPETS.format(body=shortened(body), bin=shortened(BIN)))
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
-        print("\n  draining")
+        heading("Stop the server")
         stop(process)
 
 
-SNIPPETS = """
-Ask it, from another terminal in this folder:
+INTRODUCTION = """\
+This demo trains a small model, exports it, starts a server, sends predictions over gRPC and REST, and runs a load test.
+Lines that start with $ are commands that you can type. The demo stops its server at the end."""
 
+SNIPPETS = """
+The server is ready: gRPC on 127.0.0.1:8500, REST on http://127.0.0.1:8501.
+Paste these commands into a second terminal in this directory. Press Ctrl-C here to stop the server.
+
+# Classify one digit over REST
 curl -d @{body} http://127.0.0.1:8501/v1/models/digits:predict
 
+# Print the status of the model
 {bin}/tpuserve status digits
 
+# Classify eight digits over gRPC
 {bin}/python - <<'EOF'
 from examples.digits.data import load
 from tpuserve_client import Client
@@ -112,23 +122,21 @@ with Client("127.0.0.1:8500") as client:
     probabilities = client.predict("digits", {{"image": held_out.images[:8]}})["probabilities"]
 print(probabilities.argmax(axis=1), held_out.labels[:8])
 EOF
-
-Ctrl-C stops it.
 """
 
 
 def train_and_export(work: Path) -> None:
     """Train a checkpoint like on a TPU, and export it as the next version of the model."""
-    heading("Train: a small CNN on scikit-learn's digits")
+    heading("Train a small CNN on scikit-learn's handwritten digits")
     command(str(BIN / "python"), "examples/digits/train.py", "--out", str(work / "checkpoints"))
-    heading("Export: checkpoint to checked SavedModel")
+    heading("Export the checkpoint as a checked SavedModel")
     run("export", str(work / "checkpoints"), str(work / "models" / MODEL), "--model", "examples.digits.model:build")
 
 
 @contextlib.contextmanager
 def server(work: Path, grpc_port: int, rest_port: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a server, wait until it is ready, and always stop it at the end of the block."""
-    heading("Serve: gRPC and REST")
+    heading("Start the server")
     arguments = [
         str(BIN / "tpuserve"), "serve", f"--model_name={MODEL}", f"--model_base_path={work / 'models' / MODEL}",
         f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
@@ -154,11 +162,11 @@ def wait_until_ready(process: subprocess.Popen[bytes], grpc_port: int) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if process.poll() is not None:
-                raise DemoError(f"the server ended with status {process.returncode}; its last lines say why")
+                raise DemoError(f"The server exited with status {process.returncode}. Its log above gives the reason.")
             with contextlib.suppress(TpuserveError):
                 client.wait_until_ready(1.0, MODEL)
                 return
-    raise DemoError(f"the server was not ready after {START_TIMEOUT_S:.0f} s")
+    raise DemoError(f"The server is not ready after {START_TIMEOUT_S:.0f} s. Its log is above.")
 
 
 def predict(address: str, digits: Digits) -> None:
@@ -171,22 +179,22 @@ def predict(address: str, digits: Digits) -> None:
             ]
         )
     right = predicted == digits.labels
-    print("  true      ", " ".join(map(str, digits.labels[:BATCH])))
+    print("  label     ", " ".join(map(str, digits.labels[:BATCH])))
     print("  predicted ", " ".join(map(str, predicted[:BATCH])))
     if not right[:BATCH].all():
         print("            ", " ".join(" " if good else "^" for good in right[:BATCH]).rstrip())
     print(f"  accuracy on {len(right)} held-out digits: {right.mean():.3f}")
     if right.mean() < LOWEST_ACCURACY:
-        raise DemoError(f"accuracy {right.mean():.3f} is below {LOWEST_ACCURACY}")
+        raise DemoError(f"The accuracy is {right.mean():.3f}, expected at least {LOWEST_ACCURACY}.")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Send SIGTERM, like a container engine. The server drains and exits with 0."""
     process.send_signal(signal.SIGTERM)
     status = process.wait(STOP_TIMEOUT_S)
-    print(f"  the server drained and exited with status {status}")
+    print(f"  The server finished pending requests and exited with status {status}.")
     if status != 0:
-        raise DemoError(f"the server exited with status {status}, expected 0")
+        raise DemoError(f"The server exited with status {status}, expected 0.")
 
 
 def free_ports() -> tuple[int, int]:
@@ -207,7 +215,13 @@ def command(*arguments: str) -> None:
     show(arguments)
     status = subprocess.run(arguments, cwd=ROOT, check=False).returncode
     if status != 0:
-        raise DemoError(f"{Path(arguments[0]).name} {arguments[1]} exited with status {status}")
+        name = f"{Path(arguments[0]).name} {arguments[1]}"
+        raise DemoError(f"`{name}` exited with status {status}. Its output above gives the reason.")
+
+
+def shortened(path: Path) -> Path:
+    """Return the path relative to the current directory, or the path itself if it is elsewhere."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def show(arguments: Sequence[str]) -> None:

@@ -132,8 +132,9 @@ def train(out: Path, epochs: int, seed: int) -> float:
     manager = tf.train.CheckpointManager(checkpoint, str(out), max_to_keep=CHECKPOINTS_KEPT)
     if manager.latest_checkpoint:
         checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
-        print(f"going on from {Path(manager.latest_checkpoint).name}")
-    print(f"{strategy.num_replicas_in_sync} replica(s), {len(training.labels)} digits, mixed_bfloat16", flush=True)
+        print(f"resuming from {Path(manager.latest_checkpoint).name}")
+    replicas = strategy.num_replicas_in_sync
+    print(f"{len(training.labels)} training digits, mixed_bfloat16, replicas: {replicas}", flush=True)
     model.fit(
         batches(training, seed),
         epochs=epochs,
@@ -144,15 +145,15 @@ def train(out: Path, epochs: int, seed: int) -> float:
     )
     accuracy = float(model.evaluate(held_out.images, held_out.labels, batch_size=GLOBAL_BATCH, verbose=0)[1])
     print(f"accuracy on {len(held_out.labels)} held-out digits: {accuracy:.4f}")
-    print(f"checkpoints in {out}")
+    print(f"checkpoints: {out}")
     return accuracy
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoints; made if need be")
-    parser.add_argument("--epochs", type=int, default=15, help="times through the training digits, in all (default 15)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of weights, shuffling and dropout (default 1)")
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoints. Created if missing.")
+    parser.add_argument("--epochs", type=int, default=15, help="Total number of epochs (default: 15).")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of weights, shuffling and dropout (default: 1).")
     options = parser.parse_args()
     train(options.out, options.epochs, options.seed)
 

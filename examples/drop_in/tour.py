@@ -62,7 +62,7 @@ def main() -> None:
                 call_every_rpc(channel)
                 print("\n# REST\n")
                 call_every_route(f"http://127.0.0.1:{rest_port}")
-                print("\n# Reload: stable moves to 124, newcomer comes, leaver goes\n")
+                print("\n# Reload: move the label stable to 124, add the model newcomer, remove the model leaver\n")
                 reload(channel, models)
             print("\n# Metrics\n")
             show_metrics(f"http://127.0.0.1:{rest_port}{METRICS_PATH}")
@@ -257,5 +257,5 @@ def save_half_plus_two(path: Path, plus: float) -> None:
 
 if __name__ == "__main__":
     if shutil.which("curl") is None:
-        sys.exit("curl is not installed (Debian: apt-get install curl)")
+        sys.exit("This tour needs curl. On Debian, run: apt-get install curl")
     main()

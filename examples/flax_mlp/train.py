@@ -102,9 +102,9 @@ def train(out: Path, epochs: int, seed: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoints; made if need be")
-    parser.add_argument("--epochs", type=int, default=15, help="times through the training digits (default 15)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of weights, shuffling and dropout (default 1)")
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoints. Created if missing.")
+    parser.add_argument("--epochs", type=int, default=15, help="Number of epochs (default: 15).")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of weights, shuffling and dropout (default: 1).")
     options = parser.parse_args()
     train(options.out, options.epochs, options.seed)
 

@@ -54,7 +54,7 @@ def train(path: Path, steps: int = 300) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the SavedModel")
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the SavedModel.")
     train(parser.parse_args().out)
 
 

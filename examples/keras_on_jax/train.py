@@ -37,14 +37,14 @@ def train(path: Path) -> Path:
     model.compile(keras.optimizers.AdamW(3e-3), loss="mse", metrics=["mae"])
     model.fit(measurements, progression, epochs=30, batch_size=32, verbose=0)
     _, error = model.evaluate(measurements, progression, verbose=0)
-    print(f"on {keras.backend.backend()}: off by {error:.2f} in the mean, over the rows it has seen")
+    print(f"backend {keras.backend.backend()}: mean absolute error {error:.2f} on the training rows")
     model.save(path)
     return path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
+    parser.add_argument("--out", type=Path, required=True, help="Output file.")
     train(parser.parse_args().out)
 
 

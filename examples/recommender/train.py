@@ -68,7 +68,7 @@ def _take_step(model: "Recommender", accumulated: list[Any], ids: list[Any], lik
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="directory for checkpoints")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoints.")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="Number of epochs (default: %(default)s).")
     arguments = parser.parse_args()
     print(train(arguments.out, arguments.epochs))

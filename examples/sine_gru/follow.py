@@ -32,17 +32,21 @@ def follow(client: Client, model: str, series: NDArray[np.float32]) -> NDArray[n
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", default="localhost:8500", help="gRPC address, or http://… (default localhost:8500)")
-    parser.add_argument("--model", default="sine_gru", help="the model's name there (default sine_gru)")
-    parser.add_argument("--steps", type=int, default=20, help="values to read (default 20)")
-    parser.add_argument("--seed", type=int, default=7, help="of the series (default 7)")
+    parser.add_argument(
+        "--server",
+        default="localhost:8500",
+        help="gRPC address or http:// URL of the server (default: localhost:8500).",
+    )
+    parser.add_argument("--model", default="sine_gru", help="Name of the model on the server (default: sine_gru).")
+    parser.add_argument("--steps", type=int, default=20, help="Number of values to read (default: 20).")
+    parser.add_argument("--seed", type=int, default=7, help="Seed of the series (default: 7).")
     options = parser.parse_args()
     series = make(1, options.steps + 1, options.seed)
     try:
         with Client(options.server) as client:
             forecasts = follow(client, options.model, series[:, :-1])
     except TpuserveError as error:
-        print(f"follow: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     for value, forecast in zip(series[0, 1:], forecasts[0], strict=True):
         print(f"{value:+.3f}  forecast {forecast:+.3f}")

@@ -39,9 +39,9 @@ def train(out: Path, epochs: int, seed: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint; made if need be")
-    parser.add_argument("--epochs", type=int, default=20, help="times to go through the series (default 20)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of weights and series (default 1)")
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoint. Created if missing.")
+    parser.add_argument("--epochs", type=int, default=20, help="Number of epochs (default: 20).")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of weights and series (default: 1).")
     options = parser.parse_args()
     train(options.out, options.epochs, options.seed)
 

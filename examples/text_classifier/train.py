@@ -41,13 +41,13 @@ def train(out: Path, epochs: int = 4) -> float:
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, step=step)
     manager = tf.train.CheckpointManager(checkpoint, str(out), max_to_keep=1)
     manager.save(checkpoint_number=int(step))
-    print(f"accuracy on {HELD_OUT} held-out sentences: {accuracy:.3f}\ncheckpoint in {out}")
+    print(f"accuracy on {HELD_OUT} held-out sentences: {accuracy:.3f}\ncheckpoint: {out}")
     return accuracy
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint; made if need be")
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoint. Created if missing.")
     train(parser.parse_args().out)
 
 

@@ -72,9 +72,9 @@ def save(out: Path, model: Classifier, optimizer: torch.optim.Optimizer, step: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the files; made if need be")
-    parser.add_argument("--epochs", type=int, default=4, help="times through the training digits (default 4)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of weights, shuffling and dropout (default 1)")
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the files. Created if missing.")
+    parser.add_argument("--epochs", type=int, default=4, help="Number of epochs (default: 4).")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of weights, shuffling and dropout (default: 1).")
     options = parser.parse_args()
     train(options.out, options.epochs, options.seed)
 

@@ -116,8 +116,8 @@ def _loops_of_tensorflow_1() -> Iterator[None]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="directory for checkpoint and graph")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--out", type=Path, required=True, help="Directory for the checkpoint and the graph.")
+    parser.add_argument("--steps", type=int, default=STEPS, help="Number of steps (default: %(default)s).")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     print(train(arguments.out, arguments.steps))

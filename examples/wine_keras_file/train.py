@@ -27,14 +27,14 @@ def train(path: Path) -> Path:
     model.compile("adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(features, cultivars, epochs=30, batch_size=16, verbose=0)
     _, accuracy = model.evaluate(features, cultivars, verbose=0)
-    print(f"accuracy on the {len(cultivars)} wines it has seen: {accuracy:.3f}")
+    print(f"accuracy on the {len(cultivars)} training rows: {accuracy:.3f}")
     model.save(path)
     return path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
+    parser.add_argument("--out", type=Path, required=True, help="Output file.")
     train(parser.parse_args().out)
 
 

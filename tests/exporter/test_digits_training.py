@@ -27,7 +27,7 @@ def test_training_goes_on_from_a_checkpoint_and_ends_at_once_when_done(
     train(tmp_path, epochs=1, seed=1)
     train(tmp_path, epochs=2, seed=1)
     resumed = capsys.readouterr().out
-    assert "going on from ckpt-21" in resumed
+    assert "resuming from ckpt-21" in resumed
     assert resumed.count("epoch  1/") == 1
     accuracy = train(tmp_path, epochs=2, seed=1)
     assert "epoch" not in capsys.readouterr().out

@@ -36,17 +36,17 @@ def test_an_example_without_its_packages_says_what_to_install() -> None:
     digits = load_example("digits")
     assert digits.missing == ""
     absent = Example("x", "X", digits.train, digits.requests, digits.answer, extra="x", packages=("json", "no_such"))
-    assert absent.missing == "needs no_such: pip install 'tpuserve-exporter[x]'"
+    assert absent.missing == "no_such is not installed. Run: pip install 'tpuserve-exporter[x]'"
 
 
 @pytest.mark.parametrize(
     ("served", "message"),
     [
-        ({"p": np.array([0.5, 0.5]), "s": np.array(["a"], object)}, "p is off by up to 0.1"),
-        ({"p": np.array([[0.4, 0.5]]), "s": np.array(["a"], object)}, r"p has shape \[1, 2\] instead of \[2\]"),
-        ({"p": np.array([0.4, 0.5]), "s": np.array(["b"], object)}, r"s is \[b'b'\] instead of \[b'a'\]"),
-        ({"p": np.array([0.4, 0.5])}, r"outputs \['p'\] instead of"),
-        ({"p": np.array([np.nan, 0.5]), "s": np.array(["a"], object)}, "p is off"),
+        ({"p": np.array([0.5, 0.5]), "s": np.array(["a"], object)}, "p differs by up to 0.1"),
+        ({"p": np.array([[0.4, 0.5]]), "s": np.array(["a"], object)}, r"p has shape \[1, 2\], expected \[2\]"),
+        ({"p": np.array([0.4, 0.5]), "s": np.array(["b"], object)}, r"s is \[b'b'\], expected \[b'a'\]"),
+        ({"p": np.array([0.4, 0.5])}, r"outputs are \['p'\], expected"),
+        ({"p": np.array([np.nan, 0.5]), "s": np.array(["a"], object)}, "p differs"),
     ],
 )
 def test_another_answer_than_the_source_s_is_a_failure(served: Mapping[str, Array], message: str) -> None:
@@ -61,7 +61,7 @@ def test_training_that_fails_or_dies_is_said_in_one_line(tmp_path: Path) -> None
     with pytest.raises(TrainingFailed, match=r"^ModuleNotFoundError: No module named 'examples\.no_such'$"):
         train_apart("no_such", tmp_path, log)
     assert "Traceback" in log.read_text()
-    with pytest.raises(TrainingFailed, match="the training process ended with status 1"):
+    with pytest.raises(TrainingFailed, match="The training process exited with status 1"):
         train_apart("digits", tmp_path, tmp_path / "no folder" / "train.log")
 
 
@@ -82,4 +82,4 @@ def test_an_example_that_is_not_there_is_named_with_those_that_are() -> None:
     command = [sys.executable, "examples/run_all.py", "--only", "digits,no_such"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "no example is called no_such; there are " in done.stderr
+    assert "Unknown example no_such. The examples are " in done.stderr

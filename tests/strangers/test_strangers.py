@@ -85,7 +85,7 @@ def test_an_answer_that_differs_is_wrong_and_ends_the_run_with_1(ran: tuple[int,
     assert (status, document["ok"]) == (1, False)
     requested = _lines(document, signature="doubled")
     assert [(line["verdict"], line["alone"]) for line in requested] == [("WRONG", 0.5)] * 3
-    assert "y is off by up to 0.5" in requested[0]["reason"]
+    assert "y differs by up to 0.5" in requested[0]["reason"]
 
 
 def test_exports_are_right_or_refused_with_their_reason(ran: tuple[int, dict[str, Any]]) -> None:
