@@ -88,14 +88,14 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     names = find_names()
-    wanted = [name.strip() for name in arguments.only.split(",") if name.strip()] or names
-    if unknown := sorted(set(wanted) - set(names)):
+    selected = [name.strip() for name in arguments.only.split(",") if name.strip()] or names
+    if unknown := sorted(set(selected) - set(names)):
         parser.error(f"Unknown example {', '.join(unknown)}. The examples are {', '.join(names)}.")
     # Treat SIGTERM like Ctrl-C, so that stopping this program also stops its server.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
-        outcomes = run_all(wanted, arguments.work, console)
+        outcomes = run_all(selected, arguments.work, console)
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return 130
@@ -113,7 +113,7 @@ def run_all(names: Sequence[str], work: Path, console: Console) -> list[Outcome]
     for index, name in enumerate(names, start=1):
         outcome = Outcome(name, "")
         outcomes.append(outcome)
-        say(console, f"[{index}/{len(names)}] {name}")
+        print_step(console, f"[{index}/{len(names)}] {name}")
         try:
             example = load_example(name)
             outcome.source, outcome.skipped = example.source, example.missing
@@ -123,9 +123,9 @@ def run_all(names: Sequence[str], work: Path, console: Console) -> list[Outcome]
             outcome.error = str(error)
         except Exception as error:  # an example's module must not stop the others
             outcome.error = f"examples/{name}/example.py: {type(error).__name__}: {error}"
-        say(console, f"      {describe(outcome)}")
+        print_step(console, f"      {describe(outcome)}")
     if exported:
-        serve_and_ask(exported, {one.name: one for one in outcomes}, work, console)
+        serve_and_compare(exported, {one.name: one for one in outcomes}, work, console)
     return outcomes
 
 
@@ -158,25 +158,25 @@ def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[s
     return report
 
 
-def serve_and_ask(exported: Sequence[Exported], outcomes: dict[str, Outcome], work: Path, console: Console) -> None:
+def serve_and_compare(exported: Sequence[Exported], outcomes: dict[str, Outcome], work: Path, console: Console) -> None:
     """Query all models on one server. A wrong output fails its model's outcome, a failed start fails every outcome."""
-    say(console, f"Serving {len(exported)} model(s) and comparing the outputs with those of the sources")
+    print_step(console, f"Serving {len(exported)} model(s) and comparing the outputs with those of the sources")
     base_paths = {one.example.name: one.base_path for one in exported}
     try:
         with tpuserve_server.start(base_paths, log_path=work / "server.log", progress=False) as server:
             for one in exported:
                 outcome = outcomes[one.example.name]
                 try:
-                    ask(one, server, outcome)
+                    compare(one, server, outcome)
                 except (StepFailed, TpuserveError) as error:
                     outcome.error = str(error)
-                say(console, f"      {outcome.name}: {describe(outcome)}")
+                print_step(console, f"      {outcome.name}: {describe(outcome)}")
     except tpuserve_server.StartFailed as error:
         for one in exported:
             outcomes[one.example.name].error = str(error)
 
 
-def ask(one: Exported, server: tpuserve_server.RunningServer, outcome: Outcome) -> None:
+def compare(one: Exported, server: tpuserve_server.RunningServer, outcome: Outcome) -> None:
     """Send every request over both protocols. Raises StepFailed for the first output that differs from the source's."""
     for protocol, address in (("grpc", server.grpc_address), ("rest", server.rest_address)):
         largest = 0.0
@@ -243,7 +243,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
 
 
-def say(console: Console, text: str) -> None:
+def print_step(console: Console, text: str) -> None:
     """Print a line of progress."""
     console.print(Text(text), soft_wrap=True)
 

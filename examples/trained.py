@@ -31,12 +31,12 @@ class Trained:
 def train_apart(name: str, folder: Path, log: Path) -> Trained:
     """Train into `folder`, and write the output to `log`. Blocks. Raises TrainingFailed."""
     spawn = get_context("spawn")
-    ours, theirs = spawn.Pipe(duplex=False)
-    process = spawn.Process(target=_work, args=(theirs, name, folder, log), name=f"train-{name}")
+    receiver, sender = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_work, args=(sender, name, folder, log), name=f"train-{name}")
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        outcome = ours.recv()
+        outcome = receiver.recv()
     except EOFError:
         process.join()
         raise TrainingFailed(f"The training process exited with status {process.exitcode}. See {log}.") from None

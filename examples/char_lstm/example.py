@@ -36,10 +36,10 @@ def answer(source: Path, request: Tensors) -> Tensors:
 
     model = build(WIDTH)()
     with ocp.CheckpointManager(source.absolute()) as manager:
-        wanted = ocp.args.Composite(model=ocp.args.StandardRestore(nnx.state(model)))
-        nnx.update(model, manager.restore(manager.latest_step(), args=wanted)["model"])
-    answered: Tensors = nnx.jit(model)(**request)
-    return answered
+        restore_arguments = ocp.args.Composite(model=ocp.args.StandardRestore(nnx.state(model)))
+        nnx.update(model, manager.restore(manager.latest_step(), args=restore_arguments)["model"])
+    outputs: Tensors = nnx.jit(model)(**request)
+    return outputs
 
 
 EXAMPLE = Example(

@@ -29,8 +29,8 @@ def answer(source: Path, request: Tensors) -> Tensors:
     with ocp.CheckpointManager(source.absolute()) as manager:
         state = manager.restore(manager.latest_step(), args=ocp.args.StandardRestore())
     variables = {"params": state["ema_params"], "batch_stats": state["batch_stats"]}
-    answered: Tensors = jax.jit(build().apply)(variables, request["image"])
-    return answered
+    outputs: Tensors = jax.jit(build().apply)(variables, request["image"])
+    return outputs
 
 
 EXAMPLE = Example(
