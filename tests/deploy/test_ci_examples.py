@@ -71,8 +71,8 @@ def parse(group: click.Group, words: list[str]) -> click.Context:
 
 
 def test_there_are_commands_to_be_checked() -> None:
-    said = {tuple(words[1:3]) for _, words in ALL}
-    assert {("loadtest", "run"), ("loadtest", "compare"), ("status", "digits")} <= said
+    found = {tuple(words[1:3]) for _, words in ALL}
+    assert {("loadtest", "run"), ("loadtest", "compare"), ("status", "digits")} <= found
     assert any(words[1] == "serve" for _, words in ALL)
 
 
@@ -152,31 +152,31 @@ def test_a_version_that_passes_both_is_let_through(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "told"),
+    ("codes", "message"),
     [
-        ({"run": 99, "compare": 0}, "not good enough: a gate of the load failed"),
-        ({"run": 0, "compare": 99}, "not good enough: it is slower than 'stable'"),
-        ({"run": 98, "compare": 0}, "nothing is known of the server"),
-        ({"run": 0, "compare": 98}, "nothing is known of the server"),
+        ({"run": 99, "compare": 0}, "with 'canary': a gate failed under load"),
+        ({"run": 0, "compare": 99}, "Do not replace version 'stable' of digits with 'canary': 'canary' is slower"),
+        ({"run": 98, "compare": 0}, "The load generator was too slow for a result"),
+        ({"run": 0, "compare": 98}, "The load generator was too slow for a result"),
         ({"run": 3, "compare": 0}, "exit code 3"),
     ],
 )
-def test_whatever_else_happens_is_told_and_ends_the_job(machine: Machine, codes: dict[str, int], told: str) -> None:
+def test_whatever_else_happens_is_told_and_ends_the_job(machine: Machine, codes: dict[str, int], message: str) -> None:
     ended = machine.run(codes)
     assert ended.returncode == max(codes.values())
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert "::error" not in ended.stderr
 
 
 def test_on_github_it_is_an_annotation(machine: Machine) -> None:
     ended = machine.run({"run": 98, "compare": 0}, GITHUB_ACTIONS="true")
-    assert ended.stdout.startswith("::error title=Load test::The load generator was the limit")
+    assert ended.stdout.startswith("::error title=Load test::The load generator was too slow")
 
 
 def test_without_a_model_it_says_what_is_missing(machine: Machine) -> None:
     ended = machine.run({"run": 0, "compare": 0}, MODEL="")
     assert ended.returncode != 0
-    assert "the model to load" in ended.stderr
+    assert "name of the model to test" in ended.stderr
 
 
 def test_the_build_goes_on_after_the_gates_and_ends_as_they_did(machine: Machine) -> None:

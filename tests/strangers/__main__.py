@@ -42,7 +42,7 @@ def main(arguments: Sequence[str], groups: Sequence[Sequence[Stranger]] = GROUPS
     names = [one.name for group in groups for one in group]
     unknown = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
     if unknown:
-        print(f"no stranger is called {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        print(f"Unknown model {', '.join(unknown)}. The models are {', '.join(names)}.", file=sys.stderr)
         return 2
     if options.list:
         print("\n".join(names))
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str], groups: Sequence[Sequence[Stranger]] = GROUPS
         with hold(options.work):
             return _run(wanted, options)
     except InUse as error:
-        print(f"{error}: wait for its end, or give another folder with --work", file=sys.stderr)
+        print(f"{error} Wait until it ends, or choose another directory with --work.", file=sys.stderr)
         return 2
 
 
@@ -78,18 +78,25 @@ def _run(groups: Sequence[Sequence[Stranger]], options: argparse.Namespace) -> i
     if options.json:
         write_json(options.json, lines, seconds, ok=status == 0)
     if interrupted:
-        report("interrupted: every process is stopped, and the table has the lines so far")
+        report("interrupted: all processes have stopped, and the table contains the lines so far")
     return status
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("strangers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", default="", metavar="NAME,…", help="names or patterns of strangers; default: all")
-    parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines here, too")
-    parser.add_argument("--work", type=Path, default=ROOT / ".demo/strangers", help="default: .demo/strangers")
+    parser.add_argument(
+        "--only", default="", metavar="NAME,…", help="Comma-separated names or patterns of models (default: all)."
+    )
+    parser.add_argument("--list", action="store_true", help="Print the names and exit.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="Write the lines to this file, too.")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / ".demo/strangers",
+        help="Directory for sources, versions and logs (default: .demo/strangers).",
+    )
     jobs = min(MOST_JOBS, os.cpu_count() or 1)
-    parser.add_argument("--jobs", type=int, default=jobs, help=f"strangers exported at the same time; default: {jobs}")
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"Number of concurrent exports (default: {jobs}).")
     return parser.parse_args(arguments)
 
 

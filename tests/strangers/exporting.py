@@ -35,7 +35,7 @@ def export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proce
     try:
         report = json.loads(out.read_text(errors="replace"))
     except ValueError:
-        return Exported(status or 1, f"no report is printed: {reason} ({log})", ())
+        return Exported(status or 1, f"the export printed no report: {reason} (see {log})", ())
     if report["ok"]:
         return Exported(status, "", tuple(report["warnings"]))
     return Exported(status or 1, str(report["error"]), ())
@@ -46,16 +46,16 @@ def find_fault(exported: Exported, one: Export) -> str:
     if one.refusal is not None and (exported.exit_code or one.refusal.required):
         return _compare(exported, one.refusal)
     if exported.exit_code:
-        return f"export ended with exit code {exported.exit_code}: {exported.error}"
+        return f"the export exited with code {exported.exit_code}: {exported.error}"
     if one.warning and not any(one.warning in warning for warning in exported.warnings):
-        return f"export printed no warning with {one.warning!r}"
+        return f"the export printed no warning that contains {one.warning!r}"
     return ""
 
 
 def _compare(exported: Exported, refusal: Refusal) -> str:
-    expected = f"expected exit code {refusal.exit_code} with {refusal.phrase!r}"
+    expected = f"expected exit code {refusal.exit_code} and {refusal.phrase!r}"
     if not exported.exit_code:
-        return f"published, but {expected}"
+        return f"the export published a version, {expected}"
     if exported.exit_code != refusal.exit_code or refusal.phrase not in exported.error:
-        return f"{expected}; export ended with {exported.exit_code}: {exported.error}"
+        return f"the export exited with code {exported.exit_code}: {exported.error} ({expected})"
     return ""

@@ -37,7 +37,7 @@ class Processes:
                 _kill(process)
                 status = process.wait()
                 stderr.seek(0, os.SEEK_END)
-                stderr.write(f"\nstopped after its time limit of {self._limit_s:g} s\n".encode())
+                stderr.write(f"\nstopped at its time limit of {self._limit_s:g} s\n".encode())
                 return status
             finally:
                 with self._lock:

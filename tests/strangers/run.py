@@ -74,7 +74,7 @@ def _prepare(stranger: Stranger, group: Path, processes: Processes, report: Repo
     started_s = time.monotonic()
     if programs(stranger) is None:
         report(f"{stranger.name}: skipped")
-        line = Line(stranger.name, "", "", "export", Verdict.SKIPPED, "PyTorch is not installed here: make torch")
+        line = Line(stranger.name, "", "", "export", Verdict.SKIPPED, "PyTorch is not installed. Run: make torch")
         return Prepared([], [line])
     try:
         answers = save(stranger, folder, processes)
@@ -101,7 +101,7 @@ def _export(stranger: Stranger, one: Export, folder: Path, base_path: Path, proc
     exported = export(stranger, one, folder, base_path, processes)
     fault = find_fault(exported, one)
     verdict = Verdict.WRONG if fault else Verdict.REFUSED if exported.exit_code else Verdict.RIGHT
-    reason = fault or exported.error or "; ".join(f"warned: {warning}" for warning in exported.warnings)
+    reason = fault or exported.error or "; ".join(f"warning: {warning}" for warning in exported.warnings)
     return Line(
         stranger.name, one.source, "", "export", verdict, reason, seconds=time.monotonic() - started_s
     )  # fmt: skip
@@ -116,16 +116,16 @@ def _serve(published: Sequence[Published], folder: Path, report: Report) -> Iter
         return
     base_paths = {one.model: one.base_path for one in published}
     log = folder / f"server-{published[0].model}.log"
-    report(f"starting a server for {len(published)} version(s)")
+    report(f"starting a server with {len(published)} version(s)")
     rest = list(published)
     try:
         with tpuserve_server.start(base_paths, log_path=log, progress=False) as server:
             while rest:
                 one = rest.pop(0)
                 yield from ask_all(one.stranger, one.source, one.model, one.answers, server)
-                report(f"{one.stranger.name}, {one.source}: asked")
+                report(f"{one.stranger.name}, {one.source}: compared")
                 if not server.is_running:
-                    report(f"the server has ended ({log})")
+                    report(f"the server exited (see {log})")
                     break
     except tpuserve_server.StartFailed as error:
         if len(published) == 1:

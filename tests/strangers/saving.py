@@ -30,9 +30,9 @@ def save(stranger: Stranger, folder: Path, processes: Processes) -> Answers:
     arguments = json.dumps(dict(stranger.arguments))
     status = processes.run([*command, arguments], folder / "source.out", log, stranger.environment)
     if status:
-        raise SavingFailed(f"{stranger.save} ended with status {status}: {last_line(log)} ({log})")
+        raise SavingFailed(f"{stranger.save} exited with status {status}: {last_line(log)} (see {log})")
     try:
         answers: Answers = pickle.loads((folder / ANSWERS).read_bytes())
     except FileNotFoundError:
-        raise SavingFailed(f"{stranger.save} ended with status 0 before it returned its answers ({log})") from None
+        raise SavingFailed(f"{stranger.save} exited with status 0 before it returned its outputs (see {log})") from None
     return answers

@@ -13,8 +13,19 @@ from rich.text import Text
 
 from tests.strangers.line import Line, Verdict
 
-_COLUMNS = ("model", "source", "signature", "protocol", "alone", "together", "at once", "allowed", "verdict", "s")
-_NUMBERS = frozenset({"alone", "together", "at once", "s"})
+_COLUMNS = (
+    "model",
+    "source",
+    "signature",
+    "protocol",
+    "alone",
+    "together",
+    "at once",
+    "tolerance",
+    "verdict",
+    "seconds",
+)
+_NUMBERS = frozenset({"alone", "together", "at once", "seconds"})
 _STYLES = {Verdict.RIGHT: "green", Verdict.REFUSED: "cyan", Verdict.SKIPPED: "yellow", Verdict.WRONG: "bold red"}
 
 

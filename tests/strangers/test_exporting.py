@@ -31,18 +31,22 @@ def test_an_expected_end_is_no_fault(exported: Exported, export: Export) -> None
 @pytest.mark.parametrize(
     ("exported", "export", "fault"),
     [
-        (REFUSED, Export("", ""), "export ended with exit code 3: moments of the batch"),
-        (PUBLISHED, Export("", "", warning="batch norm"), "export printed no warning with 'batch norm'"),
-        (PUBLISHED, Export("", "", refusal=Refusal(3, "batch")), "published, but expected exit code 3 with 'batch'"),
+        (REFUSED, Export("", ""), "the export exited with code 3: moments of the batch"),
+        (PUBLISHED, Export("", "", warning="batch norm"), "the export printed no warning that contains 'batch norm'"),
+        (
+            PUBLISHED,
+            Export("", "", refusal=Refusal(3, "batch")),
+            "the export published a version, expected exit code 3 and 'batch'",
+        ),
         (
             REFUSED,
             Export("", "", refusal=Refusal(2, "batch")),
-            "expected exit code 2 with 'batch'; export ended with 3: moments of the batch",
+            "the export exited with code 3: moments of the batch (expected exit code 2 and 'batch')",
         ),
         (
             REFUSED,
             Export("", "", refusal=Refusal(3, "ema", required=False)),
-            "expected exit code 3 with 'ema'; export ended with 3: moments of the batch",
+            "the export exited with code 3: moments of the batch (expected exit code 3 and 'ema')",
         ),
     ],
 )
@@ -63,6 +67,6 @@ def test_an_export_without_a_report_is_a_fault_with_a_log_of_its_own(tmp_path: P
     for name in ("model-.keras", "model-.h5"):
         exported = export(stranger, script, tmp_path, tmp_path / name, Processes())
         assert find_fault(exported, script).startswith(
-            f"export ended with exit code 1: no report is printed: {name} has no report"
+            f"the export exited with code 1: the export printed no report: {name} has no report"
         )
     assert "model-.keras has no report" in (tmp_path / "model-.keras.log").read_text()

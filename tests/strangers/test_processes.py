@@ -14,7 +14,7 @@ def test_a_process_that_hangs_is_killed_and_its_output_says_so(tmp_path: Path) -
     command = [sys.executable, "-c", "import signal; signal.pause()"]
     status = Processes(limit_s=0.2).run(command, tmp_path / "out", tmp_path / "err", {})
     assert status == -9
-    assert last_line(tmp_path / "err") == "stopped after its time limit of 0.2 s"
+    assert last_line(tmp_path / "err") == "stopped at its time limit of 0.2 s"
 
 
 def test_stopping_kills_what_a_process_started(tmp_path: Path) -> None:
@@ -28,6 +28,6 @@ def test_stopping_kills_what_a_process_started(tmp_path: Path) -> None:
             assert reader.read(1) == b"x"  # the child of the process runs
             processes.stop()
             assert running.result() == -9
-            assert reader.read(1) == b""  # and has ended: it held the other end
+            assert reader.read(1) == b""  # the child has ended and closed its end
     with pytest.raises(Stopped):
         processes.run(command, tmp_path / "out", tmp_path / "err", {})

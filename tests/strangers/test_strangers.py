@@ -97,7 +97,7 @@ def test_exports_are_right_or_refused_with_their_reason(ran: tuple[int, dict[str
 def test_a_model_whose_process_dies_is_a_wrong_line(ran: tuple[int, dict[str, Any]]) -> None:
     (line,) = _lines(ran[1], stranger="dead")
     assert (line["protocol"], line["verdict"]) == ("save", "WRONG")
-    assert "ended with status 0 before it returned its answers" in line["reason"]
+    assert "exited with status 0 before it returned its outputs" in line["reason"]
 
 
 def test_an_interrupted_run_prints_the_lines_so_far(
@@ -115,5 +115,5 @@ def test_an_interrupted_run_prints_the_lines_so_far(
 
 
 def test_an_unknown_stranger_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--only", "small,nobody*"], [[STRANGER]]) == 2
-    assert capsys.readouterr().err == "no stranger is called nobody*; there are small\n"
+    assert main(["--only", "small,absent*"], [[STRANGER]]) == 2
+    assert capsys.readouterr().err == "Unknown model absent*. The models are small.\n"

@@ -10,7 +10,7 @@ from tests.strangers.work_folder import InUse, hold
 
 def test_a_folder_in_use_is_refused_until_it_is_released(tmp_path: Path) -> None:
     folder = tmp_path / "work"
-    with hold(folder), pytest.raises(InUse, match="another run uses"), hold(folder):
+    with hold(folder), pytest.raises(InUse, match="Another run uses"), hold(folder):
         pass
     with hold(folder):
         pass
@@ -22,4 +22,4 @@ def test_a_second_run_ends_before_it_removes_anything(tmp_path: Path, capsys: py
     with hold(tmp_path):
         assert main(["--work", str(tmp_path), "--only", "linen_conv"]) == 2
     assert kept.exists()
-    assert f"another run uses {tmp_path}" in capsys.readouterr().err
+    assert f"Another run uses {tmp_path}." in capsys.readouterr().err

@@ -19,5 +19,5 @@ def hold(folder: Path) -> Iterator[None]:
             # The kernel releases the lock when the process ends for any reason.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUse(f"another run uses {folder}") from None
+            raise InUse(f"Another run uses {folder}.") from None
         yield

@@ -54,19 +54,21 @@ def run_tests(checkout: Path, host: str, tests: Iterable[str] = ()) -> Outcomes:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkout", type=_checkout, required=True, help="clone of github.com/tensorflow/serving")
-    parser.add_argument("--host", choices=HOSTS, action="append", help="host to test; repeatable; default: both")
-    parser.add_argument("tests", nargs="*", metavar="TEST", help="such as testPredictUDS; default: all")
+    parser.add_argument("--checkout", type=_checkout, required=True, help="Clone of github.com/tensorflow/serving.")
+    parser.add_argument("--host", choices=HOSTS, action="append", help="Host to test. Repeatable (default: both).")
+    parser.add_argument(
+        "tests", nargs="*", metavar="TEST", help="Name of a test, such as testPredictUDS (default: all)."
+    )
     options = parser.parse_args()
     if importlib.util.find_spec("portpicker") is None:
-        parser.error("the tests import portpicker: use `make upstream CHECKOUT=DIR`, which installs it")
+        parser.error("The tests need portpicker. Run `make upstream CHECKOUT=DIR`, which installs it.")
     return options
 
 
 def _checkout(text: str) -> Path:
     path = Path(text).resolve()
     if not text or not (path / TEST_FILE).is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} has no {TEST_FILE}; clone github.com/tensorflow/serving")
+        raise argparse.ArgumentTypeError(f"{text!r} does not contain {TEST_FILE}. Clone github.com/tensorflow/serving.")
     return path
 
 
