@@ -47,12 +47,12 @@ def main(arguments: Sequence[str], groups: Sequence[Sequence[Stranger]] = GROUPS
     if options.list:
         print("\n".join(names))
         return 0
-    wanted = [
+    selected = [
         [one for one in group if any(fnmatch.fnmatchcase(one.name, each) for each in patterns)] for group in groups
     ]
     try:
         with hold(options.work):
-            return _run(wanted, options)
+            return _run(selected, options)
     except InUse as error:
         print(f"{error} Wait until it ends, or choose another directory with --work.", file=sys.stderr)
         return 2

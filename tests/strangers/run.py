@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tpuserve_server
-from tests.strangers.asking import ask_all
 from tests.strangers.exporting import export, find_fault
 from tests.strangers.line import Line, Verdict
+from tests.strangers.predicting import predict_all
 from tests.strangers.processes import Processes
 from tests.strangers.saving import SavingFailed, programs, save
 from tests.strangers.stranger import Answers, Export, Stranger
@@ -122,7 +122,7 @@ def _serve(published: Sequence[Published], folder: Path, report: Report) -> Iter
         with tpuserve_server.start(base_paths, log_path=log, progress=False) as server:
             while rest:
                 one = rest.pop(0)
-                yield from ask_all(one.stranger, one.source, one.model, one.answers, server)
+                yield from predict_all(one.stranger, one.source, one.model, one.answers, server)
                 report(f"{one.stranger.name}, {one.source}: compared")
                 if not server.is_running:
                     report(f"the server exited (see {log})")

@@ -69,8 +69,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any]]:
     return status, document
 
 
-def _lines(document: dict[str, Any], **wanted: str) -> Lines:
-    return [line for line in document["lines"] if wanted.items() <= line.items()]
+def _lines(document: dict[str, Any], **fields: str) -> Lines:
+    return [line for line in document["lines"] if fields.items() <= line.items()]
 
 
 def test_right_answers_are_right_by_every_protocol(ran: tuple[int, dict[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from tpuserve_server import RunningServer
 # Number of concurrent requests: enough that the server combines several in one batch.
 AT_ONCE = 8
 # Takes signature, inputs and expected outputs, and returns the served outputs.
-Ask: TypeAlias = Callable[[str, Tensors, Tensors], Tensors]
+Predict: TypeAlias = Callable[[str, Tensors, Tensors], Tensors]
 
 
 class Unreadable(Exception):
@@ -29,15 +29,15 @@ class Protocol:
     """A way to send requests. `dtypes` is False if its responses carry none."""
 
     name: str
-    ask: Ask
+    predict: Predict
     dtypes: bool
 
 
-def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, server: RunningServer) -> Iterator[Line]:
+def predict_all(stranger: Stranger, source: str, model: str, answers: Answers, server: RunningServer) -> Iterator[Line]:
     """Yield a line for each signature and protocol. Blocks for each."""
     with Client(server.grpc_address) as grpc, Client(server.rest_address) as rest:
 
-        def by(client: Client) -> Ask:
+        def by(client: Client) -> Predict:
             return lambda signature, inputs, _: client.predict(
                 model, inputs, signature_name=signature, timeout_s=json_requests.TIMEOUT_S
             )
@@ -52,10 +52,10 @@ def ask_all(stranger: Stranger, source: str, model: str, answers: Answers, serve
         ]
         for name, exchanges in answers.items():
             for protocol in protocols:
-                yield _ask(stranger, source, name, exchanges, protocol)
+                yield _predict(stranger, source, name, exchanges, protocol)
 
 
-def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:
+def _predict(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:
     """Send the requests of one signature over one protocol. The reason of the line is the worst error."""
     tolerance, started_s = stranger.tolerance, time.monotonic()
     signature = name.partition(":")[0]
@@ -64,7 +64,7 @@ def _ask(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchang
     def compare(exchange: Exchange) -> float | Exception:
         inputs, expected = exchange
         try:
-            served = protocol.ask(signature, inputs, expected)
+            served = protocol.predict(signature, inputs, expected)
             return largest_difference(
                 expected, dict(served), tolerance.absolute, tolerance.relative, dtypes=protocol.dtypes
             )
