@@ -34,7 +34,7 @@ Examples:
   python -m benchmarks overhead --help
   python -m benchmarks peers --only triton
 
-benchmarks/README.md says what each one measures, what it needs, and how to read it.
+benchmarks/README.md describes what each benchmark measures, its requirements, and its output.
 """
 
 
@@ -56,7 +56,7 @@ class _Names(click.Command):
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def benchmarks(ctx: click.Context, name: str | None, arguments: Sequence[str]) -> None:
-    """Run the benchmark NAME with its ARGUMENTS; `NAME --help` lists them."""
+    """Run the benchmark NAME with its ARGUMENTS. `NAME --help` lists them."""
     if name is None:
         click.echo(ctx.get_help())
         return

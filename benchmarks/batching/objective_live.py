@@ -82,7 +82,7 @@ def capacity(costs: dict[int, float]) -> float:
     sizes = Sizes(tuple(costs), tuple(costs.values()), (0.0,) * len(costs))
     rows_per_s = objective.capacity(sizes, OBJECTIVE_MS / 1000)
     if not rows_per_s:
-        raise ServerDied(f"no batch can run twice in {OBJECTIVE_MS:g} ms on this machine: {costs}")
+        raise ServerDied(f"No batch size can run twice within {OBJECTIVE_MS:g} ms here. Batch costs, s: {costs}")
     return rows_per_s / ROWS
 
 
@@ -101,7 +101,7 @@ def send(target: Target, body: Path, rate_per_s: float, seconds: int, seed: int)
     command += [str(rate_per_s), str(seconds), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60)
     if done.returncode:
-        raise ToolFailed(f"the load generator failed:\n{done.stderr[-1000:]}")
+        raise ToolFailed(f"The load generator failed:\n{done.stderr[-1000:]}")
     return Seen(**json.loads(done.stdout))
 
 
@@ -165,7 +165,7 @@ class Run:
 def show(found: Sequence[Step], per_s: float, console: Console) -> None:
     """Print the table."""
     table = Table(title=f"Objective {OBJECTIVE_MS:g} ms, p{PERCENTILE}; capacity {per_s:.0f} requests/s of {ROWS} rows")
-    for column in ("mode", "load", "offered/s", "goodput/s", "refused", "in time", "p50 ms", "p99 ms", "sent late ms"):
+    for column in ("mode", "load", "offered/s", "goodput/s", "refused", "in time", "p50 ms", "p99 ms", "send delay ms"):
         table.add_column(column, justify="right")
     for each in found:
         table.add_row(
@@ -182,11 +182,11 @@ def show(found: Sequence[Step], per_s: float, console: Console) -> None:
     console.print(table)
 
 
-@click.command(epilog="Exit codes: 0 measured, 1 something did not work.")
-@click.option("--seconds", default=8, show_default=True, help="Seconds a step.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write what was found to this file.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw p99 and goodput over the load into this .svg.")
-@click.option("--modes", default=",".join(MODES), show_default=True, help="Modes to measure.")
+@click.command(epilog="Exit codes: 0 success, 1 a step failed.")
+@click.option("--seconds", default=8, show_default=True, help="Seconds per load step.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the results to this JSON file.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw p99 and goodput by load into this .svg file.")
+@click.option("--modes", default=",".join(MODES), show_default=True, help="Comma-separated modes to measure.")
 def main(seconds: int, json_file: Path | None, picture: Path | None, modes: str) -> None:
     """Serve a model with an objective of 20 ms, and increase the load to twice its capacity."""
     exit_on_sigterm()
@@ -199,7 +199,7 @@ def main(seconds: int, json_file: Path | None, picture: Path | None, modes: str)
             run = Run(seconds, write_body(scratch), scratch, console)
             per_s, costs = calibrate(base, run)
             console.print(
-                f"capacity {per_s:.0f} requests/s; a batch costs",
+                f"capacity {per_s:.0f} requests/s; batch cost in ms by rows:",
                 {rows: round(1000 * s, 2) for rows, s in costs.items()},
             )
             rate_of = {percent: per_s * percent / 100 for percent in STEPS}

@@ -38,11 +38,11 @@ from tpuserve_server.versions.manifest import missing_file
 TEXTS = 1000
 IN_FLIGHT = 64
 BATCHES = (1, 2, 4, 8, 16, 32)
-ALONE = "one by one, as they came"
+ALONE = "unbatched, in order of arrival"
 # Options for sharing batches. Omitted options are the same for all ways.
 WAYS = {
     ALONE: LoadingOptions(enable_batching=False),
-    "batches of one length": LoadingOptions(
+    "batches of equal length": LoadingOptions(
         enable_batching=True, parameters=BatchingParameters(allowed_batch_sizes=BATCHES)
     ),
     f"all padded to {LONGEST}": LoadingOptions(
@@ -125,7 +125,7 @@ def _difference(some: Sequence[Array], others: Sequence[Array]) -> float:
 def show(ways: Sequence[Way], console: Console) -> None:
     """Print a table with rates and ratios. Noise on the machine affects ratios less than rates."""
     table = Table(title=f"{TEXTS} texts of {IN_FLIGHT} in flight, best of alternating rounds")
-    for column in ("way", "texts/s", "to one by one", "largest difference"):
+    for column in ("way", "texts/s", "relative to unbatched", "largest difference"):
         table.add_column(column, justify="left" if column == "way" else "right")
     alone = next(way for way in ways if way.name == ALONE)
     for way in ways:
@@ -135,8 +135,8 @@ def show(ways: Sequence[Way], console: Console) -> None:
 
 
 @click.command()
-@click.option("--rounds", default=3, show_default=True, help="Best of so many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@click.option("--rounds", default=3, show_default=True, help="Number of rounds. The best one counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 def main(rounds: int, as_json: bool) -> None:
     """Compare ways to batch texts of many lengths."""
     with tempfile.TemporaryDirectory() as directory:

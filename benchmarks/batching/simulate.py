@@ -18,10 +18,16 @@ WIDTH = 132
 
 @click.command()
 @click.argument("what", type=click.Choice(["paper", "grid", "all"]), default="all")
-@click.option("--quick", is_flag=True, help="Fewer loads and requests, one device of the grid: shows that all works.")
-@click.option("--requests", default=None, type=click.IntRange(100), help="Requests a run of the grid (12,000).")
-@click.option("--jitter", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Spread of a batch's cost.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+@click.option("--quick", is_flag=True, help="Simulate fewer loads and requests on one device of the grid.")
+@click.option("--requests", default=None, type=click.IntRange(100), help="Requests per grid run (default: 12,000).")
+@click.option(
+    "--jitter",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Variation of batch costs.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(what: str, quick: bool, requests: int | None, jitter: float, as_json: bool) -> None:
     """Simulate the TPU paper's Table 4 (paper), an objective next to a grid of fixed settings (grid), or both.
 
@@ -37,7 +43,7 @@ def main(what: str, quick: bool, requests: int | None, jitter: float, as_json: b
     python -m benchmarks simulate grid --jitter 0.05
     python -m benchmarks simulate all --json > simulated.json
 
-    Exit codes: 0 all goals reached, 1 one was missed, 2 usage.
+    Exit codes: 0 all goals reached, 1 a goal missed, 2 usage error.
     """
     console = Console(stderr=True)
     found: dict[str, object] = {}

@@ -22,9 +22,9 @@ STEADY_LOAD = 0.9
 def shapes(jitter: float) -> tuple[Device, ...]:
     """Return devices with three cost shapes: mostly fixed, mixed, and mostly per row."""
     return (
-        Device("accelerator, 2 ms + 0.01 ms a row", 2e-3, 1e-5, 64, 7e-3, jitter),
-        Device("in between, 5 ms + 0.05 ms a row", 5e-3, 5e-5, 256, 20e-3, jitter),
-        Device("CPU, 1 ms + 0.5 ms a row", 1e-3, 5e-4, 64, 40e-3, jitter),
+        Device("accelerator, 2 ms + 0.01 ms per row", 2e-3, 1e-5, 64, 7e-3, jitter),
+        Device("medium, 5 ms + 0.05 ms per row", 5e-3, 5e-5, 256, 20e-3, jitter),
+        Device("CPU, 1 ms + 0.5 ms per row", 1e-3, 5e-4, 64, 40e-3, jitter),
     )
 
 
@@ -93,7 +93,7 @@ def fixed_settings(device: Device) -> Iterator[Setting]:
         for timeout in _TIMEOUTS:
             options = BatchingOptions(rows, sizes, timeout_s=timeout * device.latency_s)
             for queue in _QUEUES:
-                yield Setting(f"{rows} rows, {options.timeout_s * 1000:g} ms, {queue} waiting", options, queue)
+                yield Setting(f"{rows} rows, {options.timeout_s * 1000:g} ms, queue of {queue}", options, queue)
 
 
 def goals(points: list[Point]) -> list[Goal]:
@@ -105,17 +105,28 @@ def goals(points: list[Point]) -> list[Goal]:
     ratio = min(point.ratio for point in points)
     found = [
         Goal(
-            f"p99 of the answered over the objective, loads up to {STEADY_LOAD:.0%}", "at most 1", slowest, slowest <= 1
+            f"p99 of responses relative to the objective, up to {STEADY_LOAD:.0%}",
+            "at most 1",
+            slowest,
+            slowest <= 1,
         ),
         Goal(
-            f"share in time of all who came, Poisson, up to {STEADY_LOAD:.0%}", "at least 0.99", fewest, fewest >= 0.99
+            f"share of all requests that is in time, Poisson, up to {STEADY_LOAD:.0%}",
+            "at least 0.99",
+            fewest,
+            fewest >= 0.99,
         ),
-        Goal("goodput over the best fixed setting's, every load", "at least 0.95", ratio, ratio >= LEAST_SHARE_OF_BEST),
+        Goal(
+            "goodput relative to the best fixed setting",
+            "at least 0.95",
+            ratio,
+            ratio >= LEAST_SHARE_OF_BEST,
+        ),
     ]
     overload = [point for point in points if point.load == max(point.load for point in points)]
     if overload and overload[0].load >= 2:
         share = min(point.objective.goodput / _peak(point, points) for point in overload)
-        found.append(Goal("goodput at 200 % over the peak", "at least 0.9", share, share >= LEAST_SHARE_OF_PEAK))
+        found.append(Goal("goodput at 200 % relative to its peak", "at least 0.9", share, share >= LEAST_SHARE_OF_PEAK))
     return found
 
 
@@ -140,7 +151,17 @@ def print_points(points: list[Point], console: Console) -> None:
             f"{device.capacity:,.0f}/s",
             title_justify="left",
         )
-        for column in ("load", "goodput", "best fixed", "ratio", "greedy", "p99 ms", "greedy's", "in time", "refused"):
+        for column in (
+            "load",
+            "goodput",
+            "best fixed",
+            "ratio",
+            "greedy",
+            "p99 ms",
+            "greedy p99 ms",
+            "in time",
+            "refused",
+        ):
             table.add_column(column, justify="right")
         table.add_column("best fixed setting")
         for point in points:
@@ -148,7 +169,7 @@ def print_points(points: list[Point], console: Console) -> None:
                 table.add_row(*_cells(point))
         console.print(table)
     table = Table(title="Goals", title_justify="left")
-    for column in ("goal", "wanted", "got", ""):
+    for column in ("goal", "limit", "result", "verdict"):
         table.add_column(column)
     for goal in goals(points):
         table.add_row(goal.name, goal.wanted, f"{goal.got:.3f}", "reached" if goal.reached else "MISSED")

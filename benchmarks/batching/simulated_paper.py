@@ -58,7 +58,7 @@ def measure(tell: Callable[[str], None], probes: int = _PROBES) -> Iterator[Row]
         device = paper.device
         most = device.max_rows / device.cost_s(device.max_rows)
         at_batch = Device(device.name, device.t0_s, device.per_row_s, paper.batch, LIMIT_S)
-        tell(f"{device.name}: batches up to {paper.batch}, up to {device.max_rows}, and an objective")
+        tell(f"{device.name}: batches up to {paper.batch} rows, up to {device.max_rows} rows, and an objective")
         times = poisson(2 * most, _count(2 * most), 1)
         yield Row(
             paper,
@@ -94,13 +94,13 @@ def print_rows(rows: list[Row], console: Console) -> None:
     table = Table(title="TPU paper, Table 4: 99 % within 7 ms, share of the peak rate", title_justify="left")
     for column in (
         "",
-        "peak /s",
+        "largest rate",
         "paper",
         "paper's batch",
-        "here, that batch",
-        "greedy",
+        "here, with the paper's batch",
+        "greedy, any batch",
         "objective",
-        "objective, 200 %",
+        "goodput of the objective at 200 %",
     ):
         table.add_column(column, justify="right")
     for row in rows:
@@ -111,7 +111,7 @@ def print_rows(rows: list[Row], console: Console) -> None:
         table.add_row(row.paper.device.name, f"{row.most:,.0f}", paper, str(row.paper.batch), *shares)
     console.print(table)
     console.print(
-        "Devices take t0 + a * rows, as the paper's rates imply. Its hosts' time, which made large batches late, is\n"
-        "not here: only the shape can be compared, that a limit costs the TPU least. Allowed sizes are powers of two.\n"
-        "The last column is the goodput when twice the peak comes."
+        "A batch takes t0 + a * rows, derived from the paper's rates. The simulation excludes the time of the hosts,\n"
+        "which delayed large batches in the paper. Compare only the ranking: a latency limit costs the TPU least.\n"
+        "Allowed sizes are powers of two. The last column is the goodput at twice the largest rate."
     )

@@ -22,15 +22,19 @@ def main(figures: Path, picture: Path) -> None:
     latency.annotate(f"objective {objective_ms:g} ms", (10, objective_ms), xytext=(0, 4), textcoords="offset points")
     latency.set_ylim(0, _MOST_OBJECTIVES * objective_ms)
     latency.set_title(
-        f"p{found['percentile']} of answers, ms (above {_MOST_OBJECTIVES * objective_ms:g}: off the chart)", fontsize=10
+        f"p{found['percentile']} latency, ms (axis ends at {_MOST_OBJECTIVES * objective_ms:g})", fontsize=10
     )
     _lines(goodput, found["steps"], "goodput_per_s")
     goodput.plot([0, 100, 200], [0, capacity, capacity], color=INK, linestyle="--", linewidth=1)
     goodput.annotate(
-        "what there is to answer", (55, 0.55 * capacity), xytext=(0, 14), textcoords="offset points", ha="right"
+        "load, up to the capacity",
+        (55, 0.55 * capacity),
+        xytext=(0, 14),
+        textcoords="offset points",
+        ha="right",
     )
     goodput.set_ylim(0)
-    goodput.set_title(f"answers within {objective_ms:g} ms, requests/s", fontsize=10)
+    goodput.set_title(f"responses within {objective_ms:g} ms, per second", fontsize=10)
     for axes in (latency, goodput):
         axes.set_xlabel("load, % of capacity")
         axes.set_xlim(0, 205)

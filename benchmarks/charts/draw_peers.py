@@ -18,11 +18,11 @@ def main(figures: Path, picture: Path) -> None:
     results = [result for result in json.loads(figures.read_text())["results"] if result["measured"]]
     results.reverse()
     figure, (rates, costs) = plt.subplots(1, 2, sharey=True, figsize=(10, 0.6 * len(results) + 1.2))
-    _bars(rates, results, "requests a second, 32 in flight (more is better)", _rate, "{:,.0f}")
+    _bars(rates, results, "requests per second, 32 in flight (higher is better)", _rate, "{:,.0f}")
     _bars(
         costs,
         results,
-        "CPU-seconds per 1000 requests (less is better)",
+        "CPU-seconds per 1000 requests (lower is better)",
         lambda point: point["cpu_s_per_1000"],
         "{:.2f}",
     )

@@ -29,7 +29,7 @@ SECTIONS = {
 
 @click.command()
 @click.argument("sections", type=click.Choice(list(SECTIONS)), nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(sections: tuple[str, ...], as_json: bool) -> None:
     """Time the wire codecs next to the obvious implementation, by SECTION (default: all sections)."""
     progress = Console(stderr=True)

@@ -30,8 +30,8 @@ def show(tables: Sequence[CodecTable], console: Console) -> None:
     """Print the tables."""
     for table in tables:
         grid = Table(title=table.title, title_justify="left")
-        grid.add_column("what")
-        for name in (f"here, {table.unit}", f"plainly, {table.unit}", "ratio", "goal", ""):
+        grid.add_column("operation")
+        for name in (f"tpuserve, {table.unit}", f"baseline, {table.unit}", "ratio", "goal", "verdict"):
             grid.add_column(name, justify="right")
         for cost in table.costs:
             goal = "" if cost.goal is None else f"<= {cost.goal:g}"

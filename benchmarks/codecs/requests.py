@@ -110,7 +110,11 @@ def measure() -> CodecTable:
             cost(lambda: encode_predictions(RESULT.outputs, is_row=True)),
             cost(lambda: orjson.dumps({"predictions": RESULT.outputs["y"].tolist()})),
         ),
-        ("REST predict, beside a FastAPI route", drive(app, "/v1/models/m:predict"), drive(plain_app(), "/predict")),
+        (
+            "REST predict (baseline: FastAPI route)",
+            drive(app, "/v1/models/m:predict"),
+            drive(plain_app(), "/predict"),
+        ),
     ]
     return CodecTable("One small request", "us", [CodecCost(*row) for row in rows])
 
@@ -196,7 +200,7 @@ def drive(app: Any, path: str) -> float:  # noqa: ANN401 (an ASGI application)
 
     async def send(message: Body) -> None:
         if message.get("status", 200) != 200:
-            raise RuntimeError(f"{path} answered {message}")
+            raise RuntimeError(f"{path} returned {message}")
 
     async def round_s() -> float:
         clock = asyncio.get_running_loop().time

@@ -172,10 +172,10 @@ def rows_per_s(servable: Servable, threads: int, seconds: float) -> float:
 def overlap(tensorflow: Servable, seconds: float, repeats: int) -> list[dict[str, float | str]]:
     """Return the rows per second by batches in flight, as medians of interleaved repeats."""
     devices: dict[str, Callable[[int], Servable]] = {
-        "sleeps 2 ms + 0.2 ms a row": functools.partial(sleeping, 0.002, 0.0002),
-        "sleeps 4 ms + 0.4 ms a row": functools.partial(sleeping, 0.004, 0.0004),
-        "sleeps 20 ms + 2 ms a row": functools.partial(sleeping, 0.020, 0.002),
-        "TensorFlow, own thread": lambda ahead: InOrder(
+        "sleeps 2 ms + 0.2 ms per row": functools.partial(sleeping, 0.002, 0.0002),
+        "sleeps 4 ms + 0.4 ms per row": functools.partial(sleeping, 0.004, 0.0004),
+        "sleeps 20 ms + 2 ms per row": functools.partial(sleeping, 0.020, 0.002),
+        "TensorFlow, separate thread": lambda ahead: InOrder(
             tensorflow.signatures, lambda *run: tensorflow.dispatch(*run).result(), ahead
         ),
     }
@@ -258,8 +258,10 @@ def print_table(rows: Sequence[Mapping[str, float | str]]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="1 s a point, once: shows that all works")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument(
+        "--quick", action="store_true", help="Measure each point once for 1 s. Figures are approximate."
+    )
+    parser.add_argument("--json", action="store_true", help="Print one JSON document on standard output.")
     arguments = parser.parse_args()
     seconds, repeats = (1.0, 1) if arguments.quick else (3.0, 3)
     with tempfile.TemporaryDirectory() as folder:

@@ -63,4 +63,4 @@ def _run(*arguments: str) -> None:
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ServerDied(f"the model could not be exported:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise ServerDied(f"The export of the model failed:\n{(done.stdout + done.stderr)[-2000:]}")

@@ -155,25 +155,25 @@ def judge(measured: Sequence[Measured]) -> list[Goal]:
     goals = []
     for one in measured:
         ratio = one.rates.ratio
-        what = f"{one.size.title}: served over the loop"
+        what = f"{one.size.title}: served rate relative to the loop"
         goals.append(Goal(what, f"≥ {GOAL_OF_LOOP}", f"{ratio:.3f}", ratio >= GOAL_OF_LOOP))
         if one.size is not MLP:
             got = one.warm_of_cold
-            what = f"{one.size.title}: start with compiled programs over without"
+            what = f"{one.size.title}: warm start relative to cold start"
             goals.append(Goal(what, f"≤ {GOAL_OF_COLD}", f"{got:.2f}", got <= GOAL_OF_COLD))
         if one.size is not RESNET:
             what = f"{one.size.title}: resident memory"
             goals.append(Goal(what, f"≤ {MAX_RSS_MB} MB", f"{one.rss_mb:.0f} MB", one.rss_mb <= MAX_RSS_MB))
         imports = any(each.imports_tensorflow for each in (*one.cold, *one.warm))
         goals.append(
-            Goal(f"{one.size.title}: TensorFlow in the process", "no", "yes" if imports else "no", not imports)
+            Goal(f"{one.size.title}: TensorFlow imported by the server", "no", "yes" if imports else "no", not imports)
         )
     return goals
 
 
 def show(measured: Sequence[Measured], device: str, console: Console) -> None:
     """Print the figures and the goals."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"Device programs by PJRT, --device={device}, medians")
+    table = Table(box=box.SIMPLE_HEAD, title=f"Device programs on PJRT, --device={device}, medians")
     for column in (
         "model",
         "batch",
@@ -195,23 +195,23 @@ def show(measured: Sequence[Measured], device: str, console: Console) -> None:
         )
     console.print(table)
     goals = Table(box=box.SIMPLE_HEAD)
-    for column in ("goal", "wanted", "got", ""):
+    for column in ("goal", "limit", "result", "verdict"):
         goals.add_column(column)
     for goal in judge(measured):
         goals.add_row(goal.what, goal.goal, goal.got, "reached" if goal.reached else "MISSED")
     console.print(goals)
 
 
-@click.command(epilog="Exit codes: 0 measured (goals may be missed, see the table), 1 something did not work.")
-@click.option("--model", type=click.Path(path_type=Path), help="Folder that keeps the models from run to run.")
-@click.option("--only", type=click.Choice([size.name for size in SIZES]), help="One of the two.")
-@click.option("--base", type=click.Path(exists=True, path_type=Path), help="Base path of a version 1 of your own.")
-@click.option("--rows", default=8, show_default=True, help="With --base: rows of a batch, which a program must have.")
-@click.option("--of-request", default=1, show_default=True, help="With --base: rows of a request.")
+@click.command(epilog="Exit codes: 0 success (the table shows missed goals), 1 a step failed.")
+@click.option("--model", type=click.Path(path_type=Path), help="Directory that keeps the models between runs.")
+@click.option("--only", type=click.Choice([size.name for size in SIZES]), help="Measure only this model.")
+@click.option("--base", type=click.Path(exists=True, path_type=Path), help="Base path of another model with version 1.")
+@click.option("--rows", default=8, show_default=True, help="With --base: rows per batch, the size of a program.")
+@click.option("--of-request", default=1, show_default=True, help="With --base: rows per request.")
 @click.option("--device", type=click.Choice(["cpu", "gpu", "tpu"]), default="cpu", show_default=True)
-@click.option("--rounds", default=3, show_default=True, help="Turns of server and loop, and starts; medians count.")
-@click.option("--seconds", default=10, show_default=True, help="Seconds a turn; three times that for ResNet-50.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, progress on stderr.")
+@click.option("--rounds", default=3, show_default=True, help="Number of rounds and of starts. The medians count.")
+@click.option("--seconds", default=10, show_default=True, help="Seconds per round. ResNet-50 takes three times this.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(
     model: Path | None,
     only: str | None,
@@ -227,7 +227,7 @@ def main(
     exit_on_sigterm()
     console = Console(stderr=as_json, width=None if sys.stdout.isatty() else LOG_WIDTH)
     if missing := missing_tools():
-        raise click.ClickException(f"h2load is needed: apt-get install {' '.join(missing)}")
+        raise click.ClickException(f"This benchmark needs h2load. Run: apt-get install {' '.join(missing)}")
     sizes = (
         [Size(base.name, base.name, "", rows, of_request)]
         if base
@@ -238,7 +238,7 @@ def main(
         with tempfile.TemporaryDirectory(prefix="tpuserve-programs-") as folder:
             scratch = Path(folder)
             for size in sizes:
-                console.print(f"{size.title} …")
+                console.print(f"measuring {size.title}")
                 found = base or find_or_export(size, (model or scratch).absolute())
                 measured.append(measure(size, found.absolute(), device, rounds, seconds * size.turns, scratch))
     except (ServerDied, ToolFailed, OSError) as error:

@@ -83,7 +83,7 @@ class SessionLoop:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         if not (answer := self._process.stdout.readline()):
-            raise ServerDied("the session loop ended")
+            raise ServerDied("The session loop exited.")
         return answer
 
 
@@ -164,17 +164,17 @@ def compare(answers: dict[str, resnet_model.Floats]) -> Agreement:
     )
 
 
-@click.command(epilog="Exit codes: 0 measured (goals may be missed, see the table), 1 something did not work.")
-@click.option("--rounds", default=3, show_default=True, help="Turns of server and loop, of which the median counts.")
-@click.option("--seconds", default=15, show_default=True, help="Seconds a turn.")
-@click.option("--model", type=click.Path(path_type=Path), help="Folder that keeps the model from run to run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, progress on stderr.")
+@click.command(epilog="Exit codes: 0 success (the table shows missed goals), 1 a step failed.")
+@click.option("--rounds", default=3, show_default=True, help="Number of rounds. The median counts.")
+@click.option("--seconds", default=15, show_default=True, help="Seconds per round.")
+@click.option("--model", type=click.Path(path_type=Path), help="Directory that keeps the model between runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(rounds: int, seconds: int, model: Path | None, as_json: bool) -> None:
     """Serve ResNet-50 and compare it with its own session, then repeat both with bfloat16."""
     exit_on_sigterm()
     console = Console(stderr=as_json)
     if missing := missing_tools():
-        raise click.ClickException(f"h2load is needed: apt-get install {' '.join(missing)}")
+        raise click.ClickException(f"This benchmark needs h2load. Run: apt-get install {' '.join(missing)}")
     try:
         with tempfile.TemporaryDirectory(prefix="tpuserve-resnet-") as folder:
             report = run(model or Path(folder), Path(folder), rounds, seconds, console)
@@ -188,11 +188,11 @@ def run(model: Path, scratch: Path, rounds: int, seconds: int, console: Console)
     """Measure both precisions, print the table, and return the results."""
     base = model / resnet_model.NAME
     if not (base / "1").exists():
-        console.print("exporting ResNet-50 …")
+        console.print("exporting ResNet-50")
         write_model(model, scratch)
     rates, answers = {}, {}
     for precision in PRECISIONS:
-        console.print(f"measuring {precision} …")
+        console.print(f"measuring {precision}")
         rates[precision], answers[precision] = measure(base, precision, rounds, seconds, scratch)
     agreement = compare(answers)
     gain = statistics.median(rates["bfloat16"].served[FULL]) / statistics.median(rates["float32"].served[FULL])
@@ -211,16 +211,16 @@ def write_model(folder: Path, scratch: Path) -> None:
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise ServerDied(f"the model could not be exported:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise ServerDied(f"The export of the model failed:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
 def show(rates: dict[str, Rates], agreement: Agreement, gain: float, console: Console) -> None:
     """Print the table and the goals."""
-    table = Table(title=f"ResNet-50, pictures/s, median of {len(rates['float32'].loop)} turns")
+    table = Table(title=f"ResNet-50, images/s, median of {len(rates['float32'].loop)} rounds")
     for column in (
         "precision",
         f"gRPC, {IN_FLIGHT} in flight",
-        "served",
+        "server",
         f"session loop, batches of {IN_FLIGHT}",
         "ratio",
         "goal",
@@ -234,8 +234,8 @@ def show(rates: dict[str, Rates], agreement: Agreement, gain: float, console: Co
     console.print(table)
     loops = statistics.median(rates["bfloat16"].loop) / statistics.median(rates["float32"].loop)
     console.print(
-        f"bfloat16 over float32, through gRPC: {gain:.2f}, in the loop: {loops:.2f} (goal ≥ {GOAL_OF_BFLOAT16}); "
-        f"top-1 agreement {agreement.top_1:.3f} of {agreement.pictures} pictures (recognised: "
+        f"Rate of bfloat16 over float32: {gain:.2f} over gRPC, {loops:.2f} in a loop (goal ≥ {GOAL_OF_BFLOAT16}). "
+        f"Top-1 agreement: {agreement.top_1:.3f} of {agreement.pictures} images. Correct: "
         + ", ".join(f"{right:.3f} in {precision}" for precision, right in agreement.right.items())
-        + f"), largest difference of a probability {agreement.largest_difference:.3f}"
+        + f". Largest difference of a probability: {agreement.largest_difference:.3f}."
     )

@@ -123,7 +123,7 @@ def read_parity(manifest: Mapping[str, Any], outcome: Outcome) -> None:
         if bucket["loaded_by"].startswith("program")
     ]
     if len({(bucket["batch_size"], bucket["loaded_by"]) for bucket in buckets}) < outcome.programs:
-        raise StepFailed("not every program was compared with the source")
+        raise StepFailed("The export did not compare every program with the source.")
     outcome.program_difference = max(
         output["max_abs_difference"] for bucket in buckets for output in bucket["outputs"].values()
     )
@@ -147,7 +147,7 @@ def check(case: TpuCase, version: Path, families: Sequence[str], outcome: Outcom
     outcome.check_s = time.monotonic() - started_s
     found = json.loads(done.stdout or "{}")
     if "preflight" not in found:
-        raise StepFailed(f"tpuserve check: {found.get('error') or done.stderr[-400:]}")
+        raise StepFailed(f"tpuserve check failed: {found.get('error') or done.stderr[-400:]}")
     outcome.fits = found["ok"]
     for topology, family in topologies.items():
         outcome.verdicts[family] = summarise([one for one in found["preflight"] if one["topology"] == topology])
@@ -189,7 +189,7 @@ def serve_and_ask(case: TpuCase, folder: Path, requests: Sequence[Tensors], outc
         log = targets["grpc"].tree.log.read_text(errors="replace")
     outcome.imports_tensorflow = "tensorflow" in imported(log)
     if "(PJRT" not in outcome.device:
-        raise StepFailed(f"not served by PJRT: {outcome.device}")
+        raise StepFailed(f"The server did not use PJRT. Its device is {outcome.device}.")
     return answers
 
 
@@ -211,11 +211,11 @@ def compare(expected: Sequence[Tensors], served: Sequence[Tensors], atol: float,
     for one, other in zip(expected, served, strict=True):
         for name, want in one.items():
             if other[name].shape != want.shape:
-                raise StepFailed(f"{name} has shape {list(other[name].shape)} instead of {list(want.shape)}")
+                raise StepFailed(f"{name} has shape {list(other[name].shape)}, expected {list(want.shape)}")
             gaps = np.abs(other[name].astype(np.float64) - want.astype(np.float64))
             outcome.served_difference = max(outcome.served_difference, float(gaps.max(initial=0.0)))
             if not np.all(gaps <= atol + rtol * np.abs(want.astype(np.float64))):
-                raise StepFailed(f"{name} is off by up to {gaps.max():.3g}")
+                raise StepFailed(f"{name} differs by up to {gaps.max():.3g}")
     outcome.served_equal = True
 
 
@@ -226,8 +226,8 @@ def run(log: Path, *arguments: str) -> None:
     )
     log.write_text(done.stdout + done.stderr)
     if done.returncode:
-        last = ((done.stdout + done.stderr).strip().splitlines() or ["nothing was said"])[-1]
-        raise StepFailed(f"{Path(arguments[0]).name} ended with status {done.returncode}: {last}")
+        last = ((done.stdout + done.stderr).strip().splitlines() or ["no output"])[-1]
+        raise StepFailed(f"{Path(arguments[0]).name} exited with status {done.returncode}: {last}")
 
 
 def show_too_large(folder: Path, console: Console) -> bool:
@@ -261,12 +261,12 @@ _WRITE_LOOKUP = "write_lookup(pathlib.Path(sys.argv[1]))"
 
 def show(outcomes: Sequence[Outcome], families: Sequence[str], console: Console) -> None:
     """Print one row per model, and the errors below."""
-    table = Table(box=box.SIMPLE_HEAD, title="Exported, checked without a TPU, and served through PJRT on the CPU")
-    for column in ("model", "export", "programs", "off by"):
+    table = Table(box=box.SIMPLE_HEAD, title="Export, check without a TPU, and serving with PJRT on the CPU")
+    for column in ("model", "export", "programs", "difference"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for family in families:
         table.add_column(family, no_wrap=True)
-    for column in ("check", "served", "off by", "imports TF"):
+    for column in ("check", "served", "difference", "imports TF"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in outcomes:
         table.add_row(
@@ -282,8 +282,8 @@ def show(outcomes: Sequence[Outcome], families: Sequence[str], console: Console)
         )
     console.print(table)
     console.print(
-        "off by: the largest difference of any output: of all programs from the source, of the server from TensorFlow\n"
-        "fits: each program compiles and fits; MiB: what the largest takes of a device's memory",
+        "difference: the largest one of any output, between programs and source, and between server and TensorFlow\n"
+        "fits: each program compiles and fits; MiB: device memory of the largest program",
         highlight=False,
     )
     for one in outcomes:
@@ -299,12 +299,12 @@ def _difference(value: float | None) -> str:
     return "-" if value is None else f"{value:.1e}"
 
 
-@click.command(epilog="Exit codes: 0 all is served as TensorFlow answers, and fits, 1 something is not.")
-@click.option("--only", default="", help=f"Names with commas between; {TOO_LARGE} is the one that does not fit.")
-@click.option("--tpus", default=",".join(ONE_CHIP), show_default=True, help="Families to check for.")
-@click.option("--quick", is_flag=True, help="A small encoder instead of BERT's size, one batch size of large models.")
-@click.option("--work", type=click.Path(path_type=Path), help="Folder that keeps models and logs.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, progress on stderr.")
+@click.command(epilog="Exit codes: 0 all outputs match and all programs fit, 1 otherwise.")
+@click.option("--only", default="", help=f"Comma-separated names of models. {TOO_LARGE} does not fit on one chip.")
+@click.option("--tpus", default=",".join(ONE_CHIP), show_default=True, help="Comma-separated TPU families to check.")
+@click.option("--quick", is_flag=True, help="Use a small encoder instead of BERT, and one batch size for large models.")
+@click.option("--work", type=click.Path(path_type=Path), help="Directory that keeps models and logs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(only: str, tpus: str, quick: bool, work: Path | None, as_json: bool) -> None:
     """Export, check, serve and compare."""
     exit_on_sigterm()
@@ -315,7 +315,7 @@ def main(only: str, tpus: str, quick: bool, work: Path | None, as_json: bool) ->
         folder = (work or Path(scratch)).absolute()
         for case in cases(quick):
             if case.name in wanted:
-                console.print(f"{case.title} …", markup=False)
+                console.print(f"measuring {case.title}", markup=False)
                 outcomes.append(outcome := Outcome(case.title))
                 try:
                     take(case, folder / case.name, families, outcome)
@@ -335,5 +335,5 @@ def main(only: str, tpus: str, quick: bool, work: Path | None, as_json: bool) ->
 def _names(text: str, known: Sequence[str]) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()] or list(known)
     if unknown := [name for name in names if name not in known]:
-        raise click.UsageError(f"there is no {', '.join(unknown)}, but {', '.join(known)}")
+        raise click.UsageError(f"Unknown name {', '.join(unknown)}. The names are {', '.join(known)}.")
     return names

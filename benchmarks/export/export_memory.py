@@ -84,7 +84,7 @@ def _run(command: list[str]) -> resource.struct_rusage:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise SystemExit(f"{command[1]} exited with status {process.returncode}")
+        raise SystemExit(f"{command[1]} exited with status {process.returncode}.")
     return usage
 
 
@@ -101,13 +101,13 @@ def report(case: Case, measured: Measured) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help=f"of {','.join(case.name for case in CASES)}")
+    parser.add_argument("--only", help=f"Comma-separated cases (default: {','.join(case.name for case in CASES)}).")
     only = parser.parse_args().only
     chosen = [case for case in CASES if only is None or case.name in only.split(",")]
     kept = True
     for case in chosen:
         if case.needs and importlib.util.find_spec(case.needs) is None:
-            print(f"{case.name}: not measured, {case.needs} is not installed")
+            print(f"{case.name}: not measured, because {case.needs} is not installed")
             continue
         with tempfile.TemporaryDirectory() as folder:
             kept = report(case, measure(case, Path(folder))) and kept

@@ -60,8 +60,9 @@ def check(version: Path, tpu: str) -> float:
     for row in found["preflight"]:
         _print(row)
     print(
-        f"{len(found['preflight'])} programs in {seconds:.1f} s ({cpu_seconds:.1f} s of CPU; {MOST_SECONDS:g} s are "
-        f"allowed) on {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; at most {peak:.2f} GiB a process"
+        f"{len(found['preflight'])} programs in {seconds:.1f} s ({cpu_seconds:.1f} s of CPU; limit "
+        f"{MOST_SECONDS:g} s) on {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; "
+        f"largest process {peak:.2f} GiB"
     )
     return seconds if found["ok"] else float("inf")
 
@@ -81,10 +82,8 @@ def _cpu_seconds() -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tpu", default="v5e:1x1,v6e:1x1")
-    parser.add_argument(
-        "--version", type=Path, help="of a ResNet-50, with device programs, to take instead of a new one"
-    )
+    parser.add_argument("--tpu", default="v5e:1x1,v6e:1x1", help="Comma-separated TPUs (default: %(default)s).")
+    parser.add_argument("--version", type=Path, help="Directory of an existing ResNet-50 version with device programs.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         seconds = check(options.version or export(Path(folder)), options.tpu)

@@ -63,7 +63,7 @@ def draw(program: str, figures: Path, picture: Path) -> None:
     command = [str(python(CHARTS)), str(ROOT / "benchmarks" / CHARTS / program), str(figures), str(picture)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SetupFailed(f"{picture.name} could not be drawn:\n{done.stderr[-1000:]}")
+        raise SetupFailed(f"{program} did not draw {picture.name}:\n{done.stderr[-1000:]}")
 
 
 def lock(name: str) -> None:
@@ -81,7 +81,9 @@ def pinned(name: str, package: str) -> str:
     for line in lock_file(name).read_text().splitlines():
         if line.startswith(f"{package}=="):
             return line.removeprefix(f"{package}==").split()[0]
-    raise SetupFailed(f"{lock_file(name).name} of {name} does not pin {package}")
+    raise SetupFailed(
+        f"{lock_file(name).name} of {name} does not pin {package}. Run: python -m benchmarks peers --lock"
+    )
 
 
 def _fingerprint(name: str) -> str:

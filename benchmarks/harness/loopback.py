@@ -16,12 +16,12 @@ def enter() -> str | None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET) != 0:
-        return f"no network namespace of our own could be made ({os.strerror(ctypes.get_errno())}): run as root"
+        return f"the benchmark cannot create a network namespace ({os.strerror(ctypes.get_errno())}). Run it as root."
     with contextlib.suppress(OSError):
         done = subprocess.run(["ip", "link", "set", "lo", "up"], check=False, capture_output=True, text=True)
         if done.returncode == 0 and is_alone():
             return None
-    return "loopback could not be brought up in the new network namespace: install ip (Debian: iproute2)"
+    return "the benchmark cannot start loopback in its network namespace. Install ip (Debian: iproute2)."
 
 
 def is_alone() -> bool:

@@ -65,7 +65,7 @@ class ProcessTree:
     def check_alive(self) -> None:
         """Raise ServerDied if the root has ended."""
         if self.process.poll() is not None:
-            raise ServerDied(f"ended with exit code {self.process.returncode}:\n{self.log_tail()}")
+            raise ServerDied(f"exited with code {self.process.returncode}:\n{self.log_tail()}")
 
     def log_tail(self) -> str:
         """Return the last lines of the tree's output."""

@@ -116,7 +116,7 @@ def write_model(base: Path, scratch: Path, deep_layers: int = 0) -> None:
     with started(command, scratch / "model.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
         tree.process.wait(READY_TIMEOUT_S)
         if not (base / str(mlp_model.VERSION) / "assets.extra" / "tpuserve" / "manifest.json").exists():
-            raise ServerDied(f"the model could not be written:\n{tree.log_tail()}")
+            raise ServerDied(f"The benchmark did not write its model:\n{tree.log_tail()}")
 
 
 def free_port() -> int:
@@ -168,7 +168,7 @@ def _wait_until_ready(
         # For gRPC an open port is enough here: the benchmark checks responses before and after the measurement.
         _retry(target, _connect if target.protocol == "grpc" else ask_http, ready_timeout_s)
     except ServerDied as error:
-        raise ServerDied(f"{target.kind} on {target.host} {error}") from None
+        raise ServerDied(f"The {target.kind} on {target.host} {error}") from None
 
 
 def _connect(port: int) -> None:
@@ -185,4 +185,4 @@ def _retry(target: Target, attempt: Callable[[int], None], timeout_s: float) -> 
                 target.tree.process.wait(_RETRY_S)
         else:
             return
-    raise ServerDied(f"did not answer within {timeout_s:.0f} s:\n{target.tree.log_tail()}")
+    raise ServerDied(f"did not respond within {timeout_s:.0f} s:\n{target.tree.log_tail()}")

@@ -22,7 +22,7 @@ def test_capacity_is_of_the_best_batch_that_can_run_twice_within_the_objective()
 
 
 def test_a_machine_that_is_too_slow_is_said() -> None:
-    with pytest.raises(ServerDied, match="no batch can run twice in 20 ms"):
+    with pytest.raises(ServerDied, match="No batch size can run twice within 20 ms"):
         capacity({8: 0.011})
 
 

@@ -25,9 +25,9 @@ def test_an_answer_that_is_not_tensorflows_is_noticed() -> None:
     want, near, far = ({"y": np.array([1.0, value], np.float32)} for value in (2.0, 2.001, 2.1))
     compare([want], [near], 0.01, 0.0, outcome)
     assert outcome.served_equal
-    with pytest.raises(StepFailed, match=r"y is off by up to 0\.1"):
+    with pytest.raises(StepFailed, match=r"y differs by up to 0\.1"):
         compare([want], [far], 0.01, 0.0, Outcome(""))
-    with pytest.raises(StepFailed, match=r"shape \[1\] instead of \[2\]"):
+    with pytest.raises(StepFailed, match=r"shape \[1\], expected \[2\]"):
         compare([want], [{"y": np.ones(1, np.float32)}], 0.01, 0.0, Outcome(""))
 
 
@@ -45,5 +45,5 @@ def test_a_program_that_nobody_compared_is_noticed() -> None:
     read_parity(manifest, outcome)
     assert (outcome.programs, outcome.program_difference) == (2, 0.2)
     programs.append({})
-    with pytest.raises(StepFailed, match="not every program"):
+    with pytest.raises(StepFailed, match="did not compare every program"):
         read_parity(manifest, outcome)

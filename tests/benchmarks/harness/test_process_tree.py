@@ -58,7 +58,7 @@ def test_cpu_time_of_children_counts_alive_or_reaped(tmp_path: Path) -> None:
 def test_a_server_that_died_is_reported_with_its_last_words(tmp_path: Path) -> None:
     with started(["sh", "-c", "echo port taken; exit 7"], tmp_path / "log") as tree:
         tree.process.wait()
-        with pytest.raises(ServerDied, match=r"exit code 7:\nport taken"):
+        with pytest.raises(ServerDied, match=r"exited with code 7:\nport taken"):
             tree.check_alive()
 
 
