@@ -182,9 +182,9 @@ def lines(turns: Sequence[Turn]) -> list[Line]:
 def print_lines(found: Sequence[Line], console: Console) -> None:
     """Print the table, the goals and the failures."""
     with_tls = any(line.tls for line in found)
-    table = Table("before", "generator", "rate/s", "CPU-s per 1000", "rate", "requests per CPU-s", "sent late, p99")
+    table = Table("target", "generator", "rate/s", "CPU-s per 1000", "rate", "requests per CPU-s", "send delay, p99")
     if with_tls:
-        table.add_column("of it in the clear")
+        table.add_column("relative to plaintext")
     for line in found:
         clear = "" if line.clear_share is None else f"{line.clear_share:.2f} x"
         table.add_row(
@@ -202,7 +202,7 @@ def print_lines(found: Sequence[Line], console: Console) -> None:
         if line.generator in (CLOSED, OPEN):
             reached = "reached" if line.cpu_share >= SHARE else "missed"
             console.print(
-                f"{line}: {line.cpu_share:.2f} of plain Locust's requests per CPU-second, {SHARE} wanted: {reached}"
+                f"{line}: {line.cpu_share:.2f} of plain Locust's requests per CPU-second (goal ≥ {SHARE}): {reached}"
             )
         if line.failures:
             console.print(f"{line}: {line.failures:,} requests failed")
@@ -211,25 +211,25 @@ def print_lines(found: Sequence[Line], console: Console) -> None:
 
 
 @click.command()
-@click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 60), help="Of each turn.")
-@click.option("--rounds", default=4, show_default=True, type=click.IntRange(1, 50), help="Turns of each generator.")
-@click.option("--protocols", default="grpc,rest", show_default=True, help="What to measure, separated by commas.")
-@click.option("--quick", is_flag=True, help="Two rounds of 2 seconds: shows that all works; figures are rough.")
-@click.option("--tls", is_flag=True, help="All of them over TLS, too, in turn: what TLS costs a request.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+@click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds per run.")
+@click.option("--rounds", default=4, show_default=True, type=click.IntRange(1, 50), help="Runs of each generator.")
+@click.option("--protocols", default="grpc,rest", show_default=True, help="Comma-separated protocols to measure.")
+@click.option("--quick", is_flag=True, help="Run two rounds of 2 seconds. Figures are approximate.")
+@click.option("--tls", is_flag=True, help="Repeat all measurements over TLS.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(seconds: int, rounds: int, protocols: str, quick: bool, tls: bool, as_json: bool) -> None:
     """Compare one process of the load generator, open and closed, with plain Locust, h2load and wrk.
 
-    Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 measured, 1 something failed, 2 usage.
+    Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 success, 1 a step failed, 2 usage error.
     """
     if missing := missing_tools():
-        raise click.UsageError(f"load generators are missing; install them: apt-get install {' '.join(missing)}")
+        raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
     chosen = _chosen(protocols)
     if quick:
         seconds, rounds = 2, 2
     exit_on_sigterm()
     told = Console(stderr=True)
-    told.print(f"machine: {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before")
+    told.print(f"machine: {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the run")
     turns: list[Turn] = []
 
     def done(turn: Turn) -> None:
@@ -288,6 +288,6 @@ def _chosen(text: str) -> list[Protocol]:
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in PROTOCOLS]:
         raise click.BadParameter(
-            f"unknown protocol {unknown[0]!r}; there are {', '.join(PROTOCOLS)}", param_hint="--protocols"
+            f"Unknown protocol {unknown[0]!r}. The protocols are {', '.join(PROTOCOLS)}.", param_hint="--protocols"
         )
     return [protocol for protocol in PROTOCOLS if protocol in names]

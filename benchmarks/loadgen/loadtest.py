@@ -26,11 +26,11 @@ from tpuserve_loadtests.searching import search as search_rates
 
 STALL_USERS = 4
 WHY_CLOSED_HIDES = (
-    "While the server stood still, each of the closed load's {users} users waited for one answer and sent nothing: "
-    "{users} of {requests:,} requests are late, less than one in a hundred. Those that others would have sent "
-    "meanwhile nobody timed. Requests of the open load came all the same, and waited."
+    "During the stall, each of the {users} users of the closed load waited for one response and sent nothing. "
+    "Therefore only {users} of {requests:,} requests are late, less than 1 %. The closed load does not measure the "
+    "requests that other clients would have sent. The open load sent its requests on schedule, and they waited."
 )
-NOT_SHOWN = "Not as it should be: the open load's p99 is to be above {0:g} ms, the closed one's below."
+NOT_SHOWN = "Unexpected result: the p99 of the open load must be above {0:g} ms, and that of the closed load below."
 # Latency that reveals a stall of one second, on a server that otherwise answers in milliseconds.
 SHOWN_MS = 500.0
 # Largest error allowed for `search`, as a share of the true rate.
@@ -69,19 +69,21 @@ def stall() -> None:
     console.print(WHY_CLOSED_HIDES.format(users=STALL_USERS, requests=closed["requests"]))
     shown = open_["p99_ms"] > SHOWN_MS > closed["p99_ms"]
     console.print(
-        "The open load shows the stall in p99, the closed one does not." if shown else NOT_SHOWN.format(SHOWN_MS)
+        "The p99 of the open load shows the stall. The p99 of the closed load does not."
+        if shown
+        else NOT_SHOWN.format(SHOWN_MS)
     )
 
 
 @main.command()
-@click.option("--seeds", default=10, show_default=True, help="Searches, each with arrivals of its own.")
-@click.option("--duration", default="60s", show_default=True, help="Of each try.")
-@click.option("--side-by-side", default=5, show_default=True, help="Searches at once, each with its own server.")
+@click.option("--seeds", default=10, show_default=True, help="Number of searches, each with different arrivals.")
+@click.option("--duration", default="60s", show_default=True, help="Duration of each try.")
+@click.option("--side-by-side", default=5, show_default=True, help="Concurrent searches, each with a separate server.")
 def search(seeds: int, duration: str, side_by_side: int) -> None:
     """Compare the highest sustainable rate of the digits model on a scripted device, searched and computed."""
     console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
     told = Console(stderr=True)
-    told.print("computing the truth, in virtual time")
+    told.print("computing the true rate in virtual time")
     truth = loadtest_search.true_rate()
     console.print(f"True rate: {truth:.1f}/s")
     found: list[Found] = []
@@ -105,7 +107,9 @@ def _tell_tries(line: str) -> None:
 
 
 def _print_found(found: list[Found], truth: float, console: Console) -> None:
-    table = Table("seed", "true/s", "found/s", "error", "tries", f"at {FIRST_PER_S}/s, where none should be late")
+    table = Table(
+        "seed", "true/s", "found/s", "error", "tries", f"first try, {FIRST_PER_S}/s (expected: no late requests)"
+    )
     for one in sorted(found, key=lambda one: one.seed):
         rate = "none" if one.rate_per_s is None else f"{one.rate_per_s:.1f}"
         table.add_row(
@@ -113,24 +117,24 @@ def _print_found(found: list[Found], truth: float, console: Console) -> None:
         )
     console.print(table)
     close = sum(abs(one.error(truth)) <= CLOSE for one in found)
-    console.print(f"{close} of {len(found)} within {100 * CLOSE:g} % of the truth")
+    console.print(f"{close} of {len(found)} searches are within {100 * CLOSE:g} % of the true rate")
 
 
 @main.command()
-@click.option("--seeds", default=10, show_default=True, help="Searches, each with arrivals of its own.")
-@click.option("--seconds", default=60.0, show_default=True, help="Of each try, in virtual time.")
+@click.option("--seeds", default=10, show_default=True, help="Number of searches, each with different arrivals.")
+@click.option("--seconds", default=60.0, show_default=True, help="Virtual seconds of each try.")
 def batched(seeds: int, seconds: float) -> None:
     """Search the highest sustainable rate of the server's own batcher on a scripted device, in virtual time."""
     truth = _true_batched_rate()
     console = Console()
-    console.print(f"True rate: {truth:.1f}/s, of {_BATCHED_ARRIVALS:,} arrivals")
+    console.print(f"True rate: {truth:.1f}/s, from {_BATCHED_ARRIVALS:,} arrivals")
     worst = 0.0
     for seed in range(seeds):
         found = search_rates(_Batched(seed, seconds).attempt, 20, 1e6, 0.02).best
         off = (found.rate_per_s if found else 0.0) / truth - 1
         worst = max(worst, abs(off))
         console.print(f"seed {seed}: {truth * (1 + off):.1f}/s, {100 * off:+.1f} %")
-    console.print(f"Furthest from the truth: {100 * worst:.1f} %")
+    console.print(f"Largest error: {100 * worst:.1f} %")
 
 
 class _Batched:

@@ -191,5 +191,7 @@ def loadtest(
     try:
         document: dict[str, Any] = json.loads(text)
     except ValueError:
-        raise ServerDied(f"tpuserve loadtest {arguments[0]} said:\n{''.join(lines)}") from None
+        raise ServerDied(
+            f"tpuserve loadtest {arguments[0]} printed no report. Its last lines:\n{''.join(lines)}"
+        ) from None
     return document

@@ -79,22 +79,25 @@ def compare_counts(
         claimed = sum(point.load.requests - point.load.failures for point in mine)
         abandoned = 2 * sum(point.in_flight for point in mine)
         if ok < claimed or not_ok > abandoned:
-            yield f"{protocol} on {host}: tools saw {claimed} successes, the server counted {ok} and {not_ok} failures"
+            yield (
+                f"{protocol} on {host}: the load generators counted {claimed} successes, "
+                f"the server {ok} and {not_ok} failures"
+            )
 
 
 @click.command()
-@click.option("--duration", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds a point.")
-@click.option("--hosts", default="envoy,python", show_default=True, help="Hosts to measure, separated by commas.")
-@click.option("--quick", is_flag=True, help="2 seconds a point: shows that all works; figures are rough.")
-@click.option("--echo-only", is_flag=True, help="Measure the byte echoes alone: the floor, without the model server.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+@click.option("--duration", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds per measurement.")
+@click.option("--hosts", default="envoy,python", show_default=True, help="Comma-separated hosts to measure.")
+@click.option("--quick", is_flag=True, help="Measure for 2 seconds each. Figures are approximate.")
+@click.option("--echo-only", is_flag=True, help="Measure only the byte echoes, without the model server.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool) -> None:
     """Measure requests/s, latency, CPU per request and memory of the server and of a byte echo on the same hosts.
 
-    Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 measured, 1 something failed, 2 usage.
+    Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 success, 1 a step failed, 2 usage error.
     """
     if missing := missing_tools():
-        raise click.UsageError(f"load generators are missing; install them: apt-get install {' '.join(missing)}")
+        raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
     chosen = _chosen_hosts(hosts)
     exit_on_sigterm()
     load_before = os.getloadavg()[0]
@@ -127,5 +130,7 @@ def _chosen_hosts(text: str) -> list[Host]:
     known: tuple[Host, ...] = ("envoy", "python")
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
-        raise click.BadParameter(f"unknown host {unknown[0]!r}; there are {', '.join(known)}", param_hint="--hosts")
+        raise click.BadParameter(
+            f"Unknown host {unknown[0]!r}. The hosts are {', '.join(known)}.", param_hint="--hosts"
+        )
     return [host for host in known if host in names]

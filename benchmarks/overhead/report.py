@@ -76,7 +76,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     console.print(_points_table(outcome))
     for host, memory in outcome.memory.items():
         console.print(
-            f"Memory of the server on {host} after the load: RSS {memory.rss_mb:.0f} MB summed over its processes, "
+            f"Memory of the server on {host} after the load: RSS {memory.rss_mb:.0f} MB (sum of its processes), "
             f"PSS {memory.pss_mb:.0f} MB (shared pages counted once)",
             soft_wrap=True,
             highlight=False,
@@ -88,11 +88,11 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 def _points_table(outcome: Outcome) -> Table:
     table = Table(
-        title=f"MLP 64-128-10, one row a request; {outcome.duration_s} s a point, {outcome.cores} cores shared with "
-        f"the load generator, load average before: {outcome.load_before:.1f}",
+        title=f"MLP 64-128-10, one row per request. {outcome.duration_s} s per measurement, {outcome.cores} cores, "
+        f"shared with the load generator, load average before the run: {outcome.load_before:.1f}",
         title_justify="left",
-        caption="CPU: user + system of the server's process tree, seconds per 1000 requests. "
-        "Echo: a byte echo on the same host, measured just before.",
+        caption="CPU: user and system time of the server's process tree, in seconds per 1000 requests. "
+        "Echo: a byte echo on the same host, measured before the server.",
         caption_justify="left",
     )
     for heading in ("host", "protocol"):
@@ -145,7 +145,7 @@ def _ratio(server: Point | None, echo: Point | None, figure: Callable[[Point], f
 
 def _goals_table(found: Sequence[Goal]) -> Table:
     table = Table(title="Goals (for a quiet 2-core machine)", title_justify="left")
-    for heading in ("what", "wanted", "got", ""):
+    for heading in ("goal", "limit", "result", "verdict"):
         table.add_column(heading)
     for goal in found:
         got = "not measured" if goal.got is None else f"{goal.got:.3g}"
@@ -168,7 +168,7 @@ def _envoy_over_python(outcome: Outcome) -> Goal:
     envoy, python = (outcome.point(host, "server", "grpc", REACH_IN_FLIGHT) for host in ("envoy", "python"))
     ratio = None if envoy is None or python is None else envoy.load.rate_per_s / python.load.rate_per_s
     reached = None if ratio is None else ratio >= MIN_ENVOY_OVER_PYTHON
-    name = f"grpc rate on envoy over the grpc.aio host's, {REACH_IN_FLIGHT} in flight"
+    name = f"grpc rate on envoy relative to the grpc.aio host, {REACH_IN_FLIGHT} in flight"
     return Goal(name, f">= {MIN_ENVOY_OVER_PYTHON:g}x", ratio, reached)
 
 

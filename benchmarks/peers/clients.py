@@ -185,7 +185,7 @@ def _post_plainly(wire: Wire, port: int, body: bytes) -> str:
                 return _status(connection.recv(4096))
             return _status(connection.recv(4096))
     except TimeoutError:
-        return f"none within {LARGE_TIMEOUT_S:.0f} s"
+        return f"no response within {LARGE_TIMEOUT_S:.0f} s"
     except OSError:
         return "connection closed"
 
@@ -199,7 +199,7 @@ async def _ask_http(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[byte
     async with _http() as client:
         replies = await asyncio.gather(*(_post(client, wire, port, body) for body in bodies))
     if None in replies:
-        raise WrongAnswer(f"{wire.protocol}: {replies.count(None)} of {len(replies)} good requests failed")
+        raise WrongAnswer(f"{wire.protocol}: {replies.count(None)} of {len(replies)} valid requests failed")
     return [reply for reply in replies if reply is not None]
 
 

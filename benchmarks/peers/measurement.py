@@ -59,9 +59,9 @@ def measure(serving: Serving, seconds: int, scratch: Path, progress: Callable[[s
     _check_all(serving)
     memory = serving.tree.memory()
     (wire,) = (wire for wire in serving.subject.wires if wire.protocol == "rest")
-    progress("bad rows")
+    progress("sending invalid rows")
     poisoned = asyncio.run(peer_clients.poison(wire, serving.ports["rest"]))
-    progress("a body of 99 MB")
+    progress("sending a body of 99 MB")
     stall = asyncio.run(peer_clients.stall(wire, serving.ports["rest"], large_body(wire, LARGE_BYTES)))
     return Measured(points, memory, poisoned, stall)
 
@@ -73,7 +73,7 @@ def wait_until_ready(serving: Serving) -> None:
         while not _answers(wire, serving.ports[wire.protocol]):
             serving.tree.check_alive()
             if time.monotonic() > give_up_s:
-                raise ServerDied(f"gave no answer within {READY_TIMEOUT_S:.0f} s:\n{serving.tree.log_tail()}")
+                raise ServerDied(f"did not respond within {READY_TIMEOUT_S:.0f} s:\n{serving.tree.log_tail()}")
             # Wait like a sleep, but return at once if the server ends. The next check reports that.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 serving.tree.process.wait(_RETRY_S)
@@ -113,7 +113,7 @@ def check_size(load: Load, answer_bytes: int) -> None:
     successes = load.requests - load.failures
     expected = successes * (FRAME_HEADER_BYTES + answer_bytes)
     if load.data_bytes is not None and load.data_bytes < expected:
-        raise WrongAnswer(f"grpc: {successes} answers should have had {expected} bytes, and had {load.data_bytes}")
+        raise WrongAnswer(f"grpc: {successes} responses have {load.data_bytes} bytes, expected {expected}")
 
 
 def write_body(wire: Wire, scratch: Path) -> Path:

@@ -61,7 +61,7 @@ class Outcome:
             results = tuple(_result(result) for result in document.pop("results"))
             return cls(**document, results=results)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{file} is not of this benchmark: {error!r}") from error
+            raise ValueError(f"{file} is not a result of this benchmark: {error!r}") from error
 
 
 def today() -> str:

@@ -31,24 +31,29 @@ PICTURE = "../images/peers.svg"
 EPILOG = """Examples:
 
 \b
-  python -m benchmarks peers --setup-only           build the environments, to be offline from then on
+  python -m benchmarks peers --setup-only           build the environments; later runs work offline
   python -m benchmarks peers --only tpuserve-envoy,triton --seconds 2
   python -m benchmarks peers --json build/peers.json --docs
   python -m benchmarks peers --from build/peers.json --docs
 
-Needs h2load and wrk (Debian: nghttp2-client, wrk), and root with ip (Debian: iproute2) for KServe and Ray Serve, which
-listen on every address and are left out without. Exit codes: 0 all measured or left out, 1 something failed, 2 usage.
+Needs h2load and wrk (Debian: nghttp2-client, wrk). KServe and Ray Serve listen on every address, so they also need root
+and ip (Debian: iproute2), and are skipped otherwise. Exit codes: 0 all measured or skipped, 1 failure, 2 usage error.
 """
 
 
 @click.command(epilog=EPILOG)
-@click.option("--only", help=f"Servers to measure, separated by commas: {', '.join(s.name for s in SUBJECTS)}.")
-@click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds a point.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to this file too.")
-@click.option("--docs", is_flag=True, help="Put report and chart into docs/explanation/performance.md.")
-@click.option("--from", "earlier", type=click.Path(path_type=Path), help="Report the figures in this file again.")
-@click.option("--setup-only", is_flag=True, help="Build the environments that are not there yet, and stop.")
-@click.option("--lock", is_flag=True, help="Pin the environments' packages anew, and stop.")
+@click.option("--only", help=f"Comma-separated servers to measure: {', '.join(s.name for s in SUBJECTS)}.")
+@click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds per measurement.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to this JSON file, too.")
+@click.option("--docs", is_flag=True, help="Write report and chart into docs/explanation/performance.md.")
+@click.option(
+    "--from",
+    "earlier",
+    type=click.Path(path_type=Path),
+    help="Report the figures of an earlier run from this JSON file.",
+)
+@click.option("--setup-only", is_flag=True, help="Build missing environments and exit.")
+@click.option("--lock", is_flag=True, help="Update the locks of the environments and exit.")
 def main(
     only: str | None,
     seconds: int,
@@ -93,7 +98,7 @@ def _set_up(names: Iterable[str], console: Console) -> None:
 
 def _measure_all(subjects: Iterable[Subject], seconds: int, console: Console) -> Outcome:
     if missing := missing_tools():
-        raise click.UsageError(f"load generators are missing; install them: apt-get install {' '.join(missing)}")
+        raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
     load_before = os.getloadavg()[0]
     exposed = loopback.enter()
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as directory:
@@ -110,7 +115,7 @@ def _measure(subject: Subject, model: Path, seconds: int, exposed: str | None, c
     """Measure one server. An error becomes part of its result, and the run continues with the other servers."""
     result = Result(subject.name, subject.title, version(subject), subject.batching, None)
     if subject.loopback_only and exposed:
-        return dataclasses.replace(result, problem=f"it would listen on every address, and {exposed}")
+        return dataclasses.replace(result, problem=f"this server listens on every address, and {exposed}")
     console.print(f"{subject.title}: starting")
     # A short path: servers create UNIX sockets below it, whose paths are limited to 107 characters.
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as directory:
@@ -145,5 +150,7 @@ def _chosen(only: str | None) -> list[Subject]:
     names = [name.strip() for name in only.split(",")] if only else [subject.name for subject in SUBJECTS]
     known = [subject.name for subject in SUBJECTS]
     if unknown := [name for name in names if name not in known]:
-        raise click.BadParameter(f"unknown server {unknown[0]!r}; there are {', '.join(known)}", param_hint="--only")
+        raise click.BadParameter(
+            f"Unknown server {unknown[0]!r}. The servers are {', '.join(known)}.", param_hint="--only"
+        )
     return [subject for subject in SUBJECTS if subject.name in names]

@@ -22,11 +22,11 @@ _PROTOCOL_NAMES: dict[Protocol, str] = {"rest": "HTTP, JSON", "grpc": "gRPC"}
 def markdown(outcome: Outcome, chart: str | None = None) -> str:
     """Return the whole report. `chart` is the path of its image relative to the document."""
     parts = [_opening(outcome), _table(_LOAD_HEADINGS, _load_rows(outcome)), _LOAD_NOTE]
-    parts += [f"![Requests a second and CPU per request of each server]({chart})"] if chart else []
-    parts += [_table(_GOAL_HEADINGS, _goal_rows(outcome)), _COMPANY_NOTE]
-    parts += [_table(_COMPANY_HEADINGS, _company_rows(outcome)), "How each was told to batch:"]
+    parts += [f"![Requests per second and CPU per request of each server]({chart})"] if chart else []
+    parts += [_table(_GOAL_HEADINGS, _goal_rows(outcome)), _ISOLATION_NOTE]
+    parts += [_table(_ISOLATION_HEADINGS, _isolation_rows(outcome)), "Batching settings:"]
     parts.append(
-        _table(_TOLD_HEADINGS, ([result.title, result.version, result.batching] for result in outcome.results))
+        _table(_BATCHING_HEADINGS, ([result.title, result.version, result.batching] for result in outcome.results))
     )
     parts += [f"Not measured: {result.title}: {result.problem}" for result in outcome.results if result.problem]
     return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
@@ -37,7 +37,7 @@ def insert(document: str, report: str) -> str:
     head, begin, rest = document.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"no {BEGIN} followed by {END}")
+        raise ValueError(f"The document does not contain {BEGIN} followed by {END}.")
     return f"{head}{begin}\n\n{report}\n{end}{tail}"
 
 
@@ -64,33 +64,40 @@ def _both(outcome: Outcome, name: str, protocol: Protocol) -> tuple[Point | None
 
 
 def _opening(outcome: Outcome) -> str:
-    busy = " Other work went on beside it: rates are too low, and ratios rough." if outcome.load_before > BUSY else ""
+    busy = (
+        " Other processes used the machine, so rates are too low and ratios are approximate."
+        if outcome.load_before > BUSY
+        else ""
+    )
     return (
-        f"Measured on {outcome.date} on {outcome.machine} that the load generator shared, load average "
-        f"{outcome.load_before:.1f} before the run, {outcome.seconds} s a point, {IN_FLIGHT} requests in flight, all "
-        "servers in turn in one run. CPU is of the server's whole process tree, in seconds per 1000 requests."
+        f"Measured on {outcome.date} on {outcome.machine}, shared with the load generator. The load average before the "
+        f"run was {outcome.load_before:.1f}. The servers took turns in one run: {outcome.seconds} s per measurement, "
+        f"with {IN_FLIGHT} requests in flight. CPU is the CPU time of the server's process tree, in seconds per 1000 "
+        "requests."
         f"{busy}"
     )
 
 
 _LOAD_HEADINGS = (
     *("server", "protocol", "req/s", "p50 ms", "p99 ms", "CPU", "one in flight, p50 ms"),
-    *("tpuserve's rate \N{DIVISION SIGN} its", "its CPU \N{DIVISION SIGN} tpuserve's"),
+    *("rate, tpuserve \N{DIVISION SIGN} server", "CPU, server \N{DIVISION SIGN} tpuserve"),
 )
 _LOAD_NOTE = (
-    "In the last two columns tpuserve is the one on Envoy, its default. All ran the same SavedModel in TensorFlow, and "
-    "every answer was checked: 64 different rows at a time, before and after the load."
+    "The last two columns compare each server with tpuserve on Envoy, its default host. All servers ran the same "
+    "SavedModel in TensorFlow. Before and after the load, the benchmark checked the outputs for 64 different rows, "
+    "sent concurrently."
 )
-_GOAL_HEADINGS = ("goal", "wanted", "got", "")
-_COMPANY_HEADINGS = (
-    *("server", "memory, RSS (PSS)", "good rows that failed beside a bad one", "bad rows accepted"),
-    *("slowest other request beside a body of 99 MB (without it)", "answer to that body"),
+_GOAL_HEADINGS = ("goal", "limit", "result", "verdict")
+_ISOLATION_HEADINGS = (
+    *("server", "memory, RSS (PSS)", "failed valid rows", "accepted invalid rows"),
+    *("slowest small request during the large body (before it)", "response to the large body"),
 )
-_COMPANY_NOTE = (
-    "In bad company, by HTTP: 15 good rows at a time with one that is a number short, 31 times; and small requests "
-    f"from eight clients while a JSON body of {LARGE_BYTES // 1_000_000} MB is sent, read and answered."
+_ISOLATION_NOTE = (
+    "Fault isolation, over HTTP. Invalid rows: the benchmark sends 15 valid rows together with one that lacks a "
+    "number, 31 times. Large body: eight clients send small requests while the server receives and answers a JSON body "
+    f"of {LARGE_BYTES // 1_000_000} MB."
 )
-_TOLD_HEADINGS = ("server", "version", "batching")
+_BATCHING_HEADINGS = ("server", "version", "batching")
 
 
 def _load_rows(outcome: Outcome) -> Iterator[list[str]]:
@@ -113,11 +120,11 @@ def _goal_rows(outcome: Outcome) -> Iterator[list[str]]:
         for protocol in PROTOCOLS:
             got, result = rate_ratio(outcome, name, protocol), outcome.result(name)
             if got is not None and result is not None:
-                what = f"rate over {result.title}'s, {_PROTOCOL_NAMES[protocol]}"
+                what = f"rate relative to {result.title}, {_PROTOCOL_NAMES[protocol]}"
                 yield [what, f"≥ {_times(wanted)}", _times(got), "reached" if got >= wanted else "**missed**"]
 
 
-def _company_rows(outcome: Outcome) -> Iterator[list[str]]:
+def _isolation_rows(outcome: Outcome) -> Iterator[list[str]]:
     for result in outcome.results:
         if found := result.measured:
             poisoned, stall = found.poisoned, found.stall

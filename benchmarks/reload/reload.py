@@ -173,16 +173,18 @@ def print_soaks(soaks: list[Soak], console: Console) -> None:
             if index == 1 or index % 10 == 0:
                 table.add_row(str(index), f"{reload.rss_mb:.0f}", str(reload.threads))
         console.print(table)
-        verdict = "level" if each.spread <= LEVEL else f"NOT level (at most {LEVEL:.0%} is)"
+        verdict = "level" if each.spread <= LEVEL else f"NOT level (limit {LEVEL:.0%})"
         half = len(each.reloads) - len(each.reloads) // 2
-        console.print(f"last {half}: spread {each.spread:.1%}, {verdict}; failed requests: {len(each.failures)}")
+        console.print(
+            f"memory, last {half} reloads: spread {each.spread:.1%}, {verdict}; failed requests: {len(each.failures)}"
+        )
         for failure in each.failures[:5]:
             console.print(failure, markup=False)
 
 
 def print_swaps(swaps: list[Swap], console: Console) -> None:
     """Print one row per host and protocol."""
-    table = Table(title="latency in ms, away from swaps and during them")
+    table = Table(title="Latency in ms, outside and during swaps")
     columns = ["host", "protocol", "req/s", "swaps", "steady p50", "p99", "max", "swap p50", "p99", "max"]
     for column in (*columns, "p99 ratio", "failed"):
         table.add_column(column, justify="right")
@@ -195,19 +197,19 @@ def print_swaps(swaps: list[Swap], console: Console) -> None:
 
 
 @click.command(context_settings={"max_content_width": 110})
-@click.option("--reloads", default=100, show_default=True, type=click.IntRange(2, 10_000), help="Reloads of the soak.")
-@click.option("--swap", "measure_swaps", is_flag=True, help="Latencies during swaps instead of the soak.")
+@click.option("--reloads", default=100, show_default=True, type=click.IntRange(2, 10_000), help="Reloads in the soak.")
+@click.option("--swap", "measure_swaps", is_flag=True, help="Measure latencies during swaps instead of the soak.")
 @click.option("--swaps", default=8, show_default=True, type=click.IntRange(1, 1000), help="Swaps for each protocol.")
-@click.option("--rate", default=400, show_default=True, type=click.IntRange(4, 100_000), help="Requests a second.")
-@click.option("--hosts", default="envoy,python", show_default=True, help="Hosts to measure, separated by commas.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; progress on stderr.")
+@click.option("--rate", default=400, show_default=True, type=click.IntRange(4, 100_000), help="Requests per second.")
+@click.option("--hosts", default="envoy,python", show_default=True, help="Comma-separated hosts to measure.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, as_json: bool) -> None:
     """Replace a 40 MB model repeatedly under load. Measure resident memory and threads, or latencies.
 
-    Needs h2load (Debian: nghttp2-client) for --swap. Exit codes: 0 measured, 1 something failed, 2 usage.
+    Needs h2load (Debian: nghttp2-client) for --swap. Exit codes: 0 success, 1 a step failed, 2 usage error.
     """
     if measure_swaps and "nghttp2-client" in missing_tools():
-        raise click.UsageError("the load generator is missing; install it: apt-get install nghttp2-client")
+        raise click.UsageError("The load generator is missing. Run: apt-get install nghttp2-client")
     exit_on_sigterm()
     progress = Console(stderr=True)
     chosen: list[Host] = [host for host in ("envoy", "python") if host in hosts.split(",")]
@@ -233,7 +235,7 @@ def _measure_swaps(
     for host in hosts:
         for protocol in PROTOCOLS:
             progress.print(
-                f"measuring {swaps} swaps under {rate}/s, {protocol} on {host}, load {os.getloadavg()[0]:.1f}"
+                f"measuring {swaps} swaps at {rate}/s, {protocol} on {host}, load average {os.getloadavg()[0]:.1f}"
             )
             measured.append(swap(host, protocol, template, options, scratch))
     return measured

@@ -67,9 +67,9 @@ class Load:
             status = self._process.wait(self._duration_s + 30)
         except subprocess.TimeoutExpired:
             self.stop()
-            raise ToolFailed("h2load did not end") from None
+            raise ToolFailed("h2load did not exit in time.") from None
         if status:
-            raise ToolFailed(f"h2load ended with {status}")
+            raise ToolFailed(f"h2load exited with status {status}.")
         return parse_log(self._log.read_text())
 
     def stop(self) -> None:
@@ -149,4 +149,4 @@ def wait_for(rest: Target, states: Mapping[int, str]) -> None:
         if all(found.get(version) == state for version, state in wanted.items()):
             return
         time.sleep(_LOOK_S)
-    raise ToolFailed(f"versions are {found} after {LOAD_TIMEOUT_S:.0f} s, not {wanted}")
+    raise ToolFailed(f"After {LOAD_TIMEOUT_S:.0f} s the versions are {found}, expected {wanted}.")

@@ -55,7 +55,9 @@ def test_an_environment_is_ready_as_long_as_its_lock_stays(tmp_path: Path, monke
 def test_unknown_servers_are_refused_by_name() -> None:
     result = CliRunner().invoke(main, ["--only", "triton,tensorflow-serving"])
     assert result.exit_code == 2
-    assert "unknown server 'tensorflow-serving'; there are tpuserve-envoy, tpuserve-python, triton" in result.output
+    assert (
+        "Unknown server 'tensorflow-serving'. The servers are tpuserve-envoy, tpuserve-python, triton" in result.output
+    )
 
 
 def test_missing_tools_are_named_by_their_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,8 @@ def test_a_server_that_counted_fewer_successes_than_the_tools_is_reported() -> N
     }  # warm-up, measured requests and interrupted last requests
     assert list(compare_counts("envoy", before, fine, points)) == []
     short: dict[Protocol, Served] = {"grpc": Served(10 + 999, 0)}
-    assert "tools saw 1000 successes, the server counted 999" in next(compare_counts("envoy", before, short, points))
+    assert "the load generators counted 1000 successes, the server 999" in next(
+        compare_counts("envoy", before, short, points)
+    )
     failing: dict[Protocol, Served] = {"grpc": Served(10 + 1400, 65)}
     assert "65 failures" in next(compare_counts("envoy", before, failing, points))

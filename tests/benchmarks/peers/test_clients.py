@@ -83,7 +83,7 @@ async def test_errors_and_a_closed_port_are_wrong_answers() -> None:
         return 503, {}
 
     async with http_server(refused) as port:
-        with pytest.raises(WrongAnswer, match="64 of 64 good requests failed"):
+        with pytest.raises(WrongAnswer, match="64 of 64 valid requests failed"):
             await check_answers(ROW_REST, port)
     with pytest.raises(WrongAnswer):
         await check_answers(ROW_REST, port)

@@ -17,7 +17,7 @@ def test_answers_that_were_errors_under_a_200_are_noticed() -> None:
     check_size(load(100 * 45), 40)
     check_size(load(100 * 45 + 40), 40)  # the end of the run interrupted a request
     check_size(load(None), 40)
-    with pytest.raises(WrongAnswer, match="100 answers should have had 4500 bytes, and had 4455"):
+    with pytest.raises(WrongAnswer, match="100 responses have 4455 bytes, expected 4500"):
         check_size(load(99 * 45), 40)
 
 

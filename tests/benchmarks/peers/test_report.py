@@ -54,13 +54,13 @@ def test_ratios_are_of_the_same_protocol() -> None:
 
 
 def test_a_busy_machine_is_owned_up_to() -> None:
-    assert "Other work" not in markdown(FOUND)
-    assert "Other work" in markdown(dataclasses.replace(FOUND, load_before=1.5))
+    assert "Other processes" not in markdown(FOUND)
+    assert "Other processes" in markdown(dataclasses.replace(FOUND, load_before=1.5))
 
 
 def test_report_shows_each_load_and_each_manner() -> None:
     text = markdown(FOUND)
-    load_grpc, load_rest, company, told = rows(text, "Triton")
+    load_grpc, load_rest, isolation, batching = rows(text, "Triton")
     assert load_rest == [
         "Triton",
         "HTTP, JSON",
@@ -73,8 +73,8 @@ def test_report_shows_each_load_and_each_manner() -> None:
         ONCE,
     ]
     assert load_grpc[2] == "2,500, 7 failed"
-    assert company == ["Triton", "700 MB (600)", "0 of 465", "2 of 31", "3,456 ms (12)", "413"]
-    assert told == ["Triton", "1.2", "at most 32"]
+    assert isolation == ["Triton", "700 MB (600)", "0 of 465", "2 of 31", "3,456 ms (12)", "413"]
+    assert batching == ["Triton", "1.2", "at most 32"]
     assert "99 of 465" in text
     assert "Measured on 2026-11-21 on 2 cores" in text
     assert "Not measured: Ray Serve: no namespace" in text
@@ -84,14 +84,14 @@ def test_goals_at_their_limit_are_reached() -> None:
     text = markdown(FOUND)
     verdicts = {row[0]: row[3] for start in ("Triton", "Mlserver") for row in goal_rows(text, start)}
     assert verdicts == {
-        "rate over Triton's, HTTP, JSON": "reached",
-        "rate over Triton's, gRPC": "**missed**",
-        "rate over Mlserver's, HTTP, JSON": "reached",
+        "rate relative to Triton, HTTP, JSON": "reached",
+        "rate relative to Triton, gRPC": "**missed**",
+        "rate relative to Mlserver, HTTP, JSON": "reached",
     }
 
 
 def goal_rows(text: str, title: str) -> list[list[str]]:
-    return [row for name in ("HTTP, JSON", "gRPC") for row in rows(text, f"rate over {title}'s, {name}")]
+    return [row for name in ("HTTP, JSON", "gRPC") for row in rows(text, f"rate relative to {title}, {name}")]
 
 
 def test_a_run_of_one_server_has_no_empty_table() -> None:
