@@ -57,14 +57,14 @@ class Goal:
 
 
 def measure(
-    devices: tuple[Device, ...], loads: tuple[float, ...], count: int, tell: Callable[[str], None]
+    devices: tuple[Device, ...], loads: tuple[float, ...], count: int, report: Callable[[str], None]
 ) -> Iterator[Point]:
     """Simulate every device at every load with even and bursty arrivals, `count` requests each."""
     for device in devices:
         processes: Mapping[str, Arrivals] = {"Poisson": poisson, "bursts": bursts(device.latency_s)}
         for name, arrivals in processes.items():
             for load in loads:
-                tell(f"{device.name}, {name}, {load:.0%} of capacity")
+                report(f"{device.name}, {name}, {load:.0%} of capacity")
                 yield _measure(device, name, load, arrivals(load * device.capacity, count, 1))
 
 
@@ -177,16 +177,16 @@ def print_points(points: list[Point], console: Console) -> None:
 
 
 def _cells(point: Point) -> list[str]:
-    ours, best, greedy = point.objective, point.best, point.greedy
+    result, best, greedy = point.objective, point.best, point.greedy
     return [
         f"{point.load:.0%}",
-        f"{ours.goodput:,.0f}",
+        f"{result.goodput:,.0f}",
         f"{best.goodput:,.0f}",
         f"{point.ratio:.3f}",
         f"{greedy.goodput:,.0f}",
-        f"{ours.p99_s * 1000:.1f}",
+        f"{result.p99_s * 1000:.1f}",
         f"{greedy.p99_s * 1000:.1f}",
-        f"{ours.in_time / ours.offered:.1%}",
-        f"{ours.refused / ours.offered:.1%}",
+        f"{result.in_time / result.offered:.1%}",
+        f"{result.refused / result.offered:.1%}",
         point.best_name,
     ]

@@ -52,13 +52,13 @@ class Row:
     overload: float
 
 
-def measure(tell: Callable[[str], None], probes: int = _PROBES) -> Iterator[Row]:
+def measure(report: Callable[[str], None], probes: int = _PROBES) -> Iterator[Row]:
     """Find the highest rates of each device."""
     for paper in TABLE_4:
         device = paper.device
         most = device.max_rows / device.cost_s(device.max_rows)
         at_batch = Device(device.name, device.t0_s, device.per_row_s, paper.batch, LIMIT_S)
-        tell(f"{device.name}: batches up to {paper.batch} rows, up to {device.max_rows} rows, and an objective")
+        report(f"{device.name}: batches up to {paper.batch} rows, up to {device.max_rows} rows, and an objective")
         times = poisson(2 * most, _count(2 * most), 1)
         yield Row(
             paper,

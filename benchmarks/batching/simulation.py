@@ -90,8 +90,8 @@ class Result:
     @property
     def late_share(self) -> float:
         """Share of late responses among all responses."""
-        answered = self.offered - self.refused
-        return 1 - self.in_time / answered if answered else 0.0
+        completed = self.offered - self.refused
+        return 1 - self.in_time / completed if completed else 0.0
 
 
 def poisson(rate: float, count: int, seed: int) -> list[float]:
@@ -136,24 +136,24 @@ class _Clients:
         self.good = 0
         self._end_s = times[-1]
         self._latency_s = latency_s + _ROUNDING_S
-        self._come_next()
+        self._schedule_next()
 
-    def _come_next(self) -> None:
+    def _schedule_next(self) -> None:
         at_s = next(self._times, None)
         if at_s is not None:
-            self._clock.at(at_s, self._ask, at_s)
+            self._clock.at(at_s, self._send, at_s)
 
-    def _ask(self, at_s: float) -> None:
+    def _send(self, at_s: float) -> None:
         future = self._loop.create_future()
-        future.add_done_callback(partial(self._answered, at_s))
+        future.add_done_callback(partial(self._complete, at_s))
         task = Task(ROW_TO_ROW.name, ("y",), self._inputs, 1, Deadline.never(), future, shareable=True)
         try:
             self._batcher.submit(task)
         except (TooLate, Unavailable):
             self.refused += 1
-        self._come_next()
+        self._schedule_next()
 
-    def _answered(self, at_s: float, _: object) -> None:
+    def _complete(self, at_s: float, _: object) -> None:
         now_s = self._clock.monotonic_s()
         self.latencies_s.append(now_s - at_s)
         if now_s <= self._end_s and now_s - at_s <= self._latency_s:

@@ -29,10 +29,10 @@ STRINGS = np.array([b"%x" % value for value in IDS.flat[:].tolist()], np.object_
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. `goal_ms` is the largest acceptable time of `ours` on a quiet machine, or None without a goal."""
+    """One comparison. `goal_ms` is the largest acceptable time of `tpuserve` on a quiet machine, or None."""
 
     what: str
-    ours: Callable[[], object]
+    tpuserve: Callable[[], object]
     plain: Callable[[], object]
     goal_ms: float | None = None
 
@@ -44,9 +44,9 @@ def measure() -> CodecTable:
 
 def row_cost(row: Row) -> CodecCost:
     """Time both functions alternately, so that they run under the same conditions."""
-    pairs = [(_ms(row.ours), _ms(row.plain)) for _ in range(ROUNDS)]
-    ours, plain = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return CodecCost(row.what, ours, plain, row.goal_ms)
+    pairs = [(_ms(row.tpuserve), _ms(row.plain)) for _ in range(ROUNDS)]
+    tpuserve, plain = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return CodecCost(row.what, tpuserve, plain, row.goal_ms)
 
 
 def _rows() -> list[Row]:

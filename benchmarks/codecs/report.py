@@ -9,10 +9,10 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class CodecCost:
-    """One comparison, in its table's unit. `goal` is the largest acceptable `ours` on a quiet machine, or None."""
+    """One comparison, in its table's unit. `goal` is the largest acceptable `tpuserve` on a quiet machine, or None."""
 
     what: str
-    ours: float
+    tpuserve: float
     plain: float
     goal: float | None = None
 
@@ -35,9 +35,9 @@ def show(tables: Sequence[CodecTable], console: Console) -> None:
             grid.add_column(name, justify="right")
         for cost in table.costs:
             goal = "" if cost.goal is None else f"<= {cost.goal:g}"
-            verdict = "" if cost.goal is None else "reached" if cost.ours <= cost.goal else "missed"
-            ratio = f"{cost.plain / cost.ours:.1f}"
-            grid.add_row(cost.what, f"{cost.ours:.2f}", f"{cost.plain:.2f}", ratio, goal, verdict)
+            verdict = "" if cost.goal is None else "reached" if cost.tpuserve <= cost.goal else "missed"
+            ratio = f"{cost.plain / cost.tpuserve:.1f}"
+            grid.add_row(cost.what, f"{cost.tpuserve:.2f}", f"{cost.plain:.2f}", ratio, goal, verdict)
         console.print(grid)
 
 
@@ -48,7 +48,7 @@ def to_json(tables: Sequence[CodecTable]) -> list[dict[str, object]]:
             "title": table.title,
             "unit": table.unit,
             "costs": [
-                {"what": c.what, "here": c.ours, "plainly": c.plain, "ratio": c.plain / c.ours, "goal": c.goal}
+                {"what": c.what, "here": c.tpuserve, "plainly": c.plain, "ratio": c.plain / c.tpuserve, "goal": c.goal}
                 for c in table.costs
             ],
         }

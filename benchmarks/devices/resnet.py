@@ -70,13 +70,13 @@ class SessionLoop:
 
     def rate(self, rows: int, seconds: float) -> float:
         """Return the rows per second with batches of `rows`."""
-        return float(self._ask(f"{rows} {seconds}"))
+        return float(self._exchange(f"{rows} {seconds}"))
 
     def wait_until_ready(self) -> None:
         """Block until the version is loaded."""
-        self._ask(None)
+        self._exchange(None)
 
-    def _ask(self, line: str | None) -> str:
+    def _exchange(self, line: str | None) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if line is not None:

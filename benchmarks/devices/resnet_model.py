@@ -88,12 +88,12 @@ def _learn_known(model: Any, features_of: Any) -> None:  # noqa: ANN401 - as abo
     features = np.concatenate([np.asarray(features_of(batch, training=False)) for batch in batches])
     centre = features.mean(axis=0)
     centred = features - centre
-    wanted = np.tile(np.eye(KNOWN, dtype=np.float32), (copies, 1)) * _LOGIT
+    targets = np.tile(np.eye(KNOWN, dtype=np.float32), (copies, 1)) * _LOGIT
     gram = centred @ centred.T
     ridge = 1e-3 * np.trace(gram) / len(gram) * np.eye(len(gram), dtype=np.float32)
     kernel, bias = model.layers[-1].get_weights()
     kernel[:] = bias[:] = 0
-    kernel[:, :KNOWN] = centred.T @ np.linalg.solve(gram + ridge, wanted)
+    kernel[:, :KNOWN] = centred.T @ np.linalg.solve(gram + ridge, targets)
     bias[:KNOWN] = -(centre @ kernel[:, :KNOWN])
     model.layers[-1].set_weights([kernel, bias])
 

@@ -17,14 +17,14 @@ import tensorflow as tf
 def main() -> None:
     version, requests, answers = map(Path, sys.argv[1:])
     signature = tf.saved_model.load(str(version)).signatures["serving_default"]
-    answered = [
+    outputs = [
         {
             output: tensor.numpy()
             for output, tensor in signature(**{name: tf.constant(value) for name, value in request.items()}).items()
         }
         for request in pickle.loads(requests.read_bytes())
     ]
-    answers.write_bytes(pickle.dumps(answered))
+    answers.write_bytes(pickle.dumps(outputs))
 
 
 if __name__ == "__main__":

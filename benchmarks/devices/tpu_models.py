@@ -77,8 +77,8 @@ def take(case: TpuCase, folder: Path, families: Sequence[str], outcome: Outcome)
     read_parity(manifest, outcome)
     check(case, version, families, outcome)
     requests = case.requests()
-    answers = ask_tensorflow(version, requests, folder)
-    served = serve_and_ask(case, folder, requests, outcome)
+    answers = run_tensorflow(version, requests, folder)
+    served = serve(case, folder, requests, outcome)
     parity = manifest["parity"]
     compare(answers, served, parity["atol"], parity["rtol"], outcome)
 
@@ -161,17 +161,17 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"fits {max(row['hbm_bytes']['needed'] for row in rows) / 2**20:.0f} MiB"
 
 
-def ask_tensorflow(version: Path, requests: Sequence[Tensors], folder: Path) -> list[Tensors]:
+def run_tensorflow(version: Path, requests: Sequence[Tensors], folder: Path) -> list[Tensors]:
     """Return TensorFlow's outputs of the SavedModel next to the programs."""
-    asked, answered = folder / "requests.pickle", folder / "answers.pickle"
-    asked.write_bytes(pickle.dumps(list(requests)))
-    arguments = (str(version), str(asked), str(answered))
+    requests_file, answers_file = folder / "requests.pickle", folder / "answers.pickle"
+    requests_file.write_bytes(pickle.dumps(list(requests)))
+    arguments = (str(version), str(requests_file), str(answers_file))
     run(folder / "tensorflow.log", "benchmarks/devices/saved_model_answers.py", *arguments)
-    answers: list[Tensors] = pickle.loads(answered.read_bytes())
+    answers: list[Tensors] = pickle.loads(answers_file.read_bytes())
     return answers
 
 
-def serve_and_ask(case: TpuCase, folder: Path, requests: Sequence[Tensors], outcome: Outcome) -> list[Tensors]:
+def serve(case: TpuCase, folder: Path, requests: Sequence[Tensors], outcome: Outcome) -> list[Tensors]:
     """Return the outputs of a server that runs the programs with PJRT on this machine's CPU."""
     flags = ["--device=cpu", f"--compilation_cache_dir={folder / 'compiled'}"]
     # Like `python -X importtime`: the log has a line for each imported module.
@@ -309,12 +309,12 @@ def main(only: str, tpus: str, quick: bool, work: Path | None, as_json: bool) ->
     """Export, check, serve and compare."""
     exit_on_sigterm()
     console = Console(stderr=as_json, width=None if sys.stdout.isatty() else LOG_WIDTH)
-    wanted, families = _names(only, [case.name for case in cases(quick)] + [TOO_LARGE]), _names(tpus, list(ONE_CHIP))
+    selected, families = _names(only, [case.name for case in cases(quick)] + [TOO_LARGE]), _names(tpus, list(ONE_CHIP))
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="tpuserve-tpu-") as scratch:
         folder = (work or Path(scratch)).absolute()
         for case in cases(quick):
-            if case.name in wanted:
+            if case.name in selected:
                 console.print(f"measuring {case.title}", markup=False)
                 outcomes.append(outcome := Outcome(case.title))
                 try:
@@ -326,7 +326,7 @@ def main(only: str, tpus: str, quick: bool, work: Path | None, as_json: bool) ->
                     outcome.error = f"{type(error).__name__}: {error}"
         if outcomes:
             show(outcomes, families, console)
-        refused_then_accepted = TOO_LARGE not in wanted or show_too_large(folder / TOO_LARGE, console)
+        refused_then_accepted = TOO_LARGE not in selected or show_too_large(folder / TOO_LARGE, console)
     if as_json:
         print(json.dumps([asdict(one) for one in outcomes], indent=2))
     sys.exit(0 if refused_then_accepted and all(one.ok for one in outcomes) else 1)

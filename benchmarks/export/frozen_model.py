@@ -61,8 +61,8 @@ def _open(version: Path) -> Any:  # noqa: ANN401 - TensorFlow is untyped
         session = tf.compat.v1.Session(graph=graph)
         meta = tf.compat.v1.saved_model.load(session, ["serve"], str(version))
     signature = meta.signature_def["serving_default"]
-    (given,), (wanted,) = signature.inputs.values(), signature.outputs.values()
-    return session.make_callable(wanted.name, [given.name])
+    (image,), (output,) = signature.inputs.values(), signature.outputs.values()
+    return session.make_callable(output.name, [image.name])
 
 
 def _compare(sessions: dict[str, Any], rows: int) -> None:
@@ -76,5 +76,5 @@ def _compare(sessions: dict[str, Any], rows: int) -> None:
             if turn >= 5:
                 times[name].append(time.perf_counter() - started)
     medians = {name: statistics.median(found) * 1e3 for name, found in times.items()}
-    told = ", ".join(f"{name} {median:.2f} ms" for name, median in medians.items())
-    print(f"{rows} row(s): {told}; ratio {medians['frozen'] / medians['default']:.2f}")
+    figures = ", ".join(f"{name} {median:.2f} ms" for name, median in medians.items())
+    print(f"{rows} row(s): {figures}; ratio {medians['frozen'] / medians['default']:.2f}")

@@ -68,11 +68,11 @@ def draw(program: str, figures: Path, picture: Path) -> None:
 
 def lock(name: str) -> None:
     """Update the lock from the environment's requirements.in."""
-    wanted = lock_file(name).with_suffix(".in")
+    requirements = lock_file(name).with_suffix(".in")
     _uv(
         *("pip", "compile", "--universal", "--generate-hashes", "--python-version", "3.11", "--upgrade"),
         *("--custom-compile-command", "python -m benchmarks peers --lock"),
-        *("--output-file", str(lock_file(name)), str(wanted)),
+        *("--output-file", str(lock_file(name)), str(requirements)),
     )
 
 

@@ -52,7 +52,7 @@ def echoes(host: Host, scratch: Path, tls: "Pem | None" = None) -> Iterator[dict
     with contextlib.ExitStack() as stack:
         if host == "envoy":
             command = [
-                _beside_python("pyvoy"),
+                _program("pyvoy"),
                 "benchmarks.harness.echo_asgi:app",
                 "--loop",
                 "uvloop",
@@ -94,7 +94,7 @@ def model_server(
     """
     grpc_port, rest_port = free_port(), free_port()
     command = [
-        *(program or (_beside_python("tpuserve-serve"),)),
+        *(program or (_program("tpuserve-serve"),)),
         f"--host_backend={host}",
         f"--port={grpc_port}",
         f"--rest_api_port={rest_port}",
@@ -149,7 +149,7 @@ def _pair(
     }
 
 
-def _beside_python(name: str) -> str:
+def _program(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
@@ -162,11 +162,11 @@ def _gets(port: int, path: str) -> None:
 
 
 def _wait_until_ready(
-    target: Target, ask_http: Callable[[int], None], ready_timeout_s: float = READY_TIMEOUT_S
+    target: Target, probe_http: Callable[[int], None], ready_timeout_s: float = READY_TIMEOUT_S
 ) -> None:
     try:
         # For gRPC an open port is enough here: the benchmark checks responses before and after the measurement.
-        _retry(target, _connect if target.protocol == "grpc" else ask_http, ready_timeout_s)
+        _retry(target, _connect if target.protocol == "grpc" else probe_http, ready_timeout_s)
     except ServerDied as error:
         raise ServerDied(f"The {target.kind} on {target.host} {error}") from None
 

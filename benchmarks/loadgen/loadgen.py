@@ -103,8 +103,8 @@ class Bench:
         rate = max(round(SHARE * plain.rate_per_s), 1)
         return [
             plain,
-            self._python(protocol, CLOSED, self._ours(protocol, users=USERS, rate=0)),
-            self._python(protocol, OPEN, self._ours(protocol, users=0, rate=rate)),
+            self._python(protocol, CLOSED, self._tpuserve(protocol, users=USERS, rate=0)),
+            self._python(protocol, OPEN, self._tpuserve(protocol, users=0, rate=rate)),
             self._tool(protocol),
         ]
 
@@ -116,8 +116,8 @@ class Bench:
         size = ["-u", str(USERS), "-r", str(USERS), "--stop-timeout", "5"]
         return ["-m", "locust", "-f", file, "--headless", "--only-summary", *size, "--host", host, user]
 
-    def _ours(self, protocol: Protocol, *, users: int, rate: int) -> list[str]:
-        file = str(Path(__file__).with_name("ours.py"))
+    def _tpuserve(self, protocol: Protocol, *, users: int, rate: int) -> list[str]:
+        file = str(Path(__file__).with_name("tpuserve_load.py"))
         numbers = map(str, (self.targets[protocol].port, self.seconds, users, rate))
         return [file, protocol, *numbers, *([str(self.ca)] if self.ca else [])]
 
@@ -167,13 +167,13 @@ def lines(turns: Sequence[Turn]) -> list[Line]:
                 generator,
                 median(turn.rate_per_s for turn in mine),
                 median(turn.cpu_s_per_1000 for turn in mine),
-                median(turn.rate_per_s / beside.rate_per_s for turn, beside in pairs),
-                median(beside.cpu_s_per_1000 / turn.cpu_s_per_1000 for turn, beside in pairs),
+                median(turn.rate_per_s / reference.rate_per_s for turn, reference in pairs),
+                median(reference.cpu_s_per_1000 / turn.cpu_s_per_1000 for turn, reference in pairs),
                 sum(turn.failures for turn in mine),
                 median(lags) if lags else None,
                 tuple(limit for turn in mine for limit in turn.limits),
                 tls,
-                median(beside.cpu_s_per_1000 / turn.cpu_s_per_1000 for turn, beside in clear) if clear else None,
+                median(reference.cpu_s_per_1000 / turn.cpu_s_per_1000 for turn, reference in clear) if clear else None,
             )
         )
     return found
@@ -228,13 +228,13 @@ def main(seconds: int, rounds: int, protocols: str, quick: bool, tls: bool, as_j
     if quick:
         seconds, rounds = 2, 2
     exit_on_sigterm()
-    told = Console(stderr=True)
-    told.print(f"machine: {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the run")
+    progress = Console(stderr=True)
+    progress.print(f"machine: {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the run")
     turns: list[Turn] = []
 
     def done(turn: Turn) -> None:
         turns.append(turn)
-        _tell(turn, told)
+        _print_turn(turn, progress)
 
     with tempfile.TemporaryDirectory(prefix="tpuserve-loadgen-") as directory:
         try:
@@ -276,12 +276,12 @@ def _round(benches: Sequence[Bench], protocols: Sequence[Protocol], done: Callab
                 done(turn)
 
 
-def _tell(turn: Turn, console: Console) -> None:
+def _print_turn(turn: Turn, console: Console) -> None:
     over = " over TLS" if turn.tls else ""
-    told = (
+    line = (
         f"{turn.protocol}{over}, {turn.generator}: {turn.rate_per_s:,.0f}/s, {turn.cpu_s_per_1000:.3f} CPU-s per 1000"
     )
-    console.print(told, markup=False, highlight=False)
+    console.print(line, markup=False, highlight=False)
 
 
 def _chosen(text: str) -> list[Protocol]:

@@ -82,26 +82,26 @@ def stall() -> None:
 def search(seeds: int, duration: str, side_by_side: int) -> None:
     """Compare the highest sustainable rate of the digits model on a scripted device, searched and computed."""
     console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
-    told = Console(stderr=True)
-    told.print("computing the true rate in virtual time")
+    progress = Console(stderr=True)
+    progress.print("computing the true rate in virtual time")
     truth = loadtest_search.true_rate()
     console.print(f"True rate: {truth:.1f}/s")
     found: list[Found] = []
     with tempfile.TemporaryDirectory(prefix="tpuserve-loadtest-") as directory:
-        told.print("exporting the model")
+        progress.print("exporting the model")
         try:
             base = loadtest_search.write_digits(Path(directory))
-            searches = loadtest_search.searches(base, Path(directory), seeds, side_by_side, duration, _tell_tries)
+            searches = loadtest_search.searches(base, Path(directory), seeds, side_by_side, duration, _print_try)
             with closing(searches):
                 for one in searches:
                     found.append(one)
-                    told.print(f"seed {one.seed}: {_described(one, truth)}", highlight=False)
+                    progress.print(f"seed {one.seed}: {_described(one, truth)}", highlight=False)
         except ServerDied as error:
             raise click.ClickException(str(error)) from None
     _print_found(found, truth, console)
 
 
-def _tell_tries(line: str) -> None:
+def _print_try(line: str) -> None:
     if "Trying" not in line:
         click.echo(line, err=True)
 

@@ -23,7 +23,7 @@ from benchmarks.batching.simulation import Device, poisson, simulate
 from benchmarks.harness.process_tree import ServerDied
 from benchmarks.harness.targets import ROOT, model_server
 
-Tell: TypeAlias = Callable[[str], None]
+Progress: TypeAlias = Callable[[str], None]
 
 MODEL = "digits"
 # A batch of 32 takes 152 ms. The objective is 360 ms for 99 % of requests.
@@ -78,19 +78,19 @@ def write_digits(scratch: Path) -> Path:
 
 
 def searches(
-    base: Path, scratch: Path, seeds: int, side_by_side: int, duration: str, tell: Tell
+    base: Path, scratch: Path, seeds: int, concurrency: int, duration: str, progress: Progress
 ) -> Generator[Found, None, None]:
-    """Run `side_by_side` searches at once, each on its own server, and yield results as they finish.
+    """Run `concurrency` searches at once, each on its own server, and yield results as they finish.
 
-    Threads pass progress lines to `tell`. Closing the generator stops the running searches.
+    Threads pass lines to `progress`. Closing the generator stops the running searches.
     """
     running = Running()
-    with ExitStack() as stack, ThreadPoolExecutor(side_by_side) as pool:
+    with ExitStack() as stack, ThreadPoolExecutor(concurrency) as pool:
         # Start all servers before the first search: a starting server takes seconds of CPU time from the measured ones.
         ports: Queue[int] = Queue()
-        for index in range(min(side_by_side, seeds)):
+        for index in range(min(concurrency, seeds)):
             ports.put(stack.enter_context(_serve(base, scratch / str(index))))
-        begun = [pool.submit(_search, ports, seed, duration, tell, running) for seed in range(seeds)]
+        begun = [pool.submit(_search, ports, seed, duration, progress, running) for seed in range(seeds)]
         try:
             for done in as_completed(begun):
                 yield done.result()
@@ -148,7 +148,7 @@ def _run(command: list[str]) -> None:
         raise ServerDied(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-1500:]}")
 
 
-def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell, running: Running) -> Found:
+def _search(ports: "Queue[int]", seed: int, duration: str, progress: Progress, running: Running) -> Found:
     port = ports.get()
     try:
         report = loadtest(
@@ -157,7 +157,7 @@ def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell, running: 
             *("--grpc", f"127.0.0.1:{port}"),
             *("--slo", f"p99<={1000 * DEVICE.latency_s:g}ms", "--from", str(FIRST_PER_S)),
             *("--duration", duration, "--warm-up", "5s", "--seed", str(seed)),
-            tell=lambda line: tell(f"seed {seed}: {line}"),
+            progress=lambda line: progress(f"seed {seed}: {line}"),
             running=running,
         )
     finally:
@@ -168,11 +168,11 @@ def _search(ports: "Queue[int]", seed: int, duration: str, tell: Tell, running: 
 
 
 def loadtest(
-    *arguments: str, tell: Tell = lambda line: None, running: Running | None = None
+    *arguments: str, progress: Progress = lambda line: None, running: Running | None = None
 ) -> dict[str, Any]:  # a JSON document
     """Run `tpuserve loadtest` and return its report. A late generator is only a note, because it shares the machine.
 
-    `tell` receives the lines of its progress. The owner of `running` can stop it.
+    `progress` receives each line of its output. The owner of `running` can stop it.
     """
     program = str(Path(sys.executable).with_name("tpuserve-loadtest"))
     command = [program, *arguments, "--generator-limit", "note", "--json"]
@@ -185,7 +185,7 @@ def loadtest(
         assert process.stderr is not None  # a pipe
         for line in process.stderr:
             lines.append(line)
-            tell(line.strip())
+            progress(line.strip())
         output.seek(0)
         text = output.read()
     try:

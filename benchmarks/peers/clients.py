@@ -24,7 +24,7 @@ TIMEOUT_S = 60.0
 CHECKED = 64
 ROUNDS, GOOD_A_ROUND = 31, 15
 # Several clients with one connection each: a server with one thread per connection stalls only some of them.
-ASKERS, PAUSE_S = 8, 0.01
+SMALL_CLIENTS, PAUSE_S = 8, 0.01
 STEADY_S, AFTERWARDS_S = 2.0, 0.5
 # Timeout for a body of 99 MB. The longest time measured is 25 s.
 LARGE_TIMEOUT_S = 90.0
@@ -50,7 +50,7 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SmallRequest:
     """A small request: its start on the monotonic clock, and its duration. Includes failed requests."""
 
     started_s: float
@@ -62,7 +62,7 @@ async def check_answers(wire: Wire, port: int) -> None:
     rows = np.random.default_rng(7).random((CHECKED, mlp_model.FEATURES), np.float32)
     bodies = [wire.encode(row[None]) for row in rows]
     try:
-        answers = await (_ask_grpc if wire.protocol == "grpc" else _ask_http)(wire, port, bodies)
+        answers = await (_send_grpc if wire.protocol == "grpc" else _send_http)(wire, port, bodies)
     except (grpc.aio.AioRpcError, httpx.HTTPError) as error:
         raise WrongAnswer(f"{wire.protocol}: {error!r}") from error
     compare(wire, rows, answers)
@@ -70,7 +70,7 @@ async def check_answers(wire: Wire, port: int) -> None:
 
 async def answer_size(wire: Wire, port: int) -> int:
     """Return the size in bytes of a gRPC response to the load generator's request."""
-    (answer,) = await _ask_grpc(wire, port, [wire.encode(mlp_model.example())])
+    (answer,) = await _send_grpc(wire, port, [wire.encode(mlp_model.example())])
     return len(answer)
 
 
@@ -113,34 +113,34 @@ async def poison(wire: Wire, port: int) -> Poisoned:
 
 async def stall(wire: Wire, port: int, large: bytes) -> Stall:
     """Send small requests continuously, post the large body meanwhile, and measure their delay."""
-    asked: list[Asked] = []
-    begun, done = asyncio.Event(), asyncio.Event()
+    requests: list[SmallRequest] = []
+    responded, done = asyncio.Event(), asyncio.Event()
     async with _http() as client, asyncio.TaskGroup() as tasks:
-        for _ in range(ASKERS):
-            tasks.create_task(_keep_asking(client, wire, port, asked, begun, done))
+        for _ in range(SMALL_CLIENTS):
+            tasks.create_task(_send_small_requests(client, wire, port, requests, responded, done))
         await asyncio.sleep(STEADY_S)
         # On a slow machine the first request may not have ended yet. Failures count too, so the wait ends.
-        await begun.wait()
+        await responded.wait()
         sent_s = time.monotonic()
-        answer = await _post_beside(wire, port, large)
+        answer = await _post_in_thread(wire, port, large)
         await asyncio.sleep(AFTERWARDS_S)
         done.set()
-    return Stall(*worst_ms(asked, sent_s), answer)
+    return Stall(*worst_ms(requests, sent_s), answer)
 
 
-def worst_ms(asked: Sequence[Asked], sent_s: float) -> tuple[float, float]:
+def worst_ms(requests: Sequence[SmallRequest], sent_s: float) -> tuple[float, float]:
     """Return the longest duration of requests that ended before the large body was sent, and of the others, or NaN."""
-    before = [one.took_s for one in asked if one.started_s + one.took_s <= sent_s]
-    during = [one.took_s for one in asked if one.started_s + one.took_s > sent_s]
+    before = [one.took_s for one in requests if one.started_s + one.took_s <= sent_s]
+    during = [one.took_s for one in requests if one.started_s + one.took_s > sent_s]
     return 1000 * max(before, default=np.nan), 1000 * max(during, default=np.nan)
 
 
-async def _keep_asking(
+async def _send_small_requests(
     client: httpx.AsyncClient,
     wire: Wire,
     port: int,
-    asked: list[Asked],
-    begun: asyncio.Event,
+    requests: list[SmallRequest],
+    responded: asyncio.Event,
     done: asyncio.Event,
 ) -> None:
     body = wire.encode(mlp_model.example())
@@ -149,18 +149,18 @@ async def _keep_asking(
     while not done.is_set():
         started_s = time.monotonic()
         await _post(client, wire, port, body)
-        asked.append(Asked(started_s, time.monotonic() - started_s))
-        begun.set()
+        requests.append(SmallRequest(started_s, time.monotonic() - started_s))
+        responded.set()
         await asyncio.sleep(PAUSE_S)
 
 
-async def _post_beside(wire: Wire, port: int, body: bytes) -> str:
+async def _post_in_thread(wire: Wire, port: int, body: bytes) -> str:
     """Post from a thread with a plain socket. On the event loop, sending would delay the small requests."""
     answers: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     def post() -> None:
-        answer = _post_plainly(wire, port, body)
+        answer = _post_on_socket(wire, port, body)
         loop.call_soon_threadsafe(answers.put_nowait, answer)
 
     thread = threading.Thread(target=post, name="large-body")
@@ -170,7 +170,7 @@ async def _post_beside(wire: Wire, port: int, body: bytes) -> str:
     return answer
 
 
-def _post_plainly(wire: Wire, port: int, body: bytes) -> str:
+def _post_on_socket(wire: Wire, port: int, body: bytes) -> str:
     """Return the status of the response, or a description of the failure."""
     head = f"POST {wire.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -195,7 +195,7 @@ def _status(received: bytes) -> str:
     return words[1].decode() if len(words) > 1 else "connection closed"
 
 
-async def _ask_http(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[bytes]:
+async def _send_http(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[bytes]:
     async with _http() as client:
         replies = await asyncio.gather(*(_post(client, wire, port, body) for body in bodies))
     if None in replies:
@@ -203,7 +203,7 @@ async def _ask_http(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[byte
     return [reply for reply in replies if reply is not None]
 
 
-async def _ask_grpc(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[bytes]:
+async def _send_grpc(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[bytes]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(wire.path)
         return list(await asyncio.gather(*(call(body, timeout=TIMEOUT_S) for body in bodies)))

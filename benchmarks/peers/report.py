@@ -9,7 +9,7 @@ from benchmarks.peers.measurement import IN_FLIGHT, LARGE_BYTES, Point
 from benchmarks.peers.outcome import Outcome
 
 # Reference for the comparison: the default host.
-OURS = "tpuserve-envoy"
+REFERENCE = "tpuserve-envoy"
 GOALS = {"triton": 5.0, "mlserver": 8.0}
 # Load average above which other processes disturb the measurements.
 BUSY = 1.0
@@ -43,14 +43,14 @@ def insert(document: str, report: str) -> str:
 
 def rate_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
     """Return our rate over the other's on the same protocol, or None if one was not measured."""
-    ours, theirs = _both(outcome, name, protocol)
-    return ours.load.rate_per_s / theirs.load.rate_per_s if ours and theirs and theirs.load.rate_per_s else None
+    reference, peer = _both(outcome, name, protocol)
+    return reference.load.rate_per_s / peer.load.rate_per_s if reference and peer and peer.load.rate_per_s else None
 
 
 def cpu_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
     """Return the other's CPU per request over ours on the same protocol, or None if one was not measured."""
-    ours, theirs = _both(outcome, name, protocol)
-    return theirs.cpu_s_per_1000 / ours.cpu_s_per_1000 if ours and theirs and ours.cpu_s_per_1000 else None
+    reference, peer = _both(outcome, name, protocol)
+    return peer.cpu_s_per_1000 / reference.cpu_s_per_1000 if reference and peer and reference.cpu_s_per_1000 else None
 
 
 def save_between_markers(document: Path, report: str) -> None:
@@ -59,8 +59,8 @@ def save_between_markers(document: Path, report: str) -> None:
 
 
 def _both(outcome: Outcome, name: str, protocol: Protocol) -> tuple[Point | None, Point | None]:
-    ours, theirs = outcome.result(OURS), outcome.result(name)
-    return (ours.point(protocol) if ours else None, theirs.point(protocol) if theirs else None)
+    reference, peer = outcome.result(REFERENCE), outcome.result(name)
+    return (reference.point(protocol) if reference else None, peer.point(protocol) if peer else None)
 
 
 def _opening(outcome: Outcome) -> str:
@@ -116,12 +116,12 @@ def _load_rows(outcome: Outcome) -> Iterator[list[str]]:
 
 
 def _goal_rows(outcome: Outcome) -> Iterator[list[str]]:
-    for name, wanted in GOALS.items():
+    for name, limit in GOALS.items():
         for protocol in PROTOCOLS:
             got, result = rate_ratio(outcome, name, protocol), outcome.result(name)
             if got is not None and result is not None:
                 what = f"rate relative to {result.title}, {_PROTOCOL_NAMES[protocol]}"
-                yield [what, f"≥ {_times(wanted)}", _times(got), "reached" if got >= wanted else "**missed**"]
+                yield [what, f"≥ {_times(limit)}", _times(got), "reached" if got >= limit else "**missed**"]
 
 
 def _isolation_rows(outcome: Outcome) -> Iterator[list[str]]:

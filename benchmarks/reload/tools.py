@@ -81,11 +81,11 @@ class Load:
 class LightLoad:
     """Sends a request every `pause_s` seconds on its own thread, for the duration of the `with` block."""
 
-    def __init__(self, ask: Callable[[], object], pause_s: float) -> None:
-        """Create the load. `ask` sends one request, and raises an exception if it fails."""
+    def __init__(self, send: Callable[[], object], pause_s: float) -> None:
+        """Create the load. `send` sends one request, and raises an exception if it fails."""
         self.sent = 0
         self.failures: list[str] = []
-        self._ask = ask
+        self._send = send
         self._pause_s = pause_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="light-load")
@@ -102,7 +102,7 @@ class LightLoad:
         while not self._ended.wait(self._pause_s):
             self.sent += 1
             try:
-                self._ask()
+                self._send()
             except Exception as error:
                 # Count every exception as a failed request, and send the next one.
                 self.failures.append(f"{type(error).__name__}: {error}")
@@ -141,12 +141,12 @@ def retire(base: Path, version: int) -> None:
 
 def wait_for(rest: Target, states: Mapping[int, str]) -> None:
     """Wait until each of these versions is in its state. Raises ToolFailed after a timeout."""
-    wanted = {str(version): state for version, state in states.items()}
+    expected = {str(version): state for version, state in states.items()}
     deadline_s = time.monotonic() + LOAD_TIMEOUT_S
     while time.monotonic() < deadline_s:
         page = json.loads(http_get(rest.port, f"/v1/models/{MODEL_NAME}"))
         found = {each["version"]: each["state"] for each in page["model_version_status"]}
-        if all(found.get(version) == state for version, state in wanted.items()):
+        if all(found.get(version) == state for version, state in expected.items()):
             return
         time.sleep(_LOOK_S)
-    raise ToolFailed(f"After {LOAD_TIMEOUT_S:.0f} s the versions are {found}, expected {wanted}.")
+    raise ToolFailed(f"After {LOAD_TIMEOUT_S:.0f} s the versions are {found}, expected {expected}.")

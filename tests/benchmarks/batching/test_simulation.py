@@ -12,7 +12,7 @@ def test_capacity_is_that_of_the_largest_batch_of_which_two_fit() -> None:
     assert DEVICE.capacity == pytest.approx(64 / 8.2e-3)
 
 
-def test_arrivals_have_the_rate_that_was_asked_for() -> None:
+def test_arrivals_have_the_requested_rate() -> None:
     for arrivals in (poisson, bursts(0.02)):
         times = arrivals(1000.0, 20_000, 3)
         assert times == sorted(times)

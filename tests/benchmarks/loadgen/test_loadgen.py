@@ -14,9 +14,9 @@ from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
 
 
-def turn(generator: str, rate_per_s: int, cpu_ms: float, **told: object) -> Turn:
+def turn(generator: str, rate_per_s: int, cpu_ms: float, **figures: object) -> Turn:
     """Return a turn of ten seconds at `rate_per_s` that uses `cpu_ms` of CPU per request."""
-    return Turn("grpc", generator, 10 * rate_per_s, 0, 10.0, rate_per_s * cpu_ms / 100, **told)  # type: ignore[arg-type]  # told apart by name
+    return Turn("grpc", generator, 10 * rate_per_s, 0, 10.0, rate_per_s * cpu_ms / 100, **figures)  # type: ignore[arg-type]  # distinct by name
 
 
 def test_ratios_are_of_turns_of_the_same_round() -> None:

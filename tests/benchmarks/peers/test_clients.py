@@ -10,7 +10,7 @@ import pytest
 from benchmarks.harness import mlp_model
 from benchmarks.harness.measurement import WrongAnswer
 from benchmarks.peers import clients as peer_clients
-from benchmarks.peers.clients import Asked, check_answers, poison, stall, worst_ms
+from benchmarks.peers.clients import SmallRequest, check_answers, poison, stall, worst_ms
 from benchmarks.peers.wire import INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, ROW_REST, Wire
 
 Answer = Callable[[bytes], Awaitable[tuple[int, object]]]
@@ -104,7 +104,7 @@ async def test_poison_counts_good_rows_that_fail_and_bad_ones_that_do_not(monkey
     assert (found.good_failed, found.bad_accepted) == (60, 4)
 
 
-async def test_stall_tells_the_answer_to_the_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stall_reports_the_response_to_the_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_clients, "STEADY_S", 1.0)  # long enough for at least one response
     monkeypatch.setattr(peer_clients, "AFTERWARDS_S", 0.1)
 
@@ -118,7 +118,7 @@ async def test_stall_tells_the_answer_to_the_large_body(monkeypatch: pytest.Monk
     assert found.steady_worst_ms > 0
 
 
-async def test_stall_tells_of_a_server_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stall_reports_a_server_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_clients, "STEADY_S", 0.1)
     monkeypatch.setattr(peer_clients, "AFTERWARDS_S", 0.1)
 
@@ -133,7 +133,7 @@ async def test_stall_tells_of_a_server_that_hangs_up(monkeypatch: pytest.MonkeyP
 
 
 def test_requests_under_way_when_the_large_body_comes_count_as_beside_it() -> None:
-    asked = [Asked(0.0, 0.010), Asked(0.1, 0.020), Asked(0.19, 0.5), Asked(0.3, 0.030)]
-    steady, worst = worst_ms(asked, sent_s=0.2)
+    requests = [SmallRequest(0.0, 0.010), SmallRequest(0.1, 0.020), SmallRequest(0.19, 0.5), SmallRequest(0.3, 0.030)]
+    steady, worst = worst_ms(requests, sent_s=0.2)
     assert (steady, worst) == (20.0, 500.0)
     assert all(map(math.isnan, worst_ms([], sent_s=0.2)))

@@ -72,14 +72,14 @@ def test_bad_body_is_json_of_a_row_that_is_a_number_short(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("wire", HTTP, ids=lambda wire: wire.path + str(HTTP.index(wire)))
-def test_large_body_is_json_and_as_large_as_asked_for(wire: Wire) -> None:
+def test_large_body_is_json_and_as_large_as_requested(wire: Wire) -> None:
     body = large_body(wire, 100_000)
     assert 100_000 <= len(body) < 102_000
     row = numbers(json.loads(wire.encode(mlp_model.example())))
     assert numbers(json.loads(body))[-mlp_model.FEATURES :] == row
 
 
-def test_every_server_is_asked_by_http_once_and_by_grpc_at_most_once() -> None:
+def test_every_server_has_one_http_wire_and_at_most_one_grpc_wire() -> None:
     for subject in SUBJECTS:
         protocols = [wire.protocol for wire in subject.wires]
         assert protocols.count("rest") == 1

@@ -31,19 +31,19 @@ def test_versions_are_links_to_the_template(tmp_path: Path) -> None:
 
 
 def test_failures_of_the_light_load_are_kept() -> None:
-    asked: list[int] = []
+    sent: list[int] = []
     enough = threading.Event()
 
-    def ask() -> None:
-        asked.append(1)
-        if len(asked) == 4:
+    def send() -> None:
+        sent.append(1)
+        if len(sent) == 4:
             enough.set()
-        if len(asked) % 2 == 0:
+        if len(sent) % 2 == 0:
             raise ConnectionError("refused")
 
-    with LightLoad(ask, 0.001) as load:
+    with LightLoad(send, 0.001) as load:
         assert enough.wait(10)
-    assert load.sent == len(asked)
+    assert load.sent == len(sent)
     assert load.failures == ["ConnectionError: refused"] * (load.sent // 2)
 
 

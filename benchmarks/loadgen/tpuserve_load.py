@@ -1,7 +1,7 @@
 """One process of `tpuserve loadtest`'s load generator on a byte echo, which has no metadata.
 
-loadgen.py runs it: `python benchmarks/loadgen/ours.py grpc|rest PORT SECONDS USERS RATE [CA]`. One of USERS and RATE is
-0. CA is a file of authorities, and enables TLS.
+loadgen.py runs it: `python benchmarks/loadgen/tpuserve_load.py grpc|rest PORT SECONDS USERS RATE [CA]`. One of USERS
+and RATE is 0. CA is a file of authorities, and enables TLS.
 
 At the end it prints a line of JSON, like plain.py, with the reasons why the run would not be trusted.
 """
