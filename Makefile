@@ -29,14 +29,14 @@ IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 .PHONY: help setup torch demo serve examples strangers test test-all docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.installed ## Make .venv with everything pinned in requirements/dev.lock
+setup: $(VENV)/.installed ## Create .venv with the packages of requirements/dev.lock
 
 $(UV): requirements/bootstrap.lock
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. tpuserve needs Python 3.11 or later: install it, or set PYTHON=..."; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tpuserve needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 2; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments. On Debian: apt-get install python3-venv"; exit 2; }
+	@command -v $(PYTHON) >/dev/null || { echo "Cannot find $(PYTHON). tpuserve needs Python 3.11 or later. Install it, or set PYTHON=..."; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tpuserve needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot create virtual environments. On Debian, run: apt-get install python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.lock
 	@touch $(UV)
@@ -44,15 +44,15 @@ $(UV): requirements/bootstrap.lock
 # Compile bytecode once. With PYTHONDONTWRITEBYTECODE, which many containers set, each start of a server would compile
 # TensorFlow again, which takes most of the start time.
 $(VENV)/.installed: $(UV) requirements/dev.lock $(PROJECTS:%=%/pyproject.toml)
-	@echo "Installing what requirements/dev.lock pins into $(VENV): about 1 GB to download the first time."
+	@echo "Installing the packages of requirements/dev.lock into $(VENV). The first time, this downloads about 1 GB."
 	$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PROJECTS:%=--editable %)
 	@touch $@
 
-torch: $(TORCH)/.installed ## Make .torch: .venv with PyTorch's CPU build over it, to export PyTorch models
+torch: $(TORCH)/.installed ## Create .torch, which adds the CPU build of PyTorch to .venv, to export PyTorch models
 
 $(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
-	@echo "Installing PyTorch into $(TORCH), its CPU build, from where pip is told to find it (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)."
+	@echo "Installing the CPU build of PyTorch into $(TORCH). PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL sets its source."
 	$(BIN)/python -m venv --clear $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/torch.lock
 	@echo 'import os, site, sys; site.addsitedir(os.path.join(os.path.dirname(sys.prefix), "$(VENV)", "lib", "python%d.%d" % sys.version_info[:2], "site-packages"))' > $$(echo $(TORCH)/lib/python3*/site-packages)/over_venv.pth
@@ -60,21 +60,21 @@ $(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
 		sed '1s|.*|#!$(abspath $(TORCH))/bin/python|' $(BIN)/$$program > $(TORCH)/bin/$$program; chmod +x $(TORCH)/bin/$$program; done
 	@touch $@
 
-demo: setup ## Train, export, serve, predict by gRPC and REST, load-test, stop
+demo: setup ## Train and export a model, serve it, predict over gRPC and REST, run a load test
 	@$(BIN)/python examples/digits/demo.py
 
-serve: setup ## Train and export the digits model if need be, serve it until Ctrl-C
+serve: setup ## Serve the model of the demo until Ctrl-C; train and export it first if needed
 	@$(BIN)/python examples/digits/demo.py --serve
 
-examples: setup ## Train, export, serve and check every example; ONLY=name,name for some; PyTorch's after `make torch`
+examples: setup ## Train, export, serve and check every example, or ONLY=name,name; PyTorch examples need `make torch`
 	@$(if $(wildcard $(TORCH)/.installed),$(TORCH)/bin,$(BIN))/python examples/run_all.py --only "$(ONLY)"
 
-strangers: setup ## Export, serve and ask models that other people wrote; ONLY=name,pattern for some; PyTorch's after `make torch`
+strangers: setup ## Export, serve and check third-party models, or ONLY=name,pattern; PyTorch models need `make torch`
 	@$(BIN)/python -m tests.strangers --only "$(ONLY)"
 
-test: setup lint types layers unit ## Check format, lint, types and layers, run most tests: under 8 minutes on 2 cores
+test: setup lint types layers unit ## Check format, lint, types and layers, and run most tests: under 8 minutes on 2 cores
 
-test-all: setup lint types layers ## Run all tests, with the floor of branch coverage: under 30 minutes on 2 cores
+test-all: setup lint types layers ## Run all tests and check the branch coverage: under 30 minutes on 2 cores
 	$(PYTEST) --cov --cov-report=term
 	$(BIN)/python tests/coverage_floor.py
 
@@ -82,7 +82,7 @@ docs: setup ## Build the documentation site in build/site; every warning is an e
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html -c docs . build/site
 	@echo "Open build/site/index.html"
 
-upstream: .upstream/.installed ## Run TensorFlow Serving's own end-to-end tests from a clone of its repository: CHECKOUT=DIR
+upstream: .upstream/.installed ## Run TensorFlow Serving's own end-to-end tests from CHECKOUT=DIR, a clone of its repository
 	@PYTHONPATH=.upstream $(BIN)/python -m tests.upstream.run --checkout "$(CHECKOUT)"
 
 .upstream/.installed: $(VENV)/.installed tests/upstream/requirements.lock
@@ -107,11 +107,11 @@ layers: setup
 unit: setup
 	$(PYTEST) -m "not rest"
 
-upgrade: ## Renew requirements/*.lock: the newest versions that are allowed
+upgrade: ## Update requirements/*.lock to the newest allowed versions
 	@$(MAKE) --no-print-directory lock UPGRADE=--upgrade
 
 # Keeps every version that still satisfies the requirements. pip's settings locate PyTorch's CPU build.
-lock: $(UV) ## Write requirements/*.lock anew after a change of what is asked for
+lock: $(UV) ## Write requirements/*.lock again after a change of the requirements
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file requirements/bootstrap.lock requirements/bootstrap.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/dev.lock $(EXTRAS) --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock $(IMAGE_EXTRAS) server/pyproject.toml
@@ -123,5 +123,5 @@ lock: $(UV) ## Write requirements/*.lock anew after a change of what is asked fo
 	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file tests/upstream/requirements.lock tests/upstream/requirements.in
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
 
-clean: ## Remove .venv, caches, the demo's models and the environments of the comparison
+clean: ## Remove .venv, .torch, caches, the models of the demo, and the benchmark environments
 	rm -rf $(VENV) $(TORCH) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
