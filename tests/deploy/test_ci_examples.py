@@ -161,19 +161,19 @@ def test_a_version_that_passes_both_is_let_through(machine: Machine) -> None:
         ({"run": 3, "compare": 0}, "exit code 3"),
     ],
 )
-def test_whatever_else_happens_is_told_and_ends_the_job(machine: Machine, codes: dict[str, int], message: str) -> None:
+def test_other_outcomes_are_reported_and_end_the_job(machine: Machine, codes: dict[str, int], message: str) -> None:
     ended = machine.run(codes)
     assert ended.returncode == max(codes.values())
     assert message in ended.stderr
     assert "::error" not in ended.stderr
 
 
-def test_on_github_it_is_an_annotation(machine: Machine) -> None:
+def test_github_gets_an_annotation(machine: Machine) -> None:
     ended = machine.run({"run": 98, "compare": 0}, GITHUB_ACTIONS="true")
     assert ended.stdout.startswith("::error title=Load test::The load generator was too slow")
 
 
-def test_without_a_model_it_says_what_is_missing(machine: Machine) -> None:
+def test_a_missing_model_is_reported(machine: Machine) -> None:
     ended = machine.run({"run": 0, "compare": 0}, MODEL="")
     assert ended.returncode != 0
     assert "name of the model to test" in ended.stderr

@@ -25,7 +25,7 @@ def test_the_demo_trains_exports_serves_predicts_measures_and_stops(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_demo_that_is_stopped_says_so_and_leaves_what_it_did_not_make(tmp_path: Path) -> None:
+def test_an_interrupted_demo_reports_it_and_keeps_other_files(tmp_path: Path) -> None:
     keep = tmp_path / "keep"
     keep.write_text("mine")
     with subprocess.Popen([*DEMO, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:

@@ -32,7 +32,7 @@ def test_listing_the_examples_imports_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_example_without_its_packages_says_what_to_install() -> None:
+def test_an_example_without_its_packages_reports_the_command_to_run() -> None:
     digits = load_example("digits")
     assert digits.missing == ""
     absent = Example("x", "X", digits.train, digits.requests, digits.answer, extra="x", packages=("json", "no_such"))
@@ -56,7 +56,7 @@ def test_another_answer_than_the_source_s_is_a_failure(served: Mapping[str, Arra
         largest_difference(expected, served, 1e-5, 1e-4, dtypes=False)
 
 
-def test_training_that_fails_or_dies_is_said_in_one_line(tmp_path: Path) -> None:
+def test_failed_training_is_reported_in_one_line(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     with pytest.raises(TrainingFailed, match=r"^ModuleNotFoundError: No module named 'examples\.no_such'$"):
         train_apart("no_such", tmp_path, log)
@@ -78,7 +78,7 @@ def test_an_example_goes_all_the_way_by_the_real_commands(tmp_path: Path) -> Non
     assert (tmp_path / "iris_saved_model/models/iris_saved_model/1/saved_model.pb").is_file()
 
 
-def test_an_example_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_an_unknown_example_is_reported_with_the_known_ones() -> None:
     command = [sys.executable, "examples/run_all.py", "--only", "digits,no_such"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -10,7 +10,7 @@ import pytest
 from tests.strangers.processes import Processes, Stopped, last_line
 
 
-def test_a_process_that_hangs_is_killed_and_its_output_says_so(tmp_path: Path) -> None:
+def test_a_hanging_process_is_killed_and_its_log_reports_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import signal; signal.pause()"]
     status = Processes(limit_s=0.2).run(command, tmp_path / "out", tmp_path / "err", {})
     assert status == -9

@@ -53,12 +53,12 @@ def test_ratios_are_of_the_same_protocol() -> None:
         assert ratio(outcome(result("triton", point("rest", 2_000))), "triton", "rest") is None
 
 
-def test_a_busy_machine_is_owned_up_to() -> None:
+def test_report_mentions_a_busy_machine() -> None:
     assert "Other processes" not in markdown(FOUND)
     assert "Other processes" in markdown(dataclasses.replace(FOUND, load_before=1.5))
 
 
-def test_report_shows_each_load_and_each_manner() -> None:
+def test_report_shows_load_isolation_and_batching() -> None:
     text = markdown(FOUND)
     load_grpc, load_rest, isolation, batching = rows(text, "Triton")
     assert load_rest == [
@@ -98,7 +98,7 @@ def test_a_run_of_one_server_has_no_empty_table() -> None:
     assert "goal" not in markdown(outcome(result("kserve", point("rest", 5))))
 
 
-def test_chart_is_shown_where_there_is_one() -> None:
+def test_report_includes_the_chart_if_given() -> None:
     assert "](images/peers.svg)" in markdown(FOUND, "images/peers.svg")
     assert "](" not in markdown(FOUND)
 
