@@ -28,8 +28,9 @@ _PADDING_TEXT = (
     "Rows of padding in a batch, divided by its rows with padding: 0 for a full batch, 0.25 for 6 rows in a batch of 8."
 )
 _FINISH_ERROR_TEXT = (
-    "With a latency objective: actual finish of a request, minus the finish predicted at its arrival. Above 0, the request "
-    "finished later than predicted. Values can be negative, so there is no sum, and the bucket +Inf is the count."
+    "With a latency objective: actual finish of a request, minus the finish predicted at its arrival. Above 0, the "
+    "request finished later than predicted. Values can be negative, so there is no sum, and the "
+    "bucket +Inf is the count."
 )
 # Maximum number of sizes to show for a signature with batches of any size. Beyond it, only powers of two are shown.
 _MOST_SIZES = 32
@@ -88,8 +89,8 @@ class PrometheusMetrics(Measurements, Collector):
         ):
             yield _histograms(name, text, _BATCH_LABELS, series.items(), _batch_labels)
         text = (
-            "Time of a batch on the device. The label bucket is the number of rows with padding, or the next power of two "
-            "for a signature without fixed sizes."
+            "Time of a batch on the device. The label bucket is the number of rows with padding, or the next power of "
+            "two for a signature without fixed sizes."
         )
         labels = (*_BATCH_LABELS, "bucket")
         yield _histograms("batch_run_seconds", text, labels, batches.run.items(), _run_labels)
@@ -132,9 +133,9 @@ class PrometheusMetrics(Measurements, Collector):
 
     def _dropped_family(self) -> Metric:
         text = (
-            "Requests that did not run. expired, cancelled: they left the queue. queue_full: the limit of waiting batches "
-            "was reached. too_late: with a latency objective, their predicted finish was after the objective or their "
-            "deadline."
+            "Requests that did not run. expired, cancelled: they left the queue. queue_full: the limit of waiting "
+            "batches was reached. too_late: with a latency objective, their predicted finish was after the objective "
+            "or their deadline."
         )
         labels = ["model_name", "version", "reason", "priority"]
         family = CounterMetricFamily("tpuserve_dropped_requests", text, labels=labels)
