@@ -42,7 +42,7 @@ def test_a_folder_that_is_no_clone_is_refused(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert f"has no {TEST_FILE}; clone github.com/tensorflow/serving" in capsys.readouterr().err
+    assert f"does not contain {TEST_FILE}. Clone github.com/tensorflow/serving." in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ def measured(size: Size, served: float = 98.0, *, imports_tensorflow: bool = Fal
 def test_medians_decide_of_rates_and_starts() -> None:
     goals = {goal.what: (goal.got, goal.reached) for goal in judge([measured(RESNET)])}
     assert goals == {
-        "ResNet-50: served over the loop": ("0.980", True),
-        "ResNet-50: start with compiled programs over without": ("0.33", True),
-        "ResNet-50: TensorFlow in the process": ("no", True),
+        "ResNet-50: served rate relative to the loop": ("0.980", True),
+        "ResNet-50: warm start relative to cold start": ("0.33", True),
+        "ResNet-50: TensorFlow imported by the server": ("no", True),
     }
 
 
