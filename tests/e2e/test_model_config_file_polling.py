@@ -109,7 +109,7 @@ def test_changes_are_served_and_mistakes_change_nothing(host: str, tmp_path: Pat
         assert client.predict("b", {"x": np.ones((1, 1), np.float32)}).version == 1
 
         replace(file, configured(tmp_path, a=2, c=None))
-        server.hear("is applied")
+        server.hear("Applied the changed")
         client.wait_until_ready(START_TIMEOUT_S, "c")
         assert stable(client, "a") == 2
         with pytest.raises(TpuserveError, match="Servable not found for request: Latest"):
