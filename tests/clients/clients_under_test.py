@@ -34,11 +34,8 @@ class AwaitedClient:
     """An AsyncClient with a private event loop and the blocking interface of Client."""
 
     def __init__(self, make: Callable[[], AsyncClient]) -> None:
-        async def on_the_loop() -> AsyncClient:
-            return make()
-
         self._runner = asyncio.Runner()
-        self._client = self._runner.run(on_the_loop())
+        self._client = make()
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         return partial(self._call, getattr(self._client, name))

@@ -47,7 +47,7 @@ def test_code_without_a_name_is_unknown() -> None:
         (499, Code.CANCELLED),
         (500, Code.INTERNAL),
         (501, Code.UNIMPLEMENTED),
-        (502, Code.UNKNOWN),
+        (502, Code.UNAVAILABLE),
         (503, Code.UNAVAILABLE),
         (504, Code.DEADLINE_EXCEEDED),
     ],

@@ -1,9 +1,20 @@
 """Tests for the retry decision, as a table: no clock, no sleep."""
 
+import math
+from typing import Any
+
 import pytest
 
-from tpuserve_client.errors import Code, DeadlineExceeded, ResourceExhausted, TpuserveError, Unavailable, from_code
-from tpuserve_client.retry import Retry
+from tpuserve_client.errors import (
+    Code,
+    DeadlineExceeded,
+    InvalidArgument,
+    ResourceExhausted,
+    TpuserveError,
+    Unavailable,
+    from_code,
+)
+from tpuserve_client.retry import Retry, RetryBudget
 
 RETRY = Retry(max_attempts=5, initial_backoff_s=0.1, max_backoff_s=0.5, multiplier=2.0)
 
@@ -22,7 +33,7 @@ def test_backoff_stays_bounded_however_long_the_wait(multiplier: float) -> None:
 
 @pytest.mark.parametrize("code", sorted(set(Code) - {Code.OK, Code.UNAVAILABLE}))
 def test_nothing_but_unavailable_is_tried_again_unasked(code: Code) -> None:
-    assert RETRY.wait_s(from_code(code, ""), attempt=1, jitter=0.5, remaining_s=None) is None
+    assert RETRY.wait_s(from_code(code, ""), attempt=1, executions=0, jitter=0.5, remaining_s=None) is None
 
 
 @pytest.mark.parametrize(
@@ -43,14 +54,53 @@ def test_nothing_but_unavailable_is_tried_again_unasked(code: Code) -> None:
     ],
 )
 def test_wait(error: TpuserveError, attempt: int, remaining_s: float | None, wait_s: float | None) -> None:
-    got = RETRY.wait_s(error, attempt, jitter=0.5, remaining_s=remaining_s)
+    got = RETRY.wait_s(error, attempt, executions=0, jitter=0.5, remaining_s=remaining_s)
     assert got == (None if wait_s is None else pytest.approx(wait_s))
+
+
+def test_forbidden_retry_and_a_long_hint_end_the_call() -> None:
+    policy = Retry(max_pushback_s=30.0)
+    for error in (Unavailable("", forbids_retry=True), Unavailable("", retry_after_s=30.1)):
+        assert policy.wait_s(error, attempt=1, executions=0, jitter=0.5, remaining_s=None) is None
+    allowed = Unavailable("", retry_after_s=30.0)
+    assert policy.wait_s(allowed, attempt=1, executions=0, jitter=0.5, remaining_s=None) == 30.0
+
+
+def test_request_that_may_have_run_is_repeated_once_if_it_is_idempotent() -> None:
+    cut = Unavailable("", may_have_run=True)
+    waits = [RETRY.wait_s(cut, attempt=n, executions=n, jitter=0.0, remaining_s=None) for n in (1, 2)]
+    assert waits == [0.0, None]
+    policy = Retry(idempotent=False)
+    assert policy.wait_s(cut, attempt=1, executions=1, jitter=0.0, remaining_s=None) is None
+    assert policy.wait_s(Unavailable(""), attempt=1, executions=0, jitter=0.0, remaining_s=None) == 0.0
+
+
+def test_budget_stops_retries_at_half_of_the_tokens_until_calls_succeed() -> None:
+    budget = RetryBudget(Retry(budget_tokens=10, budget_ratio=0.5))
+    assert [budget.count_failure() for _ in range(6)] == [True, True, True, True, False, False]
+    for _ in range(6):
+        budget.count_success()
+    assert budget.count_failure()
+
+
+def test_infinite_budget_never_stops_retries() -> None:
+    budget = RetryBudget(Retry(budget_tokens=math.inf))
+    assert all(budget.count_failure() for _ in range(1000))
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_attempts": 0}, {"initial_backoff_s": -1.0}, {"max_backoff_s": 0.01}, {"multiplier": 0.5}],
+    [
+        {"max_attempts": 0},
+        {"max_attempts": "3"},
+        {"initial_backoff_s": -1.0},
+        {"max_backoff_s": 0.01},
+        {"max_backoff_s": math.nan},
+        {"multiplier": 0.5},
+        {"max_pushback_s": math.inf},
+        {"budget_tokens": None},
+    ],
 )
-def test_senseless_policy_is_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"max_attempts|backoff"):
-        Retry(**options)  # type: ignore[arg-type]  # max_attempts is an int in the one case that has it
+def test_senseless_policy_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"max_|backoff|budget"):
+        Retry(**options)

@@ -8,7 +8,9 @@ Example::
         probabilities = client.predict("digits", {"image": images})["probabilities"]
 """
 
-from tpuserve_client.client import AsyncClient, Client
+from tpuserve_client.async_client import AsyncClient
+from tpuserve_client.attempts import Attempt
+from tpuserve_client.client import Client
 from tpuserve_client.errors import (
     Aborted,
     AlreadyExists,
@@ -29,6 +31,7 @@ from tpuserve_client.errors import (
     Unimplemented,
     Unknown,
 )
+from tpuserve_client.limits import Pool
 from tpuserve_client.model import Metadata, Prediction, Signature, State, TensorSpec, VersionStatus
 from tpuserve_client.retry import Retry
 from tpuserve_client.tls import Tls
@@ -39,6 +42,7 @@ __all__ = [
     "Client",
     "AsyncClient",
     "Retry",
+    "Pool",
     "Tls",
     "Prediction",
     "Metadata",
@@ -46,6 +50,7 @@ __all__ = [
     "TensorSpec",
     "VersionStatus",
     "State",
+    "Attempt",
     "TpuserveError",
     "Code",
     "Aborted",

@@ -1,10 +1,12 @@
 """Parser of server addresses."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from ipaddress import ip_address
+from urllib.parse import urlsplit, urlunsplit
 
-from tpuserve_client.errors import InvalidArgument
+from tpuserve_client.errors import InvalidArgument, shown
 
 DEFAULT_GRPC_PORT = 8500
 # Environment variable from which the commands read the server's address.
@@ -13,31 +15,88 @@ ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
 DEFAULT_GRPCS_PORT = 443
 
 
+# As in gRPC: resolve the name to all its addresses and balance over them.
+_DNS = "dns:///"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Address of a server. `target` is a gRPC target (`host:port`, `unix:/path`), or a base URL if `is_rest`.
 
-    `is_secure` is True if the server uses TLS.
+    `is_secure` is True if the server uses TLS. `is_dns` is True if the client must balance over all addresses of the
+    host.
     """
 
     target: str
     is_rest: bool
     is_secure: bool = False
+    is_dns: bool = False
+
+    @property
+    def host(self) -> str | None:
+        """Name of the host to look up, or None for a socket file or an IP address."""
+        if self.target.startswith("unix:"):
+            return None
+        name = urlsplit(self._url).hostname
+        try:
+            ip_address(name or "")
+        except ValueError:
+            return name
+        return None
+
+    @property
+    def authority(self) -> str:
+        """Host and port for the Host header or `:authority`."""
+        return urlsplit(self._url).netloc.rpartition("@")[2]
+
+    def at(self, ip: str) -> "Address":
+        """Return the same address with an IP address in place of the host name."""
+        parts = urlsplit(self._url)
+        user, at, _ = parts.netloc.rpartition("@")
+        place = f"[{ip}]" if ":" in ip else ip
+        netloc = f"{user}{at}{place}" if parts.port is None else f"{user}{at}{place}:{parts.port}"
+        target = urlunsplit((*parts[:1], netloc, *parts[2:])) if self.is_rest else netloc
+        return Address(target, self.is_rest, self.is_secure)
+
+    @property
+    def _url(self) -> str:
+        return self.target if self.is_rest else f"//{self.target}"
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> tuple[Address, ...]:
+    """Parse one address, several with commas between them, or a sequence of addresses.
+
+    Raises InvalidArgument for an invalid address, for none, and for addresses of different protocols.
+    """
+    texts = addresses.split(",") if isinstance(addresses, str) else addresses
+    if not isinstance(texts, Sequence):
+        raise InvalidArgument(f"The address must be a string or a sequence of strings, not {shown(addresses)}.")
+    places = tuple(dict.fromkeys(map(parse_address, texts)))
+    if not places:
+        raise InvalidArgument("The sequence of addresses is empty.")
+    if len({(place.is_rest, place.is_secure) for place in places}) > 1:
+        raise InvalidArgument(f"The addresses must have one scheme: {', '.join(texts)}.")
+    return places
 
 
 def parse_address(text: str) -> Address:
     """Parse `host`, `host:port`, `grpc(s)://host:port`, `unix:/path` (all gRPC) or `http(s)://host:port` (REST).
 
-    The default gRPC port is 8500, or 443 with grpcs://. A URL without a port has the default port of its scheme. Raises
-    InvalidArgument for any other text.
+    The default gRPC port is 8500, or 443 with grpcs://. A URL without a port has the default port of its scheme.
+    `dns:///host:port` is gRPC to all addresses of the host. Raises InvalidArgument for any other text.
     """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"A server address must be a string, not {shown(text)}.")
+    text = text.strip()
+    if text.startswith(_DNS):
+        return Address(_host_and_port(text.removeprefix(_DNS), text, DEFAULT_GRPC_PORT), is_rest=False, is_dns=True)
     scheme, separator, rest = text.partition("://")
     if scheme in ("http", "https") and separator:
         return Address(_base_url(text), is_rest=True, is_secure=scheme == "https")
     if text.startswith("unix:") and len(text) > len("unix:"):
         return Address(text, is_rest=False)
     if separator and scheme not in ("grpc", "grpcs"):
-        known = "grpc://, grpcs://, unix:, http:// or https://"
+        known = "grpc://, grpcs://, dns:///, unix:, http:// or https://"
         raise InvalidArgument(f"Unknown scheme in address {text!r}. Use {known}.")
     is_secure = bool(separator) and scheme == "grpcs"
     default_port = DEFAULT_GRPCS_PORT if is_secure else DEFAULT_GRPC_PORT

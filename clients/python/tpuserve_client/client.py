@@ -1,70 +1,71 @@
-"""Blocking client `Client` and asyncio client `AsyncClient`, with the same calls."""
+"""The blocking client."""
 
-import asyncio
-import enum
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy.typing as npt
 
-from tpuserve_client.address import Address, parse_address
-from tpuserve_client.errors import InvalidArgument, TpuserveError
-from tpuserve_client.exchange import AsyncTransport, Priority, Reply, Transport, Wire
+from tpuserve_client.attempts import Attempt
+from tpuserve_client.connections import Connections
+from tpuserve_client.core import OWN_TIMEOUT, ClientCore, Timeout, make_transport
+from tpuserve_client.exchange import Priority
+from tpuserve_client.limits import Pool
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, VersionStatus
-from tpuserve_client.operations import Operations, Pause, Send, Steps
-from tpuserve_client.request_headers import read_headers
+from tpuserve_client.request_headers import HeaderValue
+from tpuserve_client.resolver import look_up
 from tpuserve_client.retry import Retry
+from tpuserve_client.settings import DEFAULT_TIMEOUT_S, Settings, Timing
+from tpuserve_client.steps import Evaluate, Join, Pause, Resolve, Send, Step, Steps
 from tpuserve_client.tls import Tls
 
 T = TypeVar("T")
 Inputs: TypeAlias = Mapping[str, npt.ArrayLike] | npt.ArrayLike
 
-DEFAULT_TIMEOUT_S = 30.0
 
-
-class _Own(enum.Enum):
-    """Default of a call's timeout that selects the client's own timeout. None already means "no deadline"."""
-
-    TIMEOUT = enum.auto()
-
-
-Timeout: TypeAlias = float | _Own | None
-
-
-class Client:
-    """A blocking client of one server. Safe to share between threads; close it, or use it in a `with` statement.
+class Client(ClientCore):
+    """A blocking client. Safe to share between threads; close it, or use it in a `with` statement.
 
     `address` is `host:port`, `grpc://host:port` or `unix:/path` for gRPC, or `http://host:port` for REST. `grpcs://`
-    and `https://` use TLS, which `tls` configures. `headers` are sent with every request, as gRPC metadata or HTTP
-    headers. The client connects at the first call.
+    and `https://` use TLS, which `tls` configures. Several addresses, as a sequence or with commas between them, take
+    turns; an address that keeps failing is omitted for a while. `dns:///host:port`, or `resolve_all`, does the same for
+    all IP addresses of a host. The client connects at the first call. A forked process connects by itself.
+
+    `headers` are sent with every request, as gRPC metadata or HTTP headers. A value is a string, or a function that
+    returns one: the client calls it before each attempt, for example for a token that expires.
 
     `timeout_s` is the default deadline of a call, in seconds (None: no deadline). It covers all attempts and the pauses
-    between them. Tests replace `sleep`, `clock` (monotonic seconds) and `jitter` (uniform over [0, 1)).
+    between them. `retry` and `pool` configure retries and connections. `on_attempt` is called after each attempt; the
+    logger `tpuserve_client` reports attempts that are retried (INFO) and all others (DEBUG). Tests replace `sleep`,
+    `clock` (monotonic seconds) and `jitter` (uniform over [0, 1)).
 
-    Raises InvalidArgument for an invalid address, for certificates that cannot be read or used, and for headers that
-    cannot be sent.
+    Raises InvalidArgument for arguments that the client cannot use: an invalid address, certificates that cannot be
+    read or used, and headers that cannot be sent.
     """
+
+    _connections: Connections
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         *,
         tls: Tls | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         retry: Retry = Retry(),  # noqa: B008  frozen
+        pool: Pool = Pool(),  # noqa: B008  frozen
+        resolve_all: bool = False,
+        on_attempt: Callable[[Attempt], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        place = parse_address(address)
-        self._timeout_s = timeout_s
         self._sleep = sleep
-        self._transport = _transport(place, _tls(place, tls), read_headers(headers or {}))
-        self._operations = Operations(_wire(place), retry, clock, jitter)
+        settings = Settings(address, tls, headers or {}, timeout_s, retry, pool, resolve_all, on_attempt)
+        super().__init__(settings, Timing(clock, jitter))
 
     def predict(
         self,
@@ -76,22 +77,22 @@ class Client:
         signature_name: str | None = None,
         output_filter: Sequence[str] = (),
         priority: Priority | None = None,
-        timeout_s: Timeout = _Own.TIMEOUT,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+        retry: Retry | None = None,
     ) -> Prediction:
         """Run a model on `inputs`: arrays by name, or one array for a model with a single input.
 
         Arrays keep their dtype. Lists and numbers take the input's dtype from the model's metadata, which also names a
         single input. The client fetches the metadata once and caches it. `output_filter` names the outputs to return;
         an empty one returns all. The server runs a request with `priority` "low" only when requests of high priority
-        (the default) leave room. Raises TpuserveError if the server refuses the request, and InvalidArgument for a
-        value that no tensor can hold.
+        (the default) leave room. `headers` are added to the client's headers; `timeout_s` and `retry` replace the
+        client's. Raises TpuserveError if the server refuses the request, and InvalidArgument for a value that no tensor
+        can hold.
         """
         spec = ModelSpec(model, version, label)
-        return self._run(
-            self._operations.predict(
-                spec, inputs, signature_name, tuple(output_filter), priority, self._limit(timeout_s)
-            )
-        )
+        call = self._call(spec, timeout_s, headers, retry)
+        return self._run(self._operations.predict(call, spec, inputs, signature_name, tuple(output_filter), priority))
 
     def metadata(
         self,
@@ -100,7 +101,9 @@ class Client:
         version: int | None = None,
         label: str | None = None,
         with_labels: bool = False,
-        timeout_s: Timeout = _Own.TIMEOUT,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+        retry: Retry | None = None,
     ) -> Metadata:
         """Return the model's signatures: names, dtypes and shapes of inputs and outputs.
 
@@ -108,16 +111,29 @@ class Client:
         InvalidArgument.
         """
         spec = ModelSpec(model, version, label)
-        return self._run(self._operations.metadata(spec, self._limit(timeout_s), with_labels=with_labels))
+        call = self._call(spec, timeout_s, headers, retry)
+        return self._run(self._operations.metadata(call, spec, with_labels=with_labels))
 
     def status(
-        self, model: str, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
+        self,
+        model: str,
+        *,
+        version: int | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+        retry: Retry | None = None,
     ) -> tuple[VersionStatus, ...]:
         """Return the state of each version (or of one), newest first. Raises NotFound for an unknown model."""
-        return self._run(self._operations.status(ModelSpec(model, version), self._limit(timeout_s)))
+        spec = ModelSpec(model, version)
+        return self._run(self._operations.status(self._call(spec, timeout_s, headers, retry), spec))
 
     def is_ready(
-        self, model: str | None = None, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
+        self,
+        model: str | None = None,
+        *,
+        version: int | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
     ) -> bool:
         """Return whether the server (or `model`) answers predictions now, and False if the server is unreachable.
 
@@ -125,16 +141,16 @@ class Client:
         client raises Unimplemented or NotFound. Name a model for such a server.
         """
         spec = None if model is None else ModelSpec(model, version)
-        return self._run(self._operations.is_ready(spec, self._limit(timeout_s)))
+        return self._run(self._operations.is_ready(self._call(spec, timeout_s, headers), spec))
 
     def wait_until_ready(self, timeout_s: float, model: str | None = None, *, version: int | None = None) -> None:
         """Block until `is_ready`. After `timeout_s` seconds, raise DeadlineExceeded with the last reason."""
         spec = None if model is None else ModelSpec(model, version)
-        self._run(self._operations.wait_until_ready(spec, timeout_s))
+        self._run(self._operations.wait_until_ready(self._call(spec, timeout_s), spec))
 
     def close(self) -> None:
         """Close the connections. Later calls raise FailedPrecondition."""
-        self._transport.close()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -144,175 +160,40 @@ class Client:
     ) -> None:
         self.close()
 
-    def _limit(self, timeout_s: Timeout) -> float | None:
-        return self._timeout_s if isinstance(timeout_s, _Own) else timeout_s
+    def _make_connections(self) -> Connections:
+        return Connections(
+            lambda endpoint: make_transport(
+                endpoint, self._endpoint_tls(endpoint), self._endpoint_headers(endpoint), self._settings
+            )
+        )
 
     def _run(self, steps: Steps[T]) -> T:
         try:
             step = next(steps)
             while True:
                 try:
-                    reply = self._carry_out(step)
-                except TpuserveError as error:
+                    result = self._carry_out(step)
+                except Exception as error:
                     step = steps.throw(error)
                 else:
-                    step = steps.send(reply)
+                    step = steps.send(result)
         except StopIteration as end:
-            result: T = end.value
-            return result
+            returned: T = end.value
+            return returned
+        finally:
+            steps.close()
 
-    def _carry_out(self, step: Send | Pause) -> Reply | None:
-        if isinstance(step, Send):
-            return self._transport.send(step.exchange, step.timeout_s)
-        self._sleep(step.seconds)
+    def _carry_out(self, step: Step) -> Any:  # noqa: ANN401  the result depends on the step
+        match step:
+            case Send():
+                return self._connections.get(step.endpoint).send(step.exchange, step.timeout_s)
+            case Pause():
+                self._sleep(step.seconds)
+            case Join():
+                with suppress(TimeoutError):
+                    step.future.result(step.timeout_s)
+            case Resolve():
+                return look_up(step.host)
+            case Evaluate():
+                return step.function()
         return None
-
-
-class AsyncClient:
-    """A client for asyncio with the calls of `Client`. Create it and use it on the same running event loop.
-
-    Close it with `await client.close()`, or use it in an `async with` statement. Cancelling a call cancels its request.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        tls: Tls | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float | None = DEFAULT_TIMEOUT_S,
-        retry: Retry = Retry(),  # noqa: B008  frozen
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        place = parse_address(address)
-        self._timeout_s = timeout_s
-        self._sleep = sleep
-        self._transport = _async_transport(place, _tls(place, tls), read_headers(headers or {}))
-        self._operations = Operations(_wire(place), retry, clock, jitter)
-
-    async def predict(
-        self,
-        model: str,
-        inputs: Inputs,
-        *,
-        version: int | None = None,
-        label: str | None = None,
-        signature_name: str | None = None,
-        output_filter: Sequence[str] = (),
-        priority: Priority | None = None,
-        timeout_s: Timeout = _Own.TIMEOUT,
-    ) -> Prediction:
-        """Run a model. See `Client.predict`."""
-        spec = ModelSpec(model, version, label)
-        return await self._run(
-            self._operations.predict(
-                spec, inputs, signature_name, tuple(output_filter), priority, self._limit(timeout_s)
-            )
-        )
-
-    async def metadata(
-        self,
-        model: str,
-        *,
-        version: int | None = None,
-        label: str | None = None,
-        with_labels: bool = False,
-        timeout_s: Timeout = _Own.TIMEOUT,
-    ) -> Metadata:
-        """Return the model's signatures. See `Client.metadata`."""
-        spec = ModelSpec(model, version, label)
-        return await self._run(self._operations.metadata(spec, self._limit(timeout_s), with_labels=with_labels))
-
-    async def status(
-        self, model: str, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
-    ) -> tuple[VersionStatus, ...]:
-        """Return the state of each version. See `Client.status`."""
-        return await self._run(self._operations.status(ModelSpec(model, version), self._limit(timeout_s)))
-
-    async def is_ready(
-        self, model: str | None = None, *, version: int | None = None, timeout_s: Timeout = _Own.TIMEOUT
-    ) -> bool:
-        """Return whether the server or a model answers predictions now. See `Client.is_ready`."""
-        spec = None if model is None else ModelSpec(model, version)
-        return await self._run(self._operations.is_ready(spec, self._limit(timeout_s)))
-
-    async def wait_until_ready(self, timeout_s: float, model: str | None = None, *, version: int | None = None) -> None:
-        """Wait until `is_ready`. See `Client.wait_until_ready`."""
-        spec = None if model is None else ModelSpec(model, version)
-        await self._run(self._operations.wait_until_ready(spec, timeout_s))
-
-    async def close(self) -> None:
-        """Close the connections. Later calls raise FailedPrecondition."""
-        await self._transport.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def _limit(self, timeout_s: Timeout) -> float | None:
-        return self._timeout_s if isinstance(timeout_s, _Own) else timeout_s
-
-    async def _run(self, steps: Steps[T]) -> T:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    reply = await self._carry_out(step)
-                except TpuserveError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(reply)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    async def _carry_out(self, step: Send | Pause) -> Reply | None:
-        if isinstance(step, Send):
-            return await self._transport.send(step.exchange, step.timeout_s)
-        await self._sleep(step.seconds)
-        return None
-
-
-# Import only the library in use: grpc and httpx each take 0.1 to 0.25 s to import.
-
-
-def _wire(place: Address) -> Wire:
-    if place.is_rest:
-        from tpuserve_client.rest_wire import RestWire
-
-        return RestWire()
-    from tpuserve_client.grpc_wire import GrpcWire
-
-    return GrpcWire()
-
-
-def _tls(place: Address, tls: Tls | None) -> Tls | None:
-    if tls is not None and not place.is_secure:
-        raise InvalidArgument(f"{place.target} is an address without TLS. Use grpcs:// or https://.")
-    return (tls or Tls()) if place.is_secure else None
-
-
-def _transport(place: Address, tls: Tls | None, headers: Mapping[str, str]) -> Transport:
-    if place.is_rest:
-        from tpuserve_client.rest_transport import RestTransport
-
-        return RestTransport(place.target, tls, headers)
-    from tpuserve_client.grpc_transport import GrpcTransport
-
-    return GrpcTransport(place.target, tls, headers)
-
-
-def _async_transport(place: Address, tls: Tls | None, headers: Mapping[str, str]) -> AsyncTransport:
-    if place.is_rest:
-        from tpuserve_client.rest_transport import AsyncRestTransport
-
-        return AsyncRestTransport(place.target, tls, headers)
-    from tpuserve_client.grpc_transport import AsyncGrpcTransport
-
-    return AsyncGrpcTransport(place.target, tls, headers)

@@ -24,7 +24,8 @@ have meant FailedPrecondition or OutOfRange.
 """
 
 import enum
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 
 class Code(enum.IntEnum):
@@ -49,18 +50,87 @@ class Code(enum.IntEnum):
     UNAUTHENTICATED = 16
 
 
+_LONGEST_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """The call that failed. `address` is the server of the last attempt; `limit_s` is the call's timeout in seconds.
+
+    `model` is None for a call about the whole server, and `limit_s` is None for a call without a deadline.
+    """
+
+    address: str
+    model: str | None
+    attempts: int
+    elapsed_s: float
+    limit_s: float | None
+
+    def __str__(self) -> str:
+        limit = "no time limit" if self.limit_s is None else f"limit {self.limit_s:.4g} s"
+        attempts = f"{self.attempts} attempt{'' if self.attempts == 1 else 's'} in {self.elapsed_s:.3g} s"
+        return ", ".join([self.address, *([f"model {self.model}"] if self.model is not None else []), attempts, limit])
+
+
 class TpuserveError(Exception):
     """A failed call, with a canonical `code` and the `message` of the server or the client.
 
-    `retry_after_s` is the server's retry hint in seconds, or None if the server sent none.
+    `retry_after_s` is the server's retry hint in seconds, or None if the server sent none. `forbids_retry` is True if
+    the server asked the client not to retry. `may_have_run` is True if the connection ended after the client had sent
+    the request, so that the server may have executed it.
+
+    `str()` adds the address, model, number of attempts and time limit, which are also attributes. They are None if the
+    client refused the arguments before a call began.
     """
 
     code: ClassVar[Code] = Code.UNKNOWN
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        forbids_retry: bool = False,
+        may_have_run: bool = False,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.forbids_retry = forbids_retry
+        self.may_have_run = may_have_run
+        self.context: CallContext | None = None
+
+    def __str__(self) -> str:
+        return self.message if self.context is None else f"{self.message} ({self.context})"
+
+    @property
+    def address(self) -> str | None:
+        """Address of the server of the last attempt."""
+        return self.context and self.context.address
+
+    @property
+    def model(self) -> str | None:
+        """The model's name and version, if the call has one."""
+        return self.context and self.context.model
+
+    @property
+    def attempts(self) -> int | None:
+        """Number of requests that the client sent, or tried to send."""
+        return self.context and self.context.attempts
+
+    @property
+    def limit_s(self) -> float | None:
+        """The call's timeout in seconds."""
+        return self.context and self.context.limit_s
+
+    def again(self) -> Self:
+        """Return an equal error without context and traceback, for another caller."""
+        return type(self)(
+            self.message,
+            retry_after_s=self.retry_after_s,
+            forbids_retry=self.forbids_retry,
+            may_have_run=self.may_have_run,
+        )
 
 
 class Cancelled(TpuserveError):
@@ -162,6 +232,15 @@ class Unauthenticated(TpuserveError):
     code = Code.UNAUTHENTICATED
 
 
+def shown(value: object) -> str:
+    """Return a short text of any value for an error message. Never raises."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
 _BY_CODE: dict[int, type[TpuserveError]] = {error.code: error for error in TpuserveError.__subclasses__()}
 
 # Reverse of TensorFlow Serving's own table (util/net_http, ToHTTPStatusCode), plus statuses that proxies send.
@@ -178,16 +257,30 @@ _BY_HTTP_STATUS: dict[int, type[TpuserveError]] = {
     499: Cancelled,
     500: Internal,
     501: Unimplemented,
+    502: Unavailable,
     503: Unavailable,
     504: DeadlineExceeded,
 }
 
 
-def from_code(code: int, message: str, *, retry_after_s: float | None = None) -> TpuserveError:
+# A gateway sends 502 if its connection to the server ended. The server may have executed the request.
+_BAD_GATEWAY = 502
+
+
+def from_code(
+    code: int,
+    message: str,
+    *,
+    retry_after_s: float | None = None,
+    forbids_retry: bool = False,
+    may_have_run: bool = False,
+) -> TpuserveError:
     """Return the error for a gRPC status code, or Unknown for OK and for numbers that gRPC does not define."""
-    return _BY_CODE.get(code, Unknown)(message, retry_after_s=retry_after_s)
+    kind = _BY_CODE.get(code, Unknown)
+    return kind(message, retry_after_s=retry_after_s, forbids_retry=forbids_retry, may_have_run=may_have_run)
 
 
 def from_http(status: int, message: str, *, retry_after_s: float | None = None) -> TpuserveError:
     """Return the error for an HTTP status other than 2xx, or Unknown for a status that the table lacks."""
-    return _BY_HTTP_STATUS.get(status, Unknown)(message, retry_after_s=retry_after_s)
+    kind = _BY_HTTP_STATUS.get(status, Unknown)
+    return kind(message, retry_after_s=retry_after_s, may_have_run=status == _BAD_GATEWAY)

@@ -1,5 +1,6 @@
 """Exchanges over a gRPC channel, blocking and asyncio, with official method paths and no generated stubs."""
 
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -7,8 +8,9 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from tpuserve_client.errors import FailedPrecondition, TpuserveError, from_code
+from tpuserve_client.errors import DeadlineExceeded, FailedPrecondition, TpuserveError, from_code
 from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.limits import Pool
 from tpuserve_client.request_headers import BINARY, HOST, binary_value
 from tpuserve_client.tls import Tls
 
@@ -25,77 +27,194 @@ _OPTIONS: Final[list[tuple[str, int | str]]] = [
     # minutes, longer than this client's retries take. Retry must decide when to try again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A new channel must not get the connection of the channel that it replaces.
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 
+# Calls in a row without a response, after which a channel is replaced. A path that loses packets, or a proxy that lost
+# its upstream, looks like a slow server: only a new connection shows the difference.
+_SILENT_CALLS: Final = 2
 
 _PUSHBACK: Final = "grpc-retry-pushback-ms"
+# Texts of the UNAVAILABLE that gRPC creates here: without a connection, and for a connection that ended during a call.
+_NO_CONNECTION: Final = re.compile(
+    r"failed to connect to all addresses; last error: \w+: \S+: (?:Failed to connect to remote host: )?(.*)", re.DOTALL
+)
+_CONNECTION_ENDED: Final = re.compile(
+    r"Stream removed|Socket closed|(recv|send)msg:|Broken pipe|Connection reset|[Kk]eepalive|ping timeout|Endpoint"
+)
+_REFUSED_STREAM: Final = "RST_STREAM with error code 7"  # the server has not run the request (RFC 9113, 8.7)
+
+
+class _Silence:
+    """Count of a channel's calls that timed out since its last response. Losing a count between threads is harmless."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def hear(self) -> None:
+        self._calls = 0
+
+    def is_dead_after(self, error: TpuserveError) -> bool:
+        """Count a failed call. Return whether the channel must be replaced."""
+        if not isinstance(error, DeadlineExceeded):
+            self._calls = 0
+            return False
+        self._calls += 1
+        return self._calls == _SILENT_CALLS
+
+
+class _Channel:
+    """A channel with its calls by method path. Creating a call twice is harmless."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.calls: dict[str, _Call] = {}
+        self.silence = _Silence()
+
+    def call(self, path: str) -> _Call:
+        call = self.calls.get(path)
+        if call is None:
+            call = self.calls[path] = self.channel.unary_unary(path)
+        return call
 
 
 class GrpcTransport:
     """A channel that connects at the first call. Safe to share between threads."""
 
-    def __init__(self, target: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
+        pool: Pool = Pool(),  # noqa: B008  frozen
+    ) -> None:
         """Create a channel, without TLS if `tls` is None. `headers` come from `read_headers`."""
-        options = [*_OPTIONS, *_names(target, tls, headers or {})]
-        if tls is None:
-            self._channel = grpc.insecure_channel(target, options=options)
-        else:
-            self._channel = grpc.secure_channel(target, _credentials(tls), options=options)
-        self._metadata = _metadata(headers or {})
-        self._calls: dict[str, _Call] = {}  # by method path; creating one twice is harmless
+        self._target = target
+        self._options = [*_OPTIONS, *_keepalive(pool), *_names(target, tls, headers or {})]
+        self._credentials = None if tls is None else _credentials(tls)
+        self._headers = headers or {}
+        self._metadata = _metadata(self._headers)
+        self._channel = self._open()
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
+        channel = self._channel
         try:
-            call = self._calls.get(exchange.path)
-            if call is None:
-                call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
-            return Reply(call(exchange.body, timeout=timeout_s, metadata=self._of(exchange)))
+            reply = channel.call(exchange.path)(exchange.body, timeout=timeout_s, metadata=self._of(exchange))
         except grpc.RpcError as error:
-            raise _translated(error) from None
-        except ValueError as error:  # a closed channel
+            translated = _translated(error, timeout_s)
+            if channel.silence.is_dead_after(translated) and channel is self._channel:
+                self._channel = self._open()  # calls under way end on the old channel, which then closes itself
+            raise translated from None
+        except ValueError as error:  # a closed channel, or a path that is not ASCII
             raise FailedPrecondition(f"The client cannot make this call: {error}") from None
+        channel.silence.hear()
+        return Reply(reply)
 
     def close(self) -> None:
-        self._channel.close()
+        self._channel.channel.close()
+
+    def _open(self) -> _Channel:
+        if self._credentials is None:
+            return _Channel(grpc.insecure_channel(self._target, options=self._options))
+        return _Channel(grpc.secure_channel(self._target, self._credentials, options=self._options))
 
     def _of(self, exchange: Exchange) -> _Metadata | None:
-        return (*self._metadata, *exchange.headers.items()) or None
+        if not exchange.headers:
+            return self._metadata or None
+        return _metadata({**self._headers, **exchange.headers}) or None
+
+
+class _AsyncChannel:
+    """An asyncio channel with its calls by method path."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.calls: dict[str, _AsyncCall] = {}
+        self.silence = _Silence()
+
+    def call(self, path: str) -> _AsyncCall:
+        call = self.calls.get(path)
+        if call is None:
+            call = self.calls[path] = self.channel.unary_unary(path)
+        return call
 
 
 class AsyncGrpcTransport:
     """A channel on the running event loop that connects at the first call."""
 
-    def __init__(self, target: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
+        pool: Pool = Pool(),  # noqa: B008  frozen
+    ) -> None:
         """Create a channel. See `GrpcTransport`."""
-        options = [*_OPTIONS, *_names(target, tls, headers or {})]
-        if tls is None:
-            self._channel = grpc.aio.insecure_channel(target, options=options)
-        else:
-            self._channel = grpc.aio.secure_channel(target, _credentials(tls), options=options)
-        self._metadata = _metadata(headers or {})
-        self._calls: dict[str, _AsyncCall] = {}
+        self._target = target
+        self._options = [*_OPTIONS, *_keepalive(pool), *_names(target, tls, headers or {})]
+        self._credentials = None if tls is None else _credentials(tls)
+        self._headers = headers or {}
+        self._metadata = _metadata(self._headers)
+        self._channel = self._open()
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
+        channel = self._channel
         try:
-            call = self._calls.get(exchange.path)
-            if call is None:
-                call = self._calls[exchange.path] = self._channel.unary_unary(exchange.path)
-            return Reply(await call(exchange.body, timeout=timeout_s, metadata=self._of(exchange)))
+            reply = await channel.call(exchange.path)(exchange.body, timeout=timeout_s, metadata=self._of(exchange))
         except grpc.aio.AioRpcError as error:
-            raise _translated(error) from None
-        except (grpc.aio.UsageError, ValueError) as error:  # a closed channel
+            translated = _translated(error, timeout_s)
+            if channel.silence.is_dead_after(translated) and channel is self._channel:
+                self._channel = self._open()
+            raise translated from None
+        except (grpc.aio.UsageError, ValueError) as error:  # a closed channel, or a path that is not ASCII
             raise FailedPrecondition(f"The client cannot make this call: {error}") from None
+        channel.silence.hear()
+        return Reply(reply)
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._channel.channel.close()
+
+    def _open(self) -> _AsyncChannel:
+        if self._credentials is None:
+            return _AsyncChannel(grpc.aio.insecure_channel(self._target, options=self._options))
+        return _AsyncChannel(grpc.aio.secure_channel(self._target, self._credentials, options=self._options))
 
     def _of(self, exchange: Exchange) -> _Metadata | None:
-        return (*self._metadata, *exchange.headers.items()) or None
+        if not exchange.headers:
+            return self._metadata or None
+        return _metadata({**self._headers, **exchange.headers}) or None
 
 
-def _translated(error: grpc.RpcError) -> TpuserveError:
+def _translated(error: grpc.RpcError, timeout_s: float | None) -> TpuserveError:
     code: grpc.StatusCode = error.code()
-    return from_code(code.value[0], error.details() or code.name, retry_after_s=_retry_after_s(error))
+    pushback_ms = _pushback_ms(error)
+    return from_code(
+        code.value[0],
+        _message(error, timeout_s),
+        retry_after_s=None if pushback_ms is None or pushback_ms < 0 else pushback_ms / 1000,
+        forbids_retry=pushback_ms is not None and pushback_ms < 0,
+        may_have_run=_may_have_run(error),
+    )
+
+
+def _message(error: Any, timeout_s: float | None) -> str:  # noqa: ANN401  the stubs' RpcError has no details
+    """Return the server's message, or a plain one for the statuses that gRPC creates here."""
+    details = error.details() or str(error.code().name)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded" and timeout_s is not None:
+        return f"No response within {timeout_s:.3g} s"
+    if refused := _NO_CONNECTION.match(details):
+        return f"Cannot connect: {refused[1]}"
+    if _may_have_run(error):
+        return f"The connection ended before the response was complete: {details.removeprefix('Stream removed ')}"
+    return str(details)
+
+
+def _may_have_run(error: Any) -> bool:  # noqa: ANN401  as above
+    """Return whether the connection ended after gRPC had sent the request."""
+    details = error.details() or ""
+    is_unavailable = error.code() is grpc.StatusCode.UNAVAILABLE
+    return is_unavailable and bool(_CONNECTION_ENDED.match(details)) and _REFUSED_STREAM not in details
 
 
 def _metadata(headers: Mapping[str, str]) -> _Metadata:
@@ -130,9 +249,26 @@ def _credentials(tls: Tls) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(roots or None, tls.pem("key") or chain, chain)
 
 
-def _retry_after_s(error: Any) -> float | None:  # noqa: ANN401  the stubs' RpcError has no trailing metadata
-    """Return the seconds of the server's pushback (gRPC proposal A6, client retries), or None without one."""
+def _pushback_ms(error: Any) -> int | None:  # noqa: ANN401  as above
+    """Return the server's pushback in milliseconds (gRPC proposal A6, client retries), or None without one.
+
+    A negative number, or a value that is not a number, means "do not retry".
+    """
     for key, value in error.trailing_metadata() or ():
-        if key == _PUSHBACK and value.isascii() and value.isdigit():
-            return int(value) / 1000
+        if key == _PUSHBACK:
+            return int(value) if value.isascii() and value.isdigit() else -1
     return None
+
+
+def _keepalive(pool: Pool) -> list[tuple[str, int | str]]:
+    """Return gRPC's keepalive options. On Linux they also limit the time that sent data stays unacknowledged.
+
+    gRPC proposals A8 and A18.
+    """
+    if pool.keepalive_s is None:
+        return []
+    return [
+        ("grpc.keepalive_time_ms", max(1, round(pool.keepalive_s * 1000))),
+        ("grpc.keepalive_timeout_ms", max(1, round(pool.keepalive_timeout_s * 1000))),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]

@@ -1,14 +1,13 @@
 """The client's operations as steps without input or output, shared by the blocking and the asyncio client.
 
-Each operation is a generator. It yields a `Send` and receives the reply or the error, or yields a `Pause` and continues
-after it. The two drivers in `client.py` execute the steps. Retries, deadlines and the signature cache are implemented
-only here.
+Each operation is a generator of steps (`steps.py`). The two drivers in `client.py` and `async_client.py` carry them
+out. Deadlines and the signature cache are implemented only here; retries are in `attempts.py`.
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from tpuserve_client.attempts import Attempts, Call
 from tpuserve_client.casting import named_arrays, needs_signature
 from tpuserve_client.errors import (
     DeadlineExceeded,
@@ -19,9 +18,11 @@ from tpuserve_client.errors import (
     TpuserveError,
     Unavailable,
 )
-from tpuserve_client.exchange import Exchange, PredictCall, Priority, Reply, Wire
+from tpuserve_client.exchange import PredictCall, Priority, Reply, Wire
+from tpuserve_client.flights import Flights
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
-from tpuserve_client.retry import Retry
+from tpuserve_client.settings import Timing
+from tpuserve_client.steps import Join, Pause, Steps
 
 # Timeout of one readiness probe, and the longest pause before the next probe.
 _PROBE_TIMEOUT_S = 5.0
@@ -29,94 +30,84 @@ _LONGEST_PROBE_PAUSE_S = 1.0
 _NO_RESPONSE = "no response"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Step: send this exchange within `timeout_s` seconds (None: no limit), and pass its reply to the generator."""
-
-    exchange: Exchange
-    timeout_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Step: resume the generator after this many seconds."""
-
-    seconds: float
-
-
-T = TypeVar("T")
-Step: TypeAlias = Send | Pause
-Steps: TypeAlias = Generator[Step, Reply | None, T]
-
-
 class Operations:
     """The steps of each operation over one wire.
 
-    Safe to share between threads: the cache is a dict whose entries are replaced as a whole. At worst, two threads
-    fetch the same metadata twice. `clock` returns monotonic seconds, and `jitter` draws uniformly from [0, 1).
+    Safe to share between threads: the cache is a dict whose entries are replaced as a whole, and concurrent calls share
+    one request for the same metadata.
     """
 
-    def __init__(self, wire: Wire, retry: Retry, clock: Callable[[], float], jitter: Callable[[], float]) -> None:
+    def __init__(self, wire: Wire, attempts: Attempts, timing: Timing) -> None:
         self._wire = wire
-        self._retry = retry
-        self._clock = clock
-        self._jitter = jitter
+        self._attempts = attempts
+        self._clock = timing.clock
+        self._jitter = timing.jitter
         self._metadata: dict[ModelSpec, Metadata] = {}
+        self._flights = Flights[ModelSpec]()
 
     def predict(
         self,
+        call: Call,
         spec: ModelSpec,
         inputs: object,
         signature_name: str | None,
         output_filter: tuple[str, ...],
         priority: Priority | None,
-        timeout_s: float | None,
     ) -> Steps[Prediction]:
-        expires = self._expires(timeout_s)
-        try:
-            signature = None
-            if needs_signature(inputs):
-                signature = yield from self._signature(spec, signature_name, expires)
-            arrays = named_arrays(inputs, spec, signature)
-            call = PredictCall(spec, arrays, signature_name, output_filter, priority)
-            reply = yield from self._send(self._wire.predict(call), expires)
-        except (NotFound, InvalidArgument, FailedPrecondition):
-            self._metadata.pop(spec, None)  # the cached metadata may belong to an unloaded version
-            raise
-        return (yield from self._read_prediction(reply, call, expires))
+        with self._context(call):
+            try:
+                signature = None
+                if needs_signature(inputs):
+                    signature = yield from self._signature(call, spec, signature_name)
+                arrays = named_arrays(inputs, spec, signature)
+                predict = PredictCall(spec, arrays, signature_name, output_filter, priority)
+                reply = yield from self._attempts.send(call, self._wire.predict(predict))
+            except (NotFound, InvalidArgument, FailedPrecondition):
+                self._metadata.pop(spec, None)  # the cached metadata may belong to an unloaded version
+                raise
+            return (yield from self._read_prediction(call, reply, predict))
 
-    def metadata(self, spec: ModelSpec, timeout_s: float | None, *, with_labels: bool = False) -> Steps[Metadata]:
-        return (yield from self._fetch_metadata(spec, self._expires(timeout_s), with_labels=with_labels))
+    def metadata(self, call: Call, spec: ModelSpec, *, with_labels: bool = False) -> Steps[Metadata]:
+        with self._context(call):
+            return (yield from self._fetch_metadata(call, spec, with_labels=with_labels))
 
-    def status(self, spec: ModelSpec, timeout_s: float | None) -> Steps[tuple[VersionStatus, ...]]:
-        reply = yield from self._send(self._wire.status(spec), self._expires(timeout_s))
-        return self._wire.read_status(reply)
+    def status(self, call: Call, spec: ModelSpec) -> Steps[tuple[VersionStatus, ...]]:
+        with self._context(call):
+            reply = yield from self._attempts.send(call, self._wire.status(spec))
+            return self._wire.read_status(reply)
 
-    def is_ready(self, spec: ModelSpec | None, timeout_s: float | None) -> Steps[bool]:
-        reason = yield from self._obstacle(spec, timeout_s)
-        return reason is None
+    def is_ready(self, call: Call, spec: ModelSpec | None) -> Steps[bool]:
+        with self._context(call):
+            reason = yield from self._obstacle(call, spec, self._attempts.remaining_s(call))
+            return reason is None
 
-    def wait_until_ready(self, spec: ModelSpec | None, timeout_s: float) -> Steps[None]:
-        expires = self._clock() + timeout_s
+    def wait_until_ready(self, call: Call, spec: ModelSpec | None) -> Steps[None]:
+        with self._context(call):
+            yield from self._wait_until_ready(call, spec)
+
+    def _wait_until_ready(self, call: Call, spec: ModelSpec | None) -> Steps[None]:
+        if call.expires_s is None:
+            raise InvalidArgument("timeout_s must be a number of seconds, because the client waits at most that long.")
         reason = "the client sent no request"
         attempt = 0
-        while (remaining := expires - self._clock()) > 0:
+        while (remaining := call.expires_s - self._clock()) > 0:
             attempt += 1
-            obstacle = yield from self._obstacle(spec, min(remaining, _PROBE_TIMEOUT_S))
+            obstacle = yield from self._obstacle(call, spec, min(remaining, _PROBE_TIMEOUT_S))
             if obstacle is None:
                 return
             # A probe that the caller's deadline cuts short proves nothing, so keep an earlier reason.
             if attempt == 1 or obstacle != _NO_RESPONSE or remaining >= _PROBE_TIMEOUT_S:
                 reason = obstacle
-            pause = min(self._retry.backoff_s(attempt, self._jitter()), _LONGEST_PROBE_PAUSE_S)
-            yield Pause(min(pause, max(expires - self._clock(), 0.0)))
+            pause = min(call.retry.backoff_s(attempt, self._jitter()), _LONGEST_PROBE_PAUSE_S)
+            yield Pause(min(pause, max(call.expires_s - self._clock(), 0.0)))
         what = f"Model {spec}" if spec else "The server"
-        raise DeadlineExceeded(f"{what} was not ready within {timeout_s:g} s: {reason}")
+        raise DeadlineExceeded(f"{what} was not ready within {call.limit_s:g} s: {reason}")
 
-    def _obstacle(self, spec: ModelSpec | None, timeout_s: float | None) -> Steps[str | None]:
+    def _obstacle(self, call: Call, spec: ModelSpec | None, timeout_s: float | None) -> Steps[str | None]:
         """Return why the server, or the model, cannot answer predictions yet, or None if it can. Makes one attempt."""
+        exchange = self._wire.ready() if spec is None else self._wire.status(spec)
         try:
-            reply = yield from self._once(self._wire.ready() if spec is None else self._wire.status(spec), timeout_s)
+            reply = yield from self._attempts.once(call, exchange, timeout_s)
         except Unavailable as error:
             return error.message
         except DeadlineExceeded:
@@ -132,59 +123,60 @@ class Operations:
             return None
         return "; ".join(map(_describe, states)) or "no version"
 
-    def _read_prediction(self, reply: Reply, call: PredictCall, expires: float | None) -> Steps[Prediction]:
+    def _read_prediction(self, call: Call, reply: Reply, predict: PredictCall) -> Steps[Prediction]:
         if not self._wire.needs_signature:
-            return self._wire.read_prediction(reply, call, None)
+            return self._wire.read_prediction(reply, predict, None)
         version = self._wire.version(reply)
-        spec = call.spec if version is None else ModelSpec(call.spec.name, version)
-        signature = yield from self._signature(spec, call.signature_name, expires)
+        spec = predict.spec if version is None else ModelSpec(predict.spec.name, version)
+        signature = yield from self._signature(call, spec, predict.signature_name)
         try:
-            return self._wire.read_prediction(reply, call, signature)
+            return self._wire.read_prediction(reply, predict, signature)
         except Internal:
             if version is not None:
                 raise
         # The server did not report the version. The latest version may be newer than the cached metadata.
         self._metadata.pop(spec, None)
-        signature = yield from self._signature(spec, call.signature_name, expires)
-        return self._wire.read_prediction(reply, call, signature)
+        signature = yield from self._signature(call, spec, predict.signature_name)
+        return self._wire.read_prediction(reply, predict, signature)
 
-    def _signature(self, spec: ModelSpec, name: str | None, expires: float | None) -> Steps[Signature]:
-        metadata = self._metadata.get(spec)
-        if metadata is None:
-            metadata = yield from self._fetch_metadata(spec, expires)
-            self._metadata[spec] = metadata
-            # The latest version, or the version behind a label, also gets an entry under its number.
-            self._metadata[ModelSpec(spec.name, metadata.version)] = metadata
+    def _signature(self, call: Call, spec: ModelSpec, name: str | None) -> Steps[Signature]:
+        while (metadata := self._metadata.get(spec)) is None:
+            flight, is_leader = self._flights.join(spec)
+            if is_leader:
+                yield from self._fetch_for_all(call, spec)
+                continue
+            yield Join(flight.done, self._attempts.remaining_s(call))
+            if not flight.done.done():
+                raise DeadlineExceeded(f"The metadata of model {spec} did not arrive before the deadline.")
+            flight.raise_error()
         return metadata.signature(name)
 
-    def _fetch_metadata(self, spec: ModelSpec, expires: float | None, *, with_labels: bool = False) -> Steps[Metadata]:
-        reply = yield from self._send(self._wire.metadata(spec, with_labels=with_labels), expires)
+    def _fetch_for_all(self, call: Call, spec: ModelSpec) -> Steps[None]:
+        """Fetch and cache the metadata of `spec`, for all calls that wait for it."""
+        error: TpuserveError | None = None
+        try:
+            metadata = yield from self._fetch_metadata(call, spec)
+            # The latest version, or the version behind a label, also gets an entry under its number.
+            self._metadata[ModelSpec(spec.name, metadata.version)] = metadata
+            self._metadata[spec] = metadata
+        except TpuserveError as caught:
+            error = caught
+            raise
+        finally:  # also if the caller cancels this call: another call then sends the request
+            self._flights.land(spec, error)
+
+    def _fetch_metadata(self, call: Call, spec: ModelSpec, *, with_labels: bool = False) -> Steps[Metadata]:
+        reply = yield from self._attempts.send(call, self._wire.metadata(spec, with_labels=with_labels))
         return self._wire.read_metadata(reply, spec)
 
-    def _expires(self, timeout_s: float | None) -> float | None:
-        return None if timeout_s is None else self._clock() + timeout_s
-
-    def _remaining(self, expires: float | None) -> float | None:
-        return None if expires is None else expires - self._clock()
-
-    def _send(self, exchange: Exchange, expires: float | None) -> Steps[Reply]:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return (yield from self._once(exchange, self._remaining(expires)))
-            except TpuserveError as error:
-                wait = self._retry.wait_s(error, attempt, self._jitter(), self._remaining(expires))
-                if wait is None:
-                    raise
-            yield Pause(wait)
-
-    def _once(self, exchange: Exchange, timeout_s: float | None) -> Steps[Reply]:
-        if timeout_s is not None and timeout_s <= 0:
-            raise DeadlineExceeded("The deadline passed before the request was sent.")
-        reply = yield Send(exchange, timeout_s)
-        assert reply is not None  # the drivers send a reply for each Send
-        return reply
+    @contextmanager
+    def _context(self, call: Call) -> Iterator[None]:
+        """Add the call's context to each TpuserveError that leaves the operation."""
+        try:
+            yield
+        except TpuserveError as error:
+            self._attempts.add_context(error, call)
+            raise
 
 
 def _describe(status: VersionStatus) -> str:

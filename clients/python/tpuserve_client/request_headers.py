@@ -4,11 +4,15 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from tpuserve_client.errors import InvalidArgument
+from tpuserve_client.errors import InvalidArgument, shown
+
+# A function that returns a header's value. Only `AsyncClient` awaits.
+HeaderSource: TypeAlias = Callable[[], str | Awaitable[str]]
+HeaderValue: TypeAlias = str | HeaderSource
 
 # The server's name in requests: `:authority` in gRPC.
 HOST: Final = "host"
@@ -38,7 +42,21 @@ _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 MAX_BYTES: Final = 15_000
 
 
-def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def split_headers(headers: Mapping[str, HeaderValue]) -> tuple[dict[str, str], dict[str, HeaderSource]]:
+    """Return the headers whose values are known, and those whose values are functions, with names in lower case.
+
+    Raises InvalidArgument like `read_headers`.
+    """
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers must be a mapping from name to value, not {shown(type(headers))}.")
+    sources = {name: value for name, value in headers.items() if callable(value)}
+    # An empty value checks the name.
+    checked = read_headers({name: "" if name in sources else value for name, value in headers.items()})
+    lower = {name.lower(): source for name, source in sources.items()}
+    return {name: value for name, value in checked.items() if name not in lower}, lower
+
+
+def read_headers(headers: Mapping[str, object]) -> dict[str, str]:
     """Return the headers with names in lower case.
 
     A value whose name ends in `-bin` is base64 of the bytes, as in gRPC. Raises InvalidArgument for headers that cannot
@@ -46,7 +64,11 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     read: dict[str, str] = {}
     for key, value in headers.items():
+        if not isinstance(key, str):
+            raise InvalidArgument(f"The name of a header must be a string, not {shown(key)}.")
         name = key.lower()
+        if not isinstance(value, str):
+            raise InvalidArgument(f"The value of the header {name} must be a string, not a {type(value).__name__}.")
         _check(name, value)
         if name in read:
             raise InvalidArgument(f"The header {name} is set twice.")

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +26,8 @@ from tpuserve_client.errors import (
     from_http,
 )
 from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.limits import Pool
+from tpuserve_client.slots import Slots
 from tpuserve_client.tls import Tls
 
 _HEADERS = {"content-type": "application/json"}
@@ -37,34 +41,43 @@ _LONGEST_MESSAGE = 1024  # characters of a body other than the server's JSON, su
 class RestTransport:
     """A pool of connections to one base URL. Safe to share between threads."""
 
-    def __init__(self, base_url: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
+        pool: Pool = Pool(),  # noqa: B008  frozen
+    ) -> None:
         """Create the pool. `headers` come from `read_headers`."""
         self._backend = DeadlineBackend()
+        self._slots = Slots(pool.max_connections)
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
-        transport = None if _is_proxied(base_url) else _PooledTransport(self._backend, context)
+        transport = None if _is_proxied(base_url) else _PooledTransport(self._backend, context, pool)
         with _as_our_errors():
             self._client = httpx.Client(
-                base_url=base_url, headers={**_HEADERS, **(headers or {})}, verify=context or True, transport=transport
+                base_url=base_url,
+                headers={**_HEADERS, **(headers or {})},
+                verify=context or True,
+                transport=transport,
+                limits=_limits(pool),
             )
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        with (
-            _as_our_errors(timeout_s),
-            self._backend.deadline(timeout_s),
-            self._client.stream(
+        with _as_our_errors(timeout_s), self._backend.deadline(timeout_s), self._slots.taken(timeout_s):
+            left_s = self._backend.remaining()
+            with self._client.stream(
                 exchange.method,
                 exchange.path,
                 content=exchange.body,
-                headers=_headers(exchange, timeout_s),
-                timeout=timeout_s,
+                headers=_headers(exchange, left_s),
+                timeout=left_s,
                 extensions=self._extensions,
-            ) as response,
-        ):
-            pieces = []
-            for piece in response.iter_bytes():
-                pieces.append(piece)
-                self._backend.remaining()  # with a proxy, httpx uses its own sockets, which ignore the deadline
+            ) as response:
+                pieces = []
+                for piece in response.iter_bytes():
+                    pieces.append(piece)
+                    self._backend.remaining()  # with a proxy, httpx uses its own sockets, which ignore the deadline
         return _reply(response, b"".join(pieces))
 
     def close(self) -> None:
@@ -72,14 +85,14 @@ class RestTransport:
 
 
 class _PooledTransport(httpx.BaseTransport):
-    """An httpx transport on the backend's sockets, which httpx's own transport cannot use. Limits are httpx's."""
+    """An httpx transport on the backend's sockets, which httpx's own transport cannot use."""
 
-    def __init__(self, backend: DeadlineBackend, context: ssl.SSLContext | None) -> None:
+    def __init__(self, backend: DeadlineBackend, context: ssl.SSLContext | None, pool: Pool) -> None:
         self._pool = httpcore.ConnectionPool(
             ssl_context=context,
-            max_connections=100,
-            max_keepalive_connections=20,
-            keepalive_expiry=5.0,
+            max_connections=pool.max_connections,
+            max_keepalive_connections=pool.max_connections,
+            keepalive_expiry=pool.idle_timeout_s,
             network_backend=backend,
         )
 
@@ -123,29 +136,51 @@ def _is_proxied(base_url: str) -> bool:
 class AsyncRestTransport:
     """A pool of connections to one base URL, on one event loop."""
 
-    def __init__(self, base_url: str, tls: Tls | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
+        pool: Pool = Pool(),  # noqa: B008  frozen
+    ) -> None:
         """Create the pool. See `RestTransport`."""
+        # First come, first served. See `Slots` on waiting inside httpx's pool.
+        self._slots = asyncio.Semaphore(pool.max_connections)
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
         with _as_our_errors():
             self._client = httpx.AsyncClient(
-                base_url=base_url, headers={**_HEADERS, **(headers or {})}, verify=context or True, timeout=None
+                base_url=base_url,
+                headers={**_HEADERS, **(headers or {})},
+                verify=context or True,
+                timeout=None,
+                limits=_limits(pool),
             )
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
+        expires_s = None if timeout_s is None else time.monotonic() + timeout_s
         with _as_our_errors(timeout_s):
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s), self._slots:
+                left_s = None if expires_s is None else expires_s - time.monotonic()
                 response = await self._client.request(
                     exchange.method,
                     exchange.path,
                     content=exchange.body,
-                    headers=_headers(exchange, timeout_s),
+                    headers=_headers(exchange, left_s),
                     extensions=self._extensions,
                 )
         return _reply(response, response.content)
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _limits(pool: Pool) -> httpx.Limits:
+    return httpx.Limits(
+        max_connections=pool.max_connections,
+        max_keepalive_connections=pool.max_connections,
+        keepalive_expiry=pool.idle_timeout_s,
+    )
 
 
 def _context(base_url: str, tls: Tls | None) -> ssl.SSLContext | None:
@@ -166,24 +201,41 @@ def _headers(exchange: Exchange, timeout_s: float | None) -> dict[str, str]:
     return {**exchange.headers, TIMEOUT_HEADER: f"{milliseconds:.3f}"}
 
 
-def _deadline_message(timeout_s: float | None) -> str:
-    return f"Deadline exceeded: no response within {timeout_s:.3g} s" if timeout_s is not None else "Deadline exceeded"
-
-
 @contextmanager
 def _as_our_errors(timeout_s: float | None = None) -> Iterator[None]:
     try:
         yield
     except (TimeoutError, httpx.TimeoutException, httpcore.TimeoutException):
         raise DeadlineExceeded(_deadline_message(timeout_s)) from None
-    except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise InvalidArgument(f"{type(error).__name__}: {error}") from None
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError) as error:
+        raise InvalidArgument(f"Invalid URL: {error}") from None
+    except (httpx.ConnectError, httpcore.ConnectError, httpx.ProxyError) as error:
+        raise Unavailable(f"Cannot connect: {_reason(error)}") from None
+    except (httpx.WriteError, httpcore.WriteError) as error:  # the server does not run half a request
+        raise Unavailable(f"The connection ended while the client sent the request: {_reason(error)}") from None
     except (httpx.TransportError, httpcore.NetworkError, httpcore.ProtocolError) as error:
-        raise Unavailable(f"{type(error).__name__}: {error}") from None  # refused, reset or closed early
+        message = f"The connection ended before the response was complete: {_reason(error)}"
+        raise Unavailable(message, may_have_run=True) from None
     except httpx.HTTPError as error:
         raise Internal(f"{type(error).__name__}: {error}") from None
     except RuntimeError as error:  # a closed client
         raise FailedPrecondition(f"The client cannot make this call: {error}") from None
+
+
+def _deadline_message(timeout_s: float | None) -> str:
+    return "No response before the deadline" if timeout_s is None else f"No response within {timeout_s:.3g} s"
+
+
+def _reason(error: Exception) -> str:
+    """Return the system's text of a connection error, without its number."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionError) and cause.errno is not None:
+            return os.strerror(cause.errno)  # asyncio's own text lacks the reason
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
 
 
 def _reply(response: httpx.Response, body: bytes) -> Reply:
@@ -191,20 +243,22 @@ def _reply(response: httpx.Response, body: bytes) -> Reply:
         return Reply(body, dict(response.headers))  # httpx returns header names in lower case
     raise from_http(
         response.status_code,
-        _message(body) or f"HTTP {response.status_code} {response.reason_phrase}",
+        _message(response, body),
         retry_after_s=_retry_after_s(response.headers.get("retry-after")),
     )
 
 
-def _message(body: bytes) -> str:
-    """Return the text of the server's `{"error": message}`, or the beginning of any other body."""
+def _message(response: httpx.Response, body: bytes) -> str:
+    """Return the text of the server's `{"error": message}`, or the status and the beginning of any other body."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), str):
         return str(document["error"])
-    return body.decode("utf-8", "replace")[:_LONGEST_MESSAGE].strip()
+    status = f"HTTP {response.status_code} {response.reason_phrase}"
+    text = body.decode("utf-8", "replace")[:_LONGEST_MESSAGE].strip()
+    return f"{status}: {text}" if text else status
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -1,7 +1,7 @@
 """TLS settings of a client: trusted authorities and the client's certificate. Verification is always on."""
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -28,16 +28,28 @@ class Tls:
     key: _Path | None = None
     server_name: str | None = None
 
+    def check(self) -> None:
+        """Raise InvalidArgument like `context`. Does not read the system's certificates, which is slow."""
+        self._context(ssl.SSLContext, with_defaults=False)
+
+    def with_server_name(self, name: str) -> "Tls":
+        """Return the same settings for a server with this name in its certificate."""
+        return replace(self, server_name=name)
+
     def context(self, kind: type[ssl.SSLContext] | None = None) -> ssl.SSLContext:
         """Return an SSL context that verifies the server's certificate and name. Reads the files.
 
         `kind` is another library's ssl.SSLContext class. Raises InvalidArgument for files that are not PEM certificates
         or keys.
         """
-        context = (kind or ssl.SSLContext)(ssl.PROTOCOL_TLS_CLIENT)
+        return self._context(kind or ssl.SSLContext)
+
+    def _context(self, kind: type[ssl.SSLContext], *, with_defaults: bool = True) -> ssl.SSLContext:
+        context = kind(ssl.PROTOCOL_TLS_CLIENT)
         try:
             if self.ca is None:
-                context.load_default_certs()
+                if with_defaults:
+                    context.load_default_certs()
             else:
                 context.load_verify_locations(self.ca)
         except ssl.SSLError:

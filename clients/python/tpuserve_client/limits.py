@@ -1,0 +1,52 @@
+"""Limits of a client's connections, and the check of its timeouts."""
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Final
+
+from tpuserve_client.errors import InvalidArgument, shown
+
+# 30 years. Sockets and gRPC refuse longer waits.
+_LONGEST_TIMEOUT_S: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Limits of a client's connections to one server.
+
+    REST opens at most `max_connections`; further calls wait for a connection, first come, first served. It closes a
+    connection that was idle for `idle_timeout_s` seconds. gRPC sends all calls over one connection.
+
+    gRPC sends a ping after `keepalive_s` seconds without data while calls are pending (None: never), and drops the
+    connection if a ping or sent data is not acknowledged within `keepalive_timeout_s` seconds. Servers close
+    connections that send more pings than they allow: by default, one in 300 seconds.
+
+    Raises InvalidArgument for numbers out of range.
+    """
+
+    max_connections: int = 100
+    idle_timeout_s: float = 5.0
+    keepalive_s: float | None = 300.0
+    keepalive_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_connections, int) or isinstance(self.max_connections, bool):
+            raise InvalidArgument(f"max_connections must be an integer, not {shown(self.max_connections)}.")
+        if self.max_connections < 1:
+            raise InvalidArgument(f"max_connections must be at least 1, not {self.max_connections}.")
+        checked_timeout(self.idle_timeout_s, "idle_timeout_s")
+        checked_timeout(self.keepalive_timeout_s, "keepalive_timeout_s")
+        if self.keepalive_s is not None:
+            checked_timeout(self.keepalive_s, "keepalive_s")
+
+
+def checked_timeout(value: object, name: str = "timeout_s") -> float | None:
+    """Return a timeout in seconds as a float, or None for no limit. Raises InvalidArgument for other values."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidArgument(f"{name} must be a number of seconds, or None for no limit, not {shown(value)}.")
+    if not abs(value) <= _LONGEST_TIMEOUT_S:  # NaN, too
+        limit = f"{_LONGEST_TIMEOUT_S:,.0f} seconds"
+        raise InvalidArgument(f"{name} must be at most {limit}, or None for no limit, not {shown(value)}.")
+    return float(value)
