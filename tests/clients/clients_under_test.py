@@ -1,15 +1,12 @@
 """A common blocking interface for both clients, so that one test covers both."""
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Self, cast
+from typing import Any, Self, cast
 
-from tpuserve_client import AsyncClient, Client, Retry, Tls
-
-NORMAL_RETRY = Retry()
+from tpuserve_client import AsyncClient, Client
 
 
 class Clock:
@@ -58,24 +55,12 @@ def make_client(
     kind: str,
     address: str,
     clock: Clock | None = None,
-    *,
-    timeout_s: float | None = 30.0,
-    jitter: Callable[[], float] = random.random,
-    retry: Retry = NORMAL_RETRY,
-    tls: Tls | None = None,
-    headers: Mapping[str, str] | None = None,
+    **options: Any,  # noqa: ANN401  of both clients
 ) -> Client:
-    """Return a "sync" or "async" client, which uses `clock` if given."""
-    now = clock or time.monotonic
+    """Return a "sync" or "async" client with `options`, which uses `clock` if given."""
+    options.setdefault("clock", clock or time.monotonic)
     if kind == "sync":
-        sleep = clock.sleep if clock else time.sleep
-        return Client(
-            address, tls=tls, headers=headers, timeout_s=timeout_s, retry=retry, sleep=sleep, clock=now, jitter=jitter
-        )
+        return Client(address, sleep=clock.sleep if clock else time.sleep, **options)
     rest = clock.async_sleep if clock else asyncio.sleep
-    awaited = AwaitedClient(
-        lambda: AsyncClient(
-            address, tls=tls, headers=headers, timeout_s=timeout_s, retry=retry, sleep=rest, clock=now, jitter=jitter
-        )
-    )
+    awaited = AwaitedClient(lambda: AsyncClient(address, sleep=rest, **options))
     return cast("Client", awaited)  # the methods have the same names and arguments

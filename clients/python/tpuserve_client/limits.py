@@ -34,10 +34,12 @@ class Pool:
             raise InvalidArgument(f"max_connections must be an integer, not {shown(self.max_connections)}.")
         if self.max_connections < 1:
             raise InvalidArgument(f"max_connections must be at least 1, not {self.max_connections}.")
-        checked_timeout(self.idle_timeout_s, "idle_timeout_s")
-        checked_timeout(self.keepalive_timeout_s, "keepalive_timeout_s")
-        if self.keepalive_s is not None:
-            checked_timeout(self.keepalive_s, "keepalive_s")
+        for name in ("idle_timeout_s", "keepalive_s", "keepalive_timeout_s"):
+            seconds = checked_timeout(getattr(self, name), name)
+            if seconds is None and name == "keepalive_s":
+                continue
+            if seconds is None or seconds <= 0:
+                raise InvalidArgument(f"{name} must be a positive number of seconds, not {shown(seconds)}.")
 
 
 def checked_timeout(value: object, name: str = "timeout_s") -> float | None:

@@ -7,11 +7,13 @@ from typing import Any
 def trace_headers() -> dict[str, str]:
     """Return `traceparent` and whatever else OpenTelemetry's propagators write for the current span.
 
-    Returns no headers if the process has not imported opentelemetry. This module never imports it itself.
+    Returns no headers without a current span, or if the process has not imported `opentelemetry.trace`.
     """
-    propagate: Any = sys.modules.get("opentelemetry.propagate")  # an optional package
-    if propagate is None:
+    trace: Any = sys.modules.get("opentelemetry.trace")  # an optional package
+    if trace is None or not trace.get_current_span().get_span_context().is_valid:
         return {}
+    from opentelemetry import propagate
+
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return {name.lower(): value for name, value in carrier.items()}
