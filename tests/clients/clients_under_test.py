@@ -1,6 +1,7 @@
 """A common blocking interface for both clients, so that one test covers both."""
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -41,7 +42,7 @@ class AwaitedClient:
         async def awaited() -> object:
             return await method(*args, **kwargs)
 
-        return self._runner.run(awaited())
+        return self._runner.run(awaited(), context=contextvars.copy_context())
 
     def __enter__(self) -> Self:
         return self

@@ -134,6 +134,9 @@ class AsyncClient(ClientCore):
     ) -> None:
         await self.close()
 
+    def _release(self) -> None:
+        self._connections.release_idle()
+
     def _make_connections(self) -> AsyncConnections:
         return AsyncConnections(
             lambda endpoint: make_async_transport(

@@ -86,6 +86,12 @@ class AsyncConnections:
         for used in closing.values():
             await used.transport.close()
 
+    def release_idle(self) -> None:
+        """Let each transport drop what must not exist when the process forks."""
+        for of_loop in list(self._by_loop.values()):
+            for used in list(of_loop.values()):
+                used.transport.release_idle()
+
     async def _add(self, endpoint: Endpoint) -> _Used[AsyncTransport]:
         with self._lock:
             _check_open(self._is_closed)

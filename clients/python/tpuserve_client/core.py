@@ -10,7 +10,7 @@ from tpuserve_client.connections import AsyncConnections, Connections
 from tpuserve_client.endpoint import Endpoint, Endpoints
 from tpuserve_client.errors import InvalidArgument, shown
 from tpuserve_client.exchange import AsyncTransport, Transport, Wire
-from tpuserve_client.fork import renew_after_fork
+from tpuserve_client.fork import survive_forks
 from tpuserve_client.limits import checked_timeout
 from tpuserve_client.model import ModelSpec
 from tpuserve_client.operations import Operations
@@ -51,7 +51,7 @@ class ClientCore:
         self._headers, self._sources = split_headers(settings.headers)
         _import_library(self._places[0])
         self._renew()
-        renew_after_fork(self)
+        survive_forks(self)
 
     def __getstate__(self) -> Settings:
         return self._settings
@@ -72,6 +72,9 @@ class ClientCore:
         self._operations = Operations(_wire(self._places[0]), attempts, timing)
         self._connections = self._make_connections()
         return old
+
+    def _release(self) -> None:
+        """Drop connections that must not exist when the process forks."""
 
     def _make_connections(self) -> Connections | AsyncConnections:
         raise NotImplementedError

@@ -106,22 +106,22 @@ class TpuserveError(Exception):
     @property
     def address(self) -> str | None:
         """Address of the server of the last attempt."""
-        return self.context and self.context.address
+        return None if self.context is None else self.context.address
 
     @property
     def model(self) -> str | None:
         """The model's name and version, if the call has one."""
-        return self.context and self.context.model
+        return None if self.context is None else self.context.model
 
     @property
     def attempts(self) -> int | None:
         """Number of requests that the client sent, or tried to send."""
-        return self.context and self.context.attempts
+        return None if self.context is None else self.context.attempts
 
     @property
     def limit_s(self) -> float | None:
         """The call's timeout in seconds."""
-        return self.context and self.context.limit_s
+        return None if self.context is None else self.context.limit_s
 
     def again(self) -> Self:
         """Return an equal error without context and traceback, for another caller."""

@@ -103,4 +103,7 @@ class AsyncTransport(Protocol):
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
         """Return the reply. Raises TpuserveError for every failure, Unavailable without a connection."""
 
+    def release_idle(self) -> None:
+        """Drop what must not exist when the process forks, unless calls use it. Any thread may call this."""
+
     async def close(self) -> None: ...

@@ -1,35 +1,73 @@
-"""Clients in a forked process: the child gets state of its own.
+"""Clients in a forked process: the child gets connections and locks of its own.
 
 A connection that two processes share mixes their responses, and a lock that another thread held at the fork stays
 locked in the child. Servers that fork their workers (gunicorn, celery, multiprocessing) copy the clients of the parent.
+
+gRPC's core survives a fork by itself, except its asyncio part: one thread serves all asyncio channels of a process, and
+the child does not have that thread. The parent therefore drops its idle asyncio channels before the fork.
 """
 
 import os
+import threading
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
+# Name of the thread that serves gRPC's asyncio channels, as `threading` shows it.
+_POLLER: Final = "_poll_wrapper"
 
-class Renewable(Protocol):
-    """An object whose connections and locks must not be shared with the parent process."""
+
+class Forkable(Protocol):
+    """A client whose state belongs to one process."""
+
+    def _release(self) -> None:
+        """Drop what must not exist at a fork and can be made again."""
 
     def _renew(self) -> object:
-        """Replace all state that cannot be shared. Return the old state."""
+        """Replace all state that belongs to the parent process. Return the old state."""
 
 
-_renewable: "Final[WeakSet[Renewable]]" = WeakSet()
-# The parent's gRPC channels. Destroying a channel in the child can block: it waits for threads of the parent.
-_inherited: Final[list[Any]] = []
+class _Inheritance:
+    """State of the parent that the child must keep, but must not use."""
+
+    def __init__(self) -> None:
+        # Destroying an asyncio channel in the child blocks, and disturbs the parent.
+        self.kept: list[Any] = []
+        self.poller_was_running = False
+        self.lost_poller = False
+        self.is_child = False
 
 
-def renew_after_fork(client: Renewable) -> None:
+_clients: "Final[WeakSet[Forkable]]" = WeakSet()
+_inheritance: Final = _Inheritance()
+
+
+def survive_forks(client: Forkable) -> None:
     """Replace the client's state in every process that this one forks."""
-    _renewable.add(client)
+    _clients.add(client)
 
 
-def _renew_all() -> None:
-    for client in list(_renewable):
-        _inherited.append(client._renew())
+def has_lost_poller() -> bool:
+    """Return whether this process cannot make asyncio calls over gRPC: such calls were pending at the fork."""
+    return _inheritance.lost_poller
+
+
+def is_child() -> bool:
+    """Return whether this process was forked from one that used clients."""
+    return _inheritance.is_child
+
+
+def _before_fork() -> None:
+    for client in list(_clients):
+        client._release()
+    _inheritance.poller_was_running = any(_POLLER in thread.name for thread in threading.enumerate())
+
+
+def _in_child() -> None:
+    _inheritance.is_child = True
+    _inheritance.lost_poller = _inheritance.lost_poller or _inheritance.poller_was_running
+    for client in list(_clients):
+        _inheritance.kept.append(client._renew())
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(before=_before_fork, after_in_child=_in_child)

@@ -1,5 +1,6 @@
 """Exchanges over a gRPC channel, blocking and asyncio, with official method paths and no generated stubs."""
 
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ import grpc.aio
 
 from tpuserve_client.errors import DeadlineExceeded, FailedPrecondition, TpuserveError, from_code
 from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.fork import has_lost_poller, is_child
 from tpuserve_client.limits import Pool
 from tpuserve_client.request_headers import BINARY, HOST, binary_value
 from tpuserve_client.tls import Tls
@@ -44,6 +46,10 @@ _CONNECTION_ENDED: Final = re.compile(
     r"Stream removed|Socket closed|(recv|send)msg:|Broken pipe|Connection reset|[Kk]eepalive|ping timeout|Endpoint"
 )
 _REFUSED_STREAM: Final = "RST_STREAM with error code 7"  # the server has not run the request (RFC 9113, 8.7)
+
+
+# Values with which gRPC's core switches its fork handlers off (gRPC's parse_bool_value).
+_FALSE: Final = ("0", "f", "false", "n", "no")
 
 
 class _Silence:
@@ -115,6 +121,7 @@ class GrpcTransport:
         self._channel.channel.close()
 
     def _open(self) -> _Channel:
+        _check_fork()
         if self._credentials is None:
             return _Channel(grpc.insecure_channel(self._target, options=self._options))
         return _Channel(grpc.secure_channel(self._target, self._credentials, options=self._options))
@@ -156,34 +163,66 @@ class AsyncGrpcTransport:
         self._credentials = None if tls is None else _credentials(tls)
         self._headers = headers or {}
         self._metadata = _metadata(self._headers)
-        self._channel = self._open()
+        self._channel: _AsyncChannel | None = None
+        self._pending = 0
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        channel = self._channel
+        self._pending += 1  # first: a fork may happen in another thread
+        try:
+            return await self._send(exchange, timeout_s)
+        finally:
+            self._pending -= 1
+
+    async def _send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
+        channel = self._channel or self._open()
         try:
             reply = await channel.call(exchange.path)(exchange.body, timeout=timeout_s, metadata=self._of(exchange))
         except grpc.aio.AioRpcError as error:
             translated = _translated(error, timeout_s)
             if channel.silence.is_dead_after(translated) and channel is self._channel:
-                self._channel = self._open()
+                self._channel = None
             raise translated from None
         except (grpc.aio.UsageError, ValueError) as error:  # a closed channel, or a path that is not ASCII
             raise FailedPrecondition(f"The client cannot make this call: {error}") from None
         channel.silence.hear()
         return Reply(reply)
 
+    def release_idle(self) -> None:
+        """Drop the channel unless calls use it. The next call opens another."""
+        if not self._pending:
+            self._channel = None
+
     async def close(self) -> None:
-        await self._channel.channel.close()
+        if self._channel is not None:
+            await self._channel.channel.close()
+            self._channel = None
 
     def _open(self) -> _AsyncChannel:
+        _check_fork()
+        if has_lost_poller():
+            raise FailedPrecondition(
+                "This process was forked while asyncio calls over gRPC were pending. gRPC cannot make such calls here. "
+                "Fork before the first call, or use REST or the blocking Client."
+            )
         if self._credentials is None:
-            return _AsyncChannel(grpc.aio.insecure_channel(self._target, options=self._options))
-        return _AsyncChannel(grpc.aio.secure_channel(self._target, self._credentials, options=self._options))
+            channel = grpc.aio.insecure_channel(self._target, options=self._options)
+        else:
+            channel = grpc.aio.secure_channel(self._target, self._credentials, options=self._options)
+        self._channel = _AsyncChannel(channel)
+        return self._channel
 
     def _of(self, exchange: Exchange) -> _Metadata | None:
         if not exchange.headers:
             return self._metadata or None
         return _metadata({**self._headers, **exchange.headers}) or None
+
+
+def _check_fork() -> None:
+    """Raise FailedPrecondition where gRPC would block for ever: in a child of a process without its fork support."""
+    if is_child() and os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() in _FALSE:
+        raise FailedPrecondition(
+            "GRPC_ENABLE_FORK_SUPPORT disables gRPC in forked processes. Unset it, or use REST in this process."
+        )
 
 
 def _translated(error: grpc.RpcError, timeout_s: float | None) -> TpuserveError:

@@ -30,10 +30,9 @@ class Pool:
     keepalive_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_connections, int) or isinstance(self.max_connections, bool):
-            raise InvalidArgument(f"max_connections must be an integer, not {shown(self.max_connections)}.")
-        if self.max_connections < 1:
-            raise InvalidArgument(f"max_connections must be at least 1, not {self.max_connections}.")
+        count: object = self.max_connections
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InvalidArgument(f"max_connections must be an integer of at least 1, not {shown(count)}.")
         for name in ("idle_timeout_s", "keepalive_s", "keepalive_timeout_s"):
             seconds = checked_timeout(getattr(self, name), name)
             if seconds is None and name == "keepalive_s":
@@ -48,7 +47,7 @@ def checked_timeout(value: object, name: str = "timeout_s") -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgument(f"{name} must be a number of seconds, or None for no limit, not {shown(value)}.")
-    if not abs(value) <= _LONGEST_TIMEOUT_S:  # NaN, too
+    if not -_LONGEST_TIMEOUT_S <= value <= _LONGEST_TIMEOUT_S:  # NaN, too
         limit = f"{_LONGEST_TIMEOUT_S:,.0f} seconds"
         raise InvalidArgument(f"{name} must be at most {limit}, or None for no limit, not {shown(value)}.")
     return float(value)

@@ -171,6 +171,9 @@ class AsyncRestTransport:
                 )
         return _reply(response, response.content)
 
+    def release_idle(self) -> None:
+        """Keep the connections: a child closes its copies of their sockets without harm."""
+
     async def close(self) -> None:
         await self._client.aclose()
 

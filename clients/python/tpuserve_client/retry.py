@@ -124,5 +124,5 @@ def is_retryable(error: TpuserveError) -> bool:
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value < math.inf:
         raise InvalidArgument(f"{name} must be a finite number of at least 0, not {shown(value)}.")
