@@ -1,5 +1,6 @@
 """Limits of a client's connections, and the check of its timeouts."""
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Final
@@ -45,9 +46,20 @@ def checked_timeout(value: object, name: str = "timeout_s") -> float | None:
     """Return a timeout in seconds as a float, or None for no limit. Raises InvalidArgument for other values."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real):
+    seconds = as_number(value)
+    if math.isnan(seconds):
         raise InvalidArgument(f"{name} must be a number of seconds, or None for no limit, not {shown(value)}.")
-    if not -_LONGEST_TIMEOUT_S <= value <= _LONGEST_TIMEOUT_S:  # NaN, too
+    if abs(seconds) > _LONGEST_TIMEOUT_S:
         limit = f"{_LONGEST_TIMEOUT_S:,.0f} seconds"
         raise InvalidArgument(f"{name} must be at most {limit}, or None for no limit, not {shown(value)}.")
-    return float(value)
+    return seconds
+
+
+def as_number(value: object) -> float:
+    """Return a real number of Python or numpy as a float. Return NaN for any other value, also for a bool."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

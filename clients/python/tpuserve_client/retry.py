@@ -11,10 +11,10 @@ https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
 import math
 import threading
 from dataclasses import dataclass
-from numbers import Real
 from typing import Final
 
 from tpuserve_client.errors import InvalidArgument, ResourceExhausted, TpuserveError, Unavailable, shown
+from tpuserve_client.limits import as_number
 
 # Executions of a request whose connection ended before the response arrived. A request that makes servers fail must
 # not visit each of them.
@@ -124,5 +124,5 @@ def is_retryable(error: TpuserveError) -> bool:
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value < math.inf:
+    if not 0.0 <= as_number(value) < math.inf:  # NaN, too
         raise InvalidArgument(f"{name} must be a finite number of at least 0, not {shown(value)}.")
