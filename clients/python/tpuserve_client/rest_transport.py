@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from tpuserve_client.errors import (
 )
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.limits import Pool
-from tpuserve_client.slots import Slots
+from tpuserve_client.rest_pool import AsyncPooledTransport, PooledTransport
 from tpuserve_client.tls import Tls
 
 _HEADERS = {"content-type": "application/json"}
@@ -50,10 +49,9 @@ class RestTransport:
     ) -> None:
         """Create the pool. `headers` come from `read_headers`."""
         self._backend = DeadlineBackend()
-        self._slots = Slots(pool.max_connections)
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
-        transport = None if _is_proxied(base_url) else _PooledTransport(self._backend, context, pool)
+        transport = None if _is_proxied(base_url) else PooledTransport(self._backend, context, pool)
         with _as_our_errors():
             self._client = httpx.Client(
                 base_url=base_url,
@@ -64,66 +62,26 @@ class RestTransport:
             )
 
     def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        with _as_our_errors(timeout_s), self._backend.deadline(timeout_s), self._slots.taken(timeout_s):
-            left_s = self._backend.remaining()
-            with self._client.stream(
+        with (
+            _as_our_errors(timeout_s),
+            self._backend.deadline(timeout_s),
+            self._client.stream(
                 exchange.method,
                 exchange.path,
                 content=exchange.body,
-                headers=_headers(exchange, left_s),
-                timeout=left_s,
+                headers=_headers(exchange, timeout_s),
+                timeout=timeout_s,
                 extensions=self._extensions,
-            ) as response:
-                pieces = []
-                for piece in response.iter_bytes():
-                    pieces.append(piece)
-                    self._backend.remaining()  # with a proxy, httpx uses its own sockets, which ignore the deadline
+            ) as response,
+        ):
+            pieces = []
+            for piece in response.iter_bytes():
+                pieces.append(piece)
+                self._backend.remaining()  # with a proxy, httpx uses its own sockets, which ignore the deadline
         return _reply(response, b"".join(pieces))
 
     def close(self) -> None:
         self._client.close()
-
-
-class _PooledTransport(httpx.BaseTransport):
-    """An httpx transport on the backend's sockets, which httpx's own transport cannot use."""
-
-    def __init__(self, backend: DeadlineBackend, context: ssl.SSLContext | None, pool: Pool) -> None:
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=context,
-            max_connections=pool.max_connections,
-            max_keepalive_connections=pool.max_connections,
-            keepalive_expiry=pool.idle_timeout_s,
-            network_backend=backend,
-        )
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        answer = self._pool.handle_request(
-            httpcore.Request(
-                request.method,
-                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
-
-    def close(self) -> None:
-        self._pool.close()
-
-
-class _Body(httpx.SyncByteStream):
-    """A response body that httpcore streams to httpx."""
-
-    def __init__(self, answer: httpcore.Response) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._answer.iter_stream()
-
-    def close(self) -> None:
-        self._answer.close()
 
 
 def _is_proxied(base_url: str) -> bool:
@@ -144,8 +102,6 @@ class AsyncRestTransport:
         pool: Pool = Pool(),  # noqa: B008  frozen
     ) -> None:
         """Create the pool. See `RestTransport`."""
-        # First come, first served. See `Slots` on waiting inside httpx's pool.
-        self._slots = asyncio.Semaphore(pool.max_connections)
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
         with _as_our_errors():
@@ -154,19 +110,18 @@ class AsyncRestTransport:
                 headers={**_HEADERS, **(headers or {})},
                 verify=context or True,
                 timeout=None,
+                transport=None if _is_proxied(base_url) else AsyncPooledTransport(context, pool),
                 limits=_limits(pool),
             )
 
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
-        expires_s = None if timeout_s is None else time.monotonic() + timeout_s
         with _as_our_errors(timeout_s):
-            async with asyncio.timeout(timeout_s), self._slots:
-                left_s = None if expires_s is None else expires_s - time.monotonic()
+            async with asyncio.timeout(timeout_s):
                 response = await self._client.request(
                     exchange.method,
                     exchange.path,
                     content=exchange.body,
-                    headers=_headers(exchange, left_s),
+                    headers=_headers(exchange, timeout_s),
                     extensions=self._extensions,
                 )
         return _reply(response, response.content)
