@@ -14,6 +14,7 @@ from tpuserve_client.address import Address, parse_address
 from tpuserve_client.errors import InvalidArgument, TpuserveError
 from tpuserve_client.exchange import AsyncTransport, Priority, Reply, Transport, Wire
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, VersionStatus
+from tpuserve_client.names import output_names
 from tpuserve_client.operations import Operations, Pause, Send, Steps
 from tpuserve_client.request_headers import read_headers
 from tpuserve_client.retry import Retry
@@ -81,15 +82,15 @@ class Client:
         """Run a model on `inputs`: arrays by name, or one array for a model with a single input.
 
         Arrays keep their dtype. Lists and numbers take the input's dtype from the model's metadata, which also names a
-        single input. The client fetches the metadata once and caches it. `output_filter` names the outputs to return;
-        an empty one returns all. The server runs a request with `priority` "low" only when requests of high priority
-        (the default) leave room. Raises TpuserveError if the server refuses the request, and InvalidArgument for a
-        value that no tensor can hold.
+        single input. The client fetches the metadata once and caches it. `output_filter` is the output to return, or a
+        sequence of outputs; an empty one returns all. The server runs a request with `priority` "low" only when
+        requests of high priority (the default) leave room. Raises TpuserveError if the server refuses the request, and
+        InvalidArgument for a value that no tensor can hold.
         """
         spec = ModelSpec(model, version, label)
         return self._run(
             self._operations.predict(
-                spec, inputs, signature_name, tuple(output_filter), priority, self._limit(timeout_s)
+                spec, inputs, signature_name, output_names(output_filter), priority, self._limit(timeout_s)
             )
         )
 
@@ -208,7 +209,7 @@ class AsyncClient:
         spec = ModelSpec(model, version, label)
         return await self._run(
             self._operations.predict(
-                spec, inputs, signature_name, tuple(output_filter), priority, self._limit(timeout_s)
+                spec, inputs, signature_name, output_names(output_filter), priority, self._limit(timeout_s)
             )
         )
 

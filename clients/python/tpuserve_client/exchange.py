@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, VersionStatus
+from tpuserve_client.names import check_name, shown
 
 Priority: TypeAlias = Literal["high", "low"]
 
@@ -39,11 +40,17 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def check_priority(priority: object) -> None:
+    """Raise InvalidArgument for a priority other than None, "high" and "low"."""
+    if priority is not None and not (isinstance(priority, str) and priority in get_args(Priority)):
+        raise InvalidArgument(f"The priority must be 'high' or 'low', not {shown(priority)}.")
+
+
 @dataclass(frozen=True, slots=True)
 class PredictCall:
     """The parameters of a prediction, with arrays from `arrays.as_array`. An empty `output_filter` means every output.
 
-    Raises InvalidArgument for an unknown priority.
+    Raises InvalidArgument for an unknown priority and for the name of a signature that is not a string.
     """
 
     spec: ModelSpec
@@ -53,8 +60,9 @@ class PredictCall:
     priority: Priority | None = None
 
     def __post_init__(self) -> None:
-        if self.priority not in (None, *get_args(Priority)):
-            raise InvalidArgument(f"The priority must be 'high' or 'low', not {self.priority!r:.40}.")
+        check_priority(self.priority)
+        if self.signature_name is not None:
+            check_name("name of the signature", self.signature_name)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import StringValue
 
 from tpuserve_client import dtypes, tensor
+from tpuserve_client.arrays import check_size
 from tpuserve_client.errors import Code, Internal
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
 from tpuserve_client.model import (
@@ -39,6 +40,7 @@ class GrpcWire:
     needs_signature: ClassVar[bool] = False
 
     def predict(self, call: PredictCall) -> Exchange:
+        check_size(call.inputs)
         head = official.PredictRequest(model_spec=_spec_proto(call.spec))
         head.model_spec.signature_name = call.signature_name or ""
         # Concatenated messages parse as one message. This saves a copy of the inputs into one message.
