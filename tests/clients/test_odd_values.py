@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ml_dtypes
@@ -301,9 +302,5 @@ def test_any_python_value_is_predicted_or_refused(
     )
     names = data.draw(st.fixed_dictionaries({}, optional={"version": VALUES, "label": VALUES}))
     model = data.draw(st.one_of(st.just("mirror"), VALUES))
-    try:
-        prediction = steady_client.predict(model, inputs, **options, **names)
-    except TpuserveError as error:
-        assert str(error)
-    else:
-        assert set(prediction) <= {"x", "y"} or prediction.outputs
+    with suppress(TpuserveError):
+        assert steady_client.predict(model, inputs, **options, **names).model == "mirror"

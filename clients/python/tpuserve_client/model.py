@@ -1,13 +1,16 @@
 """The client's data types: model specs, signatures, predictions and version states."""
 
 import enum
+import json
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tpuserve_client.dtypes import Array, DType, describe
 from tpuserve_client.errors import Code, InvalidArgument
 from tpuserve_client.names import check_name, shown
+from tpuserve_client.plain import NonFinite, plain_values
 
 # Default signature of a call (tensorflow/saved_model/signature_constants).
 DEFAULT_SIGNATURE_NAME = "serving_default"
@@ -125,6 +128,35 @@ class Prediction(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.outputs)
+
+    def to_dict(self, *, non_finite: NonFinite = "null") -> dict[str, Any]:
+        """Return the prediction as plain Python values, for the JSON response of a web application.
+
+        Example::
+
+            @app.post("/classify")
+            def classify(image: list[list[float]]) -> dict[str, Any]:
+                return client.predict("digits", [image]).to_dict()
+
+        The keys are `model`, `version`, `signature_name` and `outputs`. Each output is a nested list of numbers, bools
+        or str, or a bare value without dimensions. Bytes that are not UTF-8 become {"b64": …}, and a complex number
+        becomes [real, imaginary].
+
+        JSON has no NaN and no infinities, and many encoders refuse them, such as FastAPI's. `non_finite` selects their
+        form: "null" gives None, "string" gives "NaN", "Infinity" and "-Infinity", and "float" keeps Python's floats.
+        """
+        return {
+            "model": self.model,
+            "version": self.version,
+            "signature_name": self.signature_name,
+            "outputs": {name: plain_values(array, non_finite) for name, array in self.outputs.items()},
+        }
+
+    def to_json(self, *, non_finite: NonFinite = "null") -> str:
+        """Return `to_dict` as a JSON text. With "float", NaN, Infinity and -Infinity are bare tokens, which are not
+        JSON, but which TensorFlow Serving and Python's json module read and write.
+        """
+        return json.dumps(self.to_dict(non_finite=non_finite))
 
 
 class State(enum.IntEnum):
