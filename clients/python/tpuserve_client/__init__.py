@@ -29,7 +29,7 @@ from tpuserve_client.errors import (
     Unimplemented,
     Unknown,
 )
-from tpuserve_client.model import Metadata, Prediction, Signature, State, TensorSpec, VersionStatus
+from tpuserve_client.model import Metadata, Prediction, ScoredClass, Signature, State, TensorSpec, VersionStatus
 from tpuserve_client.retry import Retry
 from tpuserve_client.tls import Tls
 
@@ -41,6 +41,7 @@ __all__ = [
     "Retry",
     "Tls",
     "Prediction",
+    "ScoredClass",
     "Metadata",
     "Signature",
     "TensorSpec",

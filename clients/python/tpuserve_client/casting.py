@@ -1,7 +1,6 @@
 """Conversion of callers' inputs to arrays with the dtypes that the model expects."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from tpuserve_client.arrays import as_array
 from tpuserve_client.dtypes import Array, describe
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
-from tpuserve_client.names import check_name
+from tpuserve_client.names import named_values
 from tpuserve_client.ragged import pack_rows, split_names
 
 # Kinds of numpy dtypes that each kind of input accepts from a list, without losing fractions or meaning.
@@ -36,20 +35,14 @@ def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -
     Raises InvalidArgument for a bare value if the model does not have exactly one input. Raises it also for values that
     do not fit and for names that are not strings.
     """
-    named = _as_dict(inputs) if isinstance(inputs, Mapping) else {_only_input(spec, signature): inputs}
-    for name in named:
-        check_name("name of an input", name)
+    if isinstance(inputs, Mapping):
+        named = named_values("name of an input", inputs)
+    else:
+        named = {_only_input(spec, signature): inputs}
     if signature is not None:
         named = _packed(named, signature)
     specs = signature.inputs if signature is not None else {}
     return {name: _array(name, value, specs.get(name)) for name, value in named.items()}
-
-
-def _as_dict(inputs: Mapping[Any, object]) -> dict[Any, object]:
-    try:
-        return dict(inputs.items())
-    except Exception as error:  # a caller's class can raise anything
-        raise _unreadable(error) from error
 
 
 def _packed(inputs: Mapping[str, object], signature: Signature) -> dict[str, object]:

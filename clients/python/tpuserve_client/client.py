@@ -11,9 +11,11 @@ from typing import Self, TypeAlias, TypeVar
 import numpy.typing as npt
 
 from tpuserve_client.address import Address, parse_address
+from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import InvalidArgument, TpuserveError
-from tpuserve_client.exchange import AsyncTransport, Priority, Reply, Transport, Wire
-from tpuserve_client.model import Metadata, ModelSpec, Prediction, VersionStatus
+from tpuserve_client.examples import Example
+from tpuserve_client.exchange import AsyncTransport, Priority, Reply, Transport, Wire, example_call
+from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, VersionStatus
 from tpuserve_client.names import output_names
 from tpuserve_client.operations import Operations, Pause, Send, Steps
 from tpuserve_client.request_headers import read_headers
@@ -168,6 +170,43 @@ class Client:
         self._sleep(step.seconds)
         return None
 
+    def classify(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = _Own.TIMEOUT,
+    ) -> Classifications:
+        """Classify examples: mappings from feature name to a value or values. Return the classes of each example.
+
+        Integers and bools become int64 features, other numbers float32, str and bytes bytes. The server merges the
+        features of `context` into each example. A class is a tuple of label and score, in the model's order. Raises
+        InvalidArgument for no example, for values that no feature can hold, and for a signature of another method.
+        """
+        call = example_call(ModelSpec(model, version, label), examples, context, signature_name, priority)
+        return self._run(self._operations.classify(call, self._limit(timeout_s)))
+
+    def regress(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = _Own.TIMEOUT,
+    ) -> Array:
+        """Return the model's value for each example, a float32 array of shape [n]. Examples are as in `classify`."""
+        call = example_call(ModelSpec(model, version, label), examples, context, signature_name, priority)
+        return self._run(self._operations.regress(call, self._limit(timeout_s)))
+
 
 class AsyncClient:
     """A client for asyncio with the calls of `Client`. Create it and use it on the same running event loop.
@@ -278,6 +317,38 @@ class AsyncClient:
             return await self._transport.send(step.exchange, step.timeout_s)
         await self._sleep(step.seconds)
         return None
+
+    async def classify(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = _Own.TIMEOUT,
+    ) -> Classifications:
+        """Classify examples. See `Client.classify`."""
+        call = example_call(ModelSpec(model, version, label), examples, context, signature_name, priority)
+        return await self._run(self._operations.classify(call, self._limit(timeout_s)))
+
+    async def regress(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = _Own.TIMEOUT,
+    ) -> Array:
+        """Return the model's value for each example. See `Client.regress`."""
+        call = example_call(ModelSpec(model, version, label), examples, context, signature_name, priority)
+        return await self._run(self._operations.regress(call, self._limit(timeout_s)))
 
 
 # Import only the library in use: grpc and httpx each take 0.1 to 0.25 s to import.

@@ -5,7 +5,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from tpuserve_client.dtypes import Array, DType, describe
 from tpuserve_client.errors import Code, InvalidArgument
@@ -157,6 +157,17 @@ class Prediction(Mapping[str, Array]):
         JSON, but which TensorFlow Serving and Python's json module read and write.
         """
         return json.dumps(self.to_dict(non_finite=non_finite))
+
+
+class ScoredClass(NamedTuple):
+    """A class of a classification: its label, empty if the model has no labels, and its score, 0 without scores."""
+
+    label: str
+    score: float
+
+
+# The classes of each example, in the model's order.
+Classifications: TypeAlias = tuple[tuple[ScoredClass, ...], ...]
 
 
 class State(enum.IntEnum):

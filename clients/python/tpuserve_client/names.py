@@ -1,7 +1,8 @@
 """Checks of the names in a caller's values: models, labels, signatures, inputs, outputs and features."""
 
 import reprlib
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 from tpuserve_client.errors import InvalidArgument
 
@@ -24,6 +25,17 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def named_values(kind: str, mapping: Mapping[Any, object]) -> dict[str, object]:
+    """Return a caller's mapping as a dict. Raises InvalidArgument if it cannot be read, and like `check_name`."""
+    try:
+        values = dict(mapping.items())
+    except Exception as error:  # a caller's class can raise anything
+        raise InvalidArgument(f"Cannot read the mapping from the {kind}: {error!r:.200}") from error
+    for name in values:
+        check_name(kind, name)
+    return values
 
 
 def output_names(names: object) -> tuple[str, ...]:

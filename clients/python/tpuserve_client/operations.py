@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from tpuserve_client.casting import named_arrays, needs_signature
+from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -19,8 +20,8 @@ from tpuserve_client.errors import (
     TpuserveError,
     Unavailable,
 )
-from tpuserve_client.exchange import Exchange, PredictCall, Priority, Reply, Wire
-from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
+from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Priority, Reply, Wire
+from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
 from tpuserve_client.retry import Retry
 
 # Timeout of one readiness probe, and the longest pause before the next probe.
@@ -185,6 +186,14 @@ class Operations:
         reply = yield Send(exchange, timeout_s)
         assert reply is not None  # the drivers send a reply for each Send
         return reply
+
+    def classify(self, call: ExampleCall, timeout_s: float | None) -> Steps[Classifications]:
+        reply = yield from self._send(self._wire.classify(call), self._expires(timeout_s))
+        return self._wire.read_classifications(reply, call)
+
+    def regress(self, call: ExampleCall, timeout_s: float | None) -> Steps[Array]:
+        reply = yield from self._send(self._wire.regress(call), self._expires(timeout_s))
+        return self._wire.read_regressions(reply, call)
 
 
 def _describe(status: VersionStatus) -> str:

@@ -5,18 +5,19 @@ without a common first dimension. JSON contains no dtypes, so reading a reply re
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from tpuserve_client import dtypes
+from tpuserve_client import dtypes, rest_examples
 from tpuserve_client.arrays import check_size
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Code, Internal, InvalidArgument
-from tpuserve_client.exchange import Exchange, PredictCall, Reply
+from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Reply
 from tpuserve_client.json_tensor import from_json, keeps_shape, to_json
 from tpuserve_client.model import (
     DEFAULT_SIGNATURE_NAME,
+    Classifications,
     Metadata,
     ModelSpec,
     Prediction,
@@ -29,6 +30,7 @@ from tpuserve_client.model import (
 # tpuserve reports the version that answered. TensorFlow Serving does not.
 VERSION_HEADER = "x-tpuserve-model-version"
 
+T = TypeVar("T")
 _Json: TypeAlias = Any  # any result of json.loads; read defensively below
 
 
@@ -97,6 +99,33 @@ class RestWire:
 
     def read_ready(self, reply: Reply) -> bool:
         return True  # any status other than 2xx has raised already
+
+    def classify(self, call: ExampleCall) -> Exchange:
+        return _example_exchange(call, "classify")
+
+    def read_classifications(self, reply: Reply, call: ExampleCall) -> Classifications:
+        return _read_examples(reply, call, rest_examples.classifications)
+
+    def regress(self, call: ExampleCall) -> Exchange:
+        return _example_exchange(call, "regress")
+
+    def read_regressions(self, reply: Reply, call: ExampleCall) -> Array:
+        return _read_examples(reply, call, rest_examples.regressions)
+
+
+def _example_exchange(call: ExampleCall, method: str) -> Exchange:
+    content = json.dumps(rest_examples.request_document(call), separators=(",", ":")).encode()
+    return Exchange(f"{_model_path(call.spec)}:{method}", content, headers=call.headers)
+
+
+def _read_examples(reply: Reply, call: ExampleCall, read: Callable[[list[_Json]], T]) -> T:
+    document = _object(reply)
+    try:
+        rows = rest_examples.results(document)
+        call.check_count(len(rows))
+        return read(rows)
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        raise Internal(f"Model {call.spec} returned invalid results: {error!r}") from None
 
 
 def _input(name: str, array: Array) -> _Json:
