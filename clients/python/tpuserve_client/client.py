@@ -20,6 +20,8 @@ from tpuserve_client.names import output_names
 from tpuserve_client.operations import Operations, Pause, Send, Steps
 from tpuserve_client.request_headers import read_headers
 from tpuserve_client.retry import Retry
+from tpuserve_client.row_parts import join_rows
+from tpuserve_client.split_predict import SplitPredict, first_then_in_tasks, first_then_in_threads
 from tpuserve_client.tls import Tls
 
 T = TypeVar("T")
@@ -79,6 +81,7 @@ class Client:
         signature_name: str | None = None,
         output_filter: Sequence[str] = (),
         priority: Priority | None = None,
+        max_batch_size: int | None = None,
         timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Prediction:
         """Run a model on `inputs`: arrays by name, or one array for a model with a single input.
@@ -86,15 +89,20 @@ class Client:
         Arrays keep their dtype. Lists and numbers take the input's dtype from the model's metadata, which also names a
         single input. The client fetches the metadata once and caches it. `output_filter` is the output to return, or a
         sequence of outputs; an empty one returns all. The server runs a request with `priority` "low" only when
-        requests of high priority (the default) leave room. Raises TpuserveError if the server refuses the request, and
-        InvalidArgument for a value that no tensor can hold.
+        requests of high priority (the default) leave room.
+
+        With `max_batch_size`, the client divides inputs with more rows (the size of the first dimension) and joins the
+        outputs. All parts go to one version, within one deadline: first one part, then up to four at a time. If a part
+        fails, the call raises its error.
+
+        Raises TpuserveError if the server refuses the request, and InvalidArgument for a value that no tensor can hold.
+        With `max_batch_size` it raises InvalidArgument also for inputs and outputs without a common number of rows.
         """
-        spec = ModelSpec(model, version, label)
-        return self._run(
-            self._operations.predict(
-                spec, inputs, signature_name, output_names(output_filter), priority, self._limit(timeout_s)
-            )
-        )
+        spec, names, limit_s = ModelSpec(model, version, label), output_names(output_filter), self._limit(timeout_s)
+        if max_batch_size is not None:
+            split = SplitPredict(self._operations, spec, signature_name, names, priority, max_batch_size, limit_s)
+            return self._predict_parts(split, inputs)
+        return self._run(self._operations.predict(spec, inputs, signature_name, names, priority, limit_s))
 
     def metadata(
         self,
@@ -207,6 +215,10 @@ class Client:
         call = example_call(ModelSpec(model, version, label), examples, context, signature_name, priority)
         return self._run(self._operations.regress(call, self._limit(timeout_s)))
 
+    def _predict_parts(self, split: SplitPredict, inputs: Inputs) -> Prediction:
+        parts = self._run(split.parts(inputs))
+        return join_rows(first_then_in_threads(lambda part: self._run(split.predict(part)), parts))
+
 
 class AsyncClient:
     """A client for asyncio with the calls of `Client`. Create it and use it on the same running event loop.
@@ -242,15 +254,15 @@ class AsyncClient:
         signature_name: str | None = None,
         output_filter: Sequence[str] = (),
         priority: Priority | None = None,
+        max_batch_size: int | None = None,
         timeout_s: Timeout = _Own.TIMEOUT,
     ) -> Prediction:
         """Run a model. See `Client.predict`."""
-        spec = ModelSpec(model, version, label)
-        return await self._run(
-            self._operations.predict(
-                spec, inputs, signature_name, output_names(output_filter), priority, self._limit(timeout_s)
-            )
-        )
+        spec, names, limit_s = ModelSpec(model, version, label), output_names(output_filter), self._limit(timeout_s)
+        if max_batch_size is not None:
+            split = SplitPredict(self._operations, spec, signature_name, names, priority, max_batch_size, limit_s)
+            return await self._predict_parts(split, inputs)
+        return await self._run(self._operations.predict(spec, inputs, signature_name, names, priority, limit_s))
 
     async def metadata(
         self,
@@ -349,6 +361,10 @@ class AsyncClient:
         """Return the model's value for each example. See `Client.regress`."""
         call = example_call(ModelSpec(model, version, label), examples, context, signature_name, priority)
         return await self._run(self._operations.regress(call, self._limit(timeout_s)))
+
+    async def _predict_parts(self, split: SplitPredict, inputs: Inputs) -> Prediction:
+        parts = await self._run(split.parts(inputs))
+        return join_rows(await first_then_in_tasks(lambda part: self._run(split.predict(part)), parts))
 
 
 # Import only the library in use: grpc and httpx each take 0.1 to 0.25 s to import.

@@ -195,6 +195,11 @@ class Operations:
         reply = yield from self._send(self._wire.regress(call), self._expires(timeout_s))
         return self._wire.read_regressions(reply, call)
 
+    def countdown(self, timeout_s: float | None) -> Callable[[], float | None]:
+        """Return a function that returns the seconds left of `timeout_s`, or None without a limit."""
+        expires = self._expires(timeout_s)
+        return lambda: self._remaining(expires)
+
 
 def _describe(status: VersionStatus) -> str:
     reason = f" ({status.error})" if status.error else ""
