@@ -79,7 +79,7 @@ def test_context_is_checked_like_an_example(client: Client) -> None:
     with pytest.raises(InvalidArgument, match="The context must be a mapping"):
         client.classify("m", [{"x": 1}], context=[1])  # type: ignore[arg-type]  # a wrong type
     with pytest.raises(InvalidArgument, match="The context: None is not an array"):
-        client.regress("m", [{"x": 1}], context={"y": None})  # type: ignore[dict-item]  # a wrong type
+        client.regress("m", [{"x": 1}], context={"y": None})
 
 
 @pytest.mark.parametrize("options", [{"priority": "urgent"}, {"signature_name": 5}, {"version": "1"}, {"label": 5}])

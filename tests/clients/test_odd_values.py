@@ -95,7 +95,7 @@ def doubled_list() -> list[Any]:
 
 
 # Values that no tensor can hold.
-REFUSED: dict[str, Callable[[], object]] = {
+REFUSED: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "object": object,
     "hostile": Hostile,
@@ -136,7 +136,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "array of 8 EiB": lambda: np.broadcast_to(np.float32(0), (2**61 - 1,)),
 }
 # Values with one meaning on both wires. They are sent to an input of the dtype in ACCEPTED_TYPES.
-ACCEPTED: dict[str, tuple[int, Callable[[], object], object]] = {
+ACCEPTED: dict[str, tuple[int, Callable[[], Any], object]] = {
     "nothing masked": (FLOAT, lambda: np.ma.array([1.0, 2.0], np.float32, mask=[False, False]), [1.0, 2.0]),
     "list of masked arrays": (FLOAT, lambda: [np.ma.array([1.0]), np.ma.array([2.0])], [[1.0], [2.0]]),
     "big-endian": (FLOAT, lambda: np.array([1, 2], ">f4"), [1.0, 2.0]),
@@ -259,7 +259,7 @@ LEAVES = st.one_of(
     st.complex_numbers(),
     st.binary(max_size=4),
     st.binary(max_size=4).map(bytearray),
-    st.binary(max_size=4).map(memoryview),
+    st.binary(max_size=4).map(lambda content: memoryview(content)),
     ANY_TEXT,
     st.decimals(),
     st.fractions(),

@@ -66,7 +66,7 @@ def test_floats_keep_nan_and_infinity_on_request() -> None:
     assert prediction(y=ODD).to_json(non_finite="float").endswith('{"y": [1.5, NaN, Infinity, -Infinity]}}')
 
 
-@pytest.mark.parametrize("non_finite", ["nan", None, 1, ["null"]])
+@pytest.mark.parametrize("non_finite", ["nan", None, 1, ["null"], np.array(["null", "float"])])
 def test_other_forms_are_refused(non_finite: Any) -> None:  # noqa: ANN401 - a wrong type
     with pytest.raises(InvalidArgument, match="non_finite must be"):
         prediction(y=ODD).to_dict(non_finite=non_finite)

@@ -24,8 +24,8 @@ from tpuserve_formats.dtypes import BY_DTYPE
 SPEC = ModelSpec("m")
 
 
-def prediction(version: int = 7, **outputs: Array) -> Prediction:
-    return Prediction(outputs, "m", version, "serving_default")
+def prediction(**outputs: Array) -> Prediction:
+    return Prediction(outputs, "m", 7, "serving_default")
 
 
 @st.composite

@@ -68,7 +68,7 @@ def test_server_classifies_examples(address: str) -> None:
 def test_server_regresses_examples(address: str) -> None:
     with Client(address) as client:
         values = client.regress("half", [{"x": 2.0}, {"x": np.float32(4)}], signature_name="regress_x_to_y")
-        assert (values.dtype, values.tolist()) == (np.float32, [4.0, 5.0])
+        assert (str(values.dtype), values.tolist()) == ("float32", [4.0, 5.0])
         older = client.regress("half", [{"x": 2.0}], signature_name="regress_x_to_y", version=123)
         assert older.tolist() == [3.0]
 

@@ -145,7 +145,7 @@ def test_official_server_classifies_and_regresses_examples(address: str) -> None
     with Client(address) as client:
         assert client.classify("m", [{"words": ["a", "größe"]}, {}]) == ((("a", 1.0), ("größe", 7.0)), ())
         values = client.regress("m", [{"x": 1.0}, {"x": np.float64(3)}], context={"plus": 2})
-        assert (values.dtype, values.tolist()) == (np.float32, [2.5, 3.5])
+        assert (str(values.dtype), values.tolist()) == ("float32", [2.5, 3.5])
 
 
 async def test_official_server_answers_the_asyncio_client(address: str) -> None:

@@ -4,15 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from tpuserve_client.arrays import as_array, check_size
 from tpuserve_client.dtypes import STRING, Array, describe
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.names import named_values, shown
 
-# An example of a caller: the value or the values of each feature, by name.
-Example: TypeAlias = Mapping[str, npt.ArrayLike]
+# An example of a caller: the value or the values of each feature, by name. A dict of numbers and texts has this type.
+Example: TypeAlias = Mapping[str, object]
 # Features by name: arrays with one dimension, of dtype int64, float32 or object (bytes).
 Features: TypeAlias = Mapping[str, Array]
 

@@ -11,6 +11,7 @@ from tpuserve_client.names import shown
 
 NonFinite: TypeAlias = Literal["null", "string", "float"]
 
+_FORMS: Final = get_args(NonFinite)
 # Names of proto3's JSON mapping (protobuf.dev/programming-guides/json).
 _NAN: Final = "NaN"
 _INFINITY: Final = "Infinity"
@@ -24,7 +25,8 @@ def plain_values(array: Array, non_finite: NonFinite = "null") -> Any:  # noqa: 
     UTF-8, and {"b64": …} otherwise. `non_finite` is the form of NaN and infinities: None, "NaN" and "Infinity", or
     Python's floats. Raises InvalidArgument for any other form.
     """
-    if not isinstance(non_finite, str) or non_finite not in get_args(NonFinite):
+    form: object = non_finite
+    if not isinstance(form, str) or form not in _FORMS:
         raise InvalidArgument(f'non_finite must be "null", "string" or "float", not {shown(non_finite)}.')
     if array.dtype == STRING:
         return _texts(array).tolist()
