@@ -28,6 +28,8 @@ def official_example(features: dict[str, Any]) -> tf.train.Example:
         ),
         "none": lambda v: tf.train.Feature(),
     }
+    if not features:
+        return tf.train.Example()
     return tf.train.Example(
         features=tf.train.Features(feature={name: kinds[name](value) for name, value in features.items()})
     )
