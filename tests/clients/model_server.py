@@ -1,6 +1,7 @@
 """A small model server for the client's tests: real gRPC and HTTP on free ports, with scripted failures."""
 
 import asyncio
+import base64
 import json
 import socket
 import threading
@@ -29,7 +30,7 @@ from tpuserve_client.model import TensorSpec
 from tpuserve_formats.dtypes import BY_ENUM_NAME
 from tpuserve_formats.messages import official
 
-# One of the four request messages. Each method checks the type first.
+# One of the request messages. Each method checks the type first.
 AnyRequest: TypeAlias = Any
 HTTP_STATUS = {
     Code.INVALID_ARGUMENT: 400,
@@ -45,6 +46,7 @@ FLOAT, UINT8, STRING, INT64, BOOL = (
 # Inputs and outputs of each model, as (DataType, shape with -1 for an unknown dimension).
 Specs = dict[str, tuple[Any, list[int]]]
 Arrays = dict[str, np.ndarray[Any, Any]]
+Features = dict[str, list[int] | list[float] | list[bytes]]
 SIGNATURES: dict[str, tuple[Specs, Specs]] = {
     "affine": ({"x": (FLOAT, [-1, 4])}, {"y": (FLOAT, [-1, 4]), "best": (INT64, [-1])}),
     "single": ({"image": (FLOAT, [-1, 2, 2])}, {"sum": (FLOAT, [-1])}),
@@ -65,6 +67,13 @@ def run_model(name: str, inputs: Arrays) -> Arrays:
     if name == "empty":
         return {"y": np.zeros((0, 3, 4), np.float32)}
     return {"b": inputs["b"]} if name == "pair" else inputs
+
+
+def score_example(features: Features) -> list[tuple[str, float]]:
+    """Return a class for each feature: its name, and the sum of its numbers or the length of its strings."""
+    return [
+        (name, float(sum(v if isinstance(v, int | float) else len(v) for v in features[name]))) for name in features
+    ]
 
 
 @dataclass
@@ -110,6 +119,7 @@ class ModelServer:
         self.signatures = dict(SIGNATURES)
         self.labels: list[str] = []
         self.run: Callable[[str, Arrays], Arrays] = run_model
+        self.score: Callable[[Features], list[tuple[str, float]]] = score_example
         self.gate = threading.Event()  # predictions and health checks wait while the gate is cleared
         self.gate.set()
 
@@ -147,6 +157,8 @@ class GrpcFace(grpc.GenericRpcHandler):
         self._server = server
         self._methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
             "Predict": (official.PredictRequest, self._predict),
+            "Classify": (official.ClassificationRequest, self._classify),
+            "Regress": (official.RegressionRequest, self._regress),
             "GetModelMetadata": (official.GetModelMetadataRequest, self._metadata),
             "GetModelStatus": (official.GetModelStatusRequest, self._status),
             "Check": (official.HealthCheckRequest, self._check),
@@ -197,6 +209,22 @@ class GrpcFace(grpc.GenericRpcHandler):
                 response.outputs[name].CopyFrom(tensor.to_proto(array))
         return response
 
+    def _classify(self, request: official.ClassificationRequest) -> official.ClassificationResponse:
+        response = official.ClassificationResponse(model_spec=self._spec(request))
+        response.result.SetInParent()
+        for features in decoded(request):
+            row = response.result.classifications.add()
+            for label, score in self._server.score(features):
+                row.classes.add(label=label, score=score)
+        return response
+
+    def _regress(self, request: official.RegressionRequest) -> official.RegressionResponse:
+        response = official.RegressionResponse(model_spec=self._spec(request))
+        response.result.SetInParent()
+        for features in decoded(request):
+            response.result.regressions.add(value=sum(score for _, score in self._server.score(features)))
+        return response
+
     def _metadata(self, request: official.GetModelMetadataRequest) -> official.GetModelMetadataResponse:
         response = official.GetModelMetadataResponse(model_spec=self._spec(request))
         response.metadata["signature_def"].type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
@@ -215,6 +243,32 @@ class GrpcFace(grpc.GenericRpcHandler):
     def _check(self, request: official.HealthCheckRequest) -> official.HealthCheckResponse:
         serving = official.HealthCheckResponse
         return serving(status=serving.SERVING if self._server.ready else serving.NOT_SERVING)
+
+
+def decoded(request: AnyRequest) -> list[Features]:
+    listed = getattr(request.input, request.input.WhichOneof("kind"))
+    merged = [official.Example() for _ in listed.examples]
+    for example, sent in zip(merged, listed.examples, strict=True):
+        if hasattr(listed, "context"):
+            example.MergeFrom(listed.context)
+        example.MergeFrom(sent)
+    return [
+        {
+            name: list(getattr(feature, kind).value) if (kind := feature.WhichOneof("kind")) else []
+            for name, feature in sorted(example.features.feature.items())
+        }
+        for example in merged
+    ]
+
+
+def decoded_json(body: Any) -> list[Features]:  # noqa: ANN401  a JSON document
+    context = body.get("context", {})
+    merged = [{**context, **example} for example in body["examples"]]
+    return [{name: [_leaf(value) for value in example[name]] for name in sorted(example)} for example in merged]
+
+
+def _leaf(value: Any) -> Any:  # noqa: ANN401  as above
+    return base64.b64decode(value["b64"]) if isinstance(value, dict) else value
 
 
 def statuses(server: ModelServer) -> list[dict[str, Any]]:
@@ -236,6 +290,8 @@ class RestFace:
             routes=[
                 Route("/readyz", self._readyz),
                 Route(model + ":predict", self._predict, methods=["POST"]),
+                Route(model + ":classify", self._classify, methods=["POST"]),
+                Route(model + ":regress", self._regress, methods=["POST"]),
                 Route(model + "/metadata", self._metadata),
                 Route(model, self._status),
             ]
@@ -278,6 +334,23 @@ class RestFace:
         answer = next(iter(result.values())) if len(outputs) == 1 else result
         headers = {"x-tpuserve-model-version": str(self._server.version)} if self._server.version_header else {}
         return Response(json.dumps({"outputs": answer}), media_type="application/json", headers=headers)
+
+    async def _classify(self, request: Request) -> Response:
+        return await self._answer_examples("Classify", request, lambda scores: [list(pair) for pair in scores])
+
+    async def _regress(self, request: Request) -> Response:
+        return await self._answer_examples("Regress", request, lambda scores: sum(score for _, score in scores))
+
+    async def _answer_examples(
+        self, method: str, request: Request, result: Callable[[list[tuple[str, float]]], object]
+    ) -> Response:
+        body = json.loads(await request.body())
+        served = self._seen(method, request)
+        served.signature = body.get("signature_name", "")
+        if refused := self._refused(served):
+            return refused
+        results = [result(self._server.score(features)) for features in decoded_json(body)]
+        return Response(json.dumps({"results": results}), media_type="application/json")
 
     async def _metadata(self, request: Request) -> Response:
         served = self._seen("GetModelMetadata", request)

@@ -1,5 +1,6 @@
 """Tests for the behaviour that both clients share over both protocols, against a real server."""
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -80,8 +81,15 @@ def test_model_name_is_quoted_in_the_path(client: Client, server: ModelServer) -
     assert server.served[0].model == "odd name%"
 
 
-def test_output_filter_leaves_the_outputs_asked_for(client: Client) -> None:
-    assert set(client.predict("affine", {"x": X}, output_filter=["best"])) == {"best"}
+@pytest.mark.parametrize("output_filter", [["best"], ("best",), {"best"}, "best"])
+def test_output_filter_leaves_the_outputs_asked_for(client: Client, output_filter: Any) -> None:  # noqa: ANN401 - several types
+    assert set(client.predict("affine", {"x": X}, output_filter=output_filter)) == {"best"}
+
+
+@pytest.mark.parametrize("protocol", ["rest"], indirect=True)
+def test_output_filter_refuses_a_name_twice_like_the_server(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="duplicate output tensor alias: best"):
+        client.predict("affine", {"x": X}, output_filter=["best", "y", "best"])
 
 
 def test_strings_and_scalars_make_the_round_trip(client: Client) -> None:
@@ -142,8 +150,28 @@ def test_complex_numbers_are_refused_for_rest(client: Client) -> None:
         client.predict("mirror", {"x": np.array([1j])})
 
 
-def test_empty_batch_keeps_its_inner_dimensions(client: Client) -> None:
-    assert client.predict("empty", {"x": np.zeros((0, 4), np.float32)})["y"].shape == (0, 3, 4)
+def test_output_without_rows_keeps_its_inner_dimensions(client: Client) -> None:
+    assert client.predict("empty", {"x": X})["y"].shape == (0, 3, 4)
+
+
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_zero_rows_keep_their_inner_dimensions_over_grpc(client: Client, server: ModelServer) -> None:
+    server.run = lambda _, arrays: {"y": arrays["x"]}
+    assert client.predict("empty", {"x": np.zeros((0, 5), np.float32)})["y"].shape == (0, 5)
+
+
+@pytest.mark.parametrize("protocol", ["rest"], indirect=True)
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (0, 0)])
+def test_shape_that_json_loses_is_refused_for_rest(client: Client, server: ModelServer, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgument, match=rf"Input x has shape {re.escape(str(list(shape)))}.*Use gRPC"):
+        client.predict("empty", {"x": np.zeros(shape, np.float32)})
+    assert server.served == []
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_shape_that_json_keeps_reaches_the_model(client: Client, server: ModelServer, shape: tuple[int, ...]) -> None:
+    server.signatures["mirror"] = ({"x": (FLOAT, [-1] * len(shape))}, {"x": (FLOAT, [-1] * len(shape))})
+    assert client.predict("mirror", {"x": np.zeros(shape, np.float32)})["x"].shape == shape
 
 
 def test_metadata_names_dtypes_and_shapes(client: Client) -> None:
@@ -409,7 +437,7 @@ def test_input_name_that_is_no_string_is_refused(client: Client, server: ModelSe
 
 
 def test_model_name_and_label_that_are_no_strings_are_refused(client: Client) -> None:
-    with pytest.raises(InvalidArgument, match="must be strings"):
+    with pytest.raises(InvalidArgument, match="must be a string"):
         client.status(5)  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(InvalidArgument, match="must be strings"):
+    with pytest.raises(InvalidArgument, match="must be a string"):
         client.metadata("affine", label=5)  # type: ignore[arg-type]

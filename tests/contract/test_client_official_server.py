@@ -12,11 +12,13 @@ import tensorflow as tf
 from click.testing import CliRunner
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
+    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
+    regression_pb2,
 )
 
 from tpuserve_client import AsyncClient, Client, FailedPrecondition, InvalidArgument, State
@@ -40,6 +42,27 @@ class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):  # typ
         response.outputs["y"].dtype = tf.float32.as_datatype_enum
         response.outputs["y"].tensor_shape.CopyFrom(tf.TensorShape(result.shape).as_proto())
         response.outputs["y"].float_val.extend(result.reshape(-1).tolist())
+        return response
+
+    def Classify(
+        self, request: classification_pb2.ClassificationRequest, context: grpc.ServicerContext
+    ) -> classification_pb2.ClassificationResponse:
+        response = classification_pb2.ClassificationResponse()
+        for example in request.input.example_list.examples:
+            classes = response.result.classifications.add().classes
+            for word in example.features.feature["words"].bytes_list.value:
+                classes.add(label=word.decode(), score=len(word))
+        return response
+
+    def Regress(
+        self, request: regression_pb2.RegressionRequest, context: grpc.ServicerContext
+    ) -> regression_pb2.RegressionResponse:
+        response = regression_pb2.RegressionResponse()
+        listed = request.input.example_list_with_context
+        for example in listed.examples:
+            [plus] = listed.context.features.feature["plus"].int64_list.value
+            [x] = example.features.feature["x"].float_list.value
+            response.result.regressions.add(value=x / 2 + plus)
         return response
 
     def GetModelMetadata(
@@ -116,6 +139,13 @@ def test_official_server_answers_the_client(address: str) -> None:
         ]
         with pytest.raises(FailedPrecondition, match='Serving signature key "absent" not found'):
             client.predict("half_plus_two", {"x": np.ones(2, np.float32)}, signature_name="absent")
+
+
+def test_official_server_classifies_and_regresses_examples(address: str) -> None:
+    with Client(address) as client:
+        assert client.classify("m", [{"words": ["a", "größe"]}, {}]) == ((("a", 1.0), ("größe", 7.0)), ())
+        values = client.regress("m", [{"x": 1.0}, {"x": np.float64(3)}], context={"plus": 2})
+        assert (str(values.dtype), values.tolist()) == ("float32", [2.5, 3.5])
 
 
 async def test_official_server_answers_the_asyncio_client(address: str) -> None:

@@ -32,7 +32,7 @@ from tpuserve_client.errors import (
     Unknown,
 )
 from tpuserve_client.limits import Pool
-from tpuserve_client.model import Metadata, Prediction, Signature, State, TensorSpec, VersionStatus
+from tpuserve_client.model import Metadata, Prediction, ScoredClass, Signature, State, TensorSpec, VersionStatus
 from tpuserve_client.retry import Retry
 from tpuserve_client.tls import Tls
 
@@ -45,6 +45,7 @@ __all__ = [
     "Pool",
     "Tls",
     "Prediction",
+    "ScoredClass",
     "Metadata",
     "Signature",
     "TensorSpec",

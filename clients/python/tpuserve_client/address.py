@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
-from tpuserve_client.errors import InvalidArgument, shown
+from tpuserve_client.errors import InvalidArgument
+from tpuserve_client.names import shown
 
 DEFAULT_GRPC_PORT = 8500
 # Environment variable from which the commands read the server's address.

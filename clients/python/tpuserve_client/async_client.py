@@ -13,13 +13,18 @@ from tpuserve_client.attempts import Attempt
 from tpuserve_client.client import Inputs
 from tpuserve_client.connections import AsyncConnections
 from tpuserve_client.core import OWN_TIMEOUT, ClientCore, Timeout, make_async_transport
-from tpuserve_client.exchange import Priority
+from tpuserve_client.dtypes import Array
+from tpuserve_client.examples import Example
+from tpuserve_client.exchange import Priority, example_call
 from tpuserve_client.limits import Pool
-from tpuserve_client.model import Metadata, ModelSpec, Prediction, VersionStatus
+from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, VersionStatus
+from tpuserve_client.names import output_names
 from tpuserve_client.request_headers import HeaderValue
 from tpuserve_client.resolver import look_up_async
 from tpuserve_client.retry import Retry
+from tpuserve_client.row_parts import join_rows
 from tpuserve_client.settings import DEFAULT_TIMEOUT_S, Settings, Timing
+from tpuserve_client.split_predict import SplitPredict, first_then_in_tasks
 from tpuserve_client.steps import Evaluate, Join, Pause, Resolve, Send, Step, Steps
 from tpuserve_client.tls import Tls
 
@@ -65,16 +70,56 @@ class AsyncClient(ClientCore):
         signature_name: str | None = None,
         output_filter: Sequence[str] = (),
         priority: Priority | None = None,
+        max_batch_size: int | None = None,
         timeout_s: Timeout = OWN_TIMEOUT,
         headers: Mapping[str, HeaderValue] | None = None,
         retry: Retry | None = None,
     ) -> Prediction:
         """Run a model. See `Client.predict`."""
-        spec = ModelSpec(model, version, label)
+        spec, names = ModelSpec(model, version, label), output_names(output_filter)
         call = self._call(spec, timeout_s, headers, retry)
-        return await self._run(
-            self._operations.predict(call, spec, inputs, signature_name, tuple(output_filter), priority)
-        )
+        if max_batch_size is not None:
+            split = SplitPredict(self._operations, call, spec, signature_name, names, priority, max_batch_size)
+            return await self._predict_parts(split, inputs)
+        return await self._run(self._operations.predict(call, spec, inputs, signature_name, names, priority))
+
+    async def classify(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+        retry: Retry | None = None,
+    ) -> Classifications:
+        """Classify examples. See `Client.classify`."""
+        spec = ModelSpec(model, version, label)
+        converted = example_call(spec, examples, context, signature_name, priority)
+        return await self._run(self._operations.classify(self._call(spec, timeout_s, headers, retry), converted))
+
+    async def regress(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+        retry: Retry | None = None,
+    ) -> Array:
+        """Return the model's value for each example. See `Client.regress`."""
+        spec = ModelSpec(model, version, label)
+        converted = example_call(spec, examples, context, signature_name, priority)
+        return await self._run(self._operations.regress(self._call(spec, timeout_s, headers, retry), converted))
 
     async def metadata(
         self,
@@ -133,6 +178,10 @@ class AsyncClient(ClientCore):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _predict_parts(self, split: SplitPredict, inputs: Inputs) -> Prediction:
+        parts = await self._run(split.parts(inputs))
+        return join_rows(await first_then_in_tasks(lambda part: self._run(split.predict(part)), parts))
 
     def _release(self) -> None:
         self._connections.release_idle()

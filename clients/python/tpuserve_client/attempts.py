@@ -13,10 +13,10 @@ from tpuserve_client.errors import (
     TpuserveError,
     Unauthenticated,
     Unavailable,
-    shown,
 )
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.flights import Flights
+from tpuserve_client.names import shown
 from tpuserve_client.request_headers import HeaderSource, read_headers
 from tpuserve_client.retry import Retry, RetryBudget, is_retryable
 from tpuserve_client.steps import Evaluate, Join, Pause, Resolve, Send, Steps
@@ -69,6 +69,10 @@ class Call:
     @property
     def expires_s(self) -> float | None:
         return None if self.limit_s is None else self.began_s + self.limit_s
+
+    def for_part(self) -> "Call":
+        """Return a call with the same options and deadline, and attempts of its own."""
+        return replace(self, attempts=0)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from tpuserve_client.arrays import as_array
 from tpuserve_client.dtypes import Array, describe
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_client.names import named_values
 from tpuserve_client.ragged import pack_rows, split_names
 
 # Kinds of numpy dtypes that each kind of input accepts from a list, without losing fractions or meaning.
@@ -19,7 +20,10 @@ def needs_signature(inputs: object) -> bool:
     """Return whether the inputs need the signature: a bare array has no name, and a list has no dtype."""
     if not isinstance(inputs, Mapping):
         return True
-    return not all(isinstance(value, np.ndarray | np.generic) for value in inputs.values())
+    try:
+        return not all(isinstance(value, np.ndarray | np.generic) for value in inputs.values())
+    except Exception as error:  # a caller's class can raise anything
+        raise _unreadable(error) from error
 
 
 def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -> dict[str, Array]:
@@ -31,14 +35,25 @@ def named_arrays(inputs: object, spec: ModelSpec, signature: Signature | None) -
     Raises InvalidArgument for a bare value if the model does not have exactly one input. Raises it also for values that
     do not fit and for names that are not strings.
     """
-    if not isinstance(inputs, Mapping):
-        inputs = {_only_input(spec, signature): inputs}
+    if isinstance(inputs, Mapping):
+        named = named_values("name of an input", inputs)
+    else:
+        named = {_only_input(spec, signature): inputs}
     if signature is not None:
-        inputs = pack_rows(inputs, signature)
-    if invalid := [name for name in inputs if not isinstance(name, str)]:
-        raise InvalidArgument(f"Model {spec}: the name of an input must be a string, not {invalid[0]!r:.40}.")
+        named = _packed(named, signature)
     specs = signature.inputs if signature is not None else {}
-    return {name: _array(value, specs.get(name)) for name, value in inputs.items()}
+    return {name: _array(name, value, specs.get(name)) for name, value in named.items()}
+
+
+def _packed(inputs: Mapping[str, object], signature: Signature) -> dict[str, object]:
+    try:
+        return pack_rows(inputs, signature)
+    except Exception as error:  # the rows are a caller's sequences
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> InvalidArgument:
+    return InvalidArgument(f"Cannot read the inputs: {type(error).__name__}: {error}")
 
 
 def _only_input(spec: ModelSpec, signature: Signature | None) -> str:
@@ -51,8 +66,11 @@ def _only_input(spec: ModelSpec, signature: Signature | None) -> str:
     return names[0]
 
 
-def _array(value: object, spec: TensorSpec | None) -> Array:
-    array = as_array(value)
+def _array(name: str, value: object, spec: TensorSpec | None) -> Array:
+    try:
+        array = as_array(value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"Input {name}: {error.message}") from error.__cause__
     if isinstance(value, np.ndarray | np.generic) or spec is None or spec.dtype is None or array.dtype == spec.dtype:
         return array
     return _cast(array, spec)
@@ -63,7 +81,8 @@ def _cast(array: Array, spec: TensorSpec) -> Array:
     if not array.size:  # numpy's dtype of an empty list means nothing
         return np.empty(array.shape, spec.dtype)
     if array.dtype.kind in _ACCEPTED_KINDS.get(spec.dtype.kind, ""):
-        with np.errstate(over="ignore"):  # a float out of range becomes infinite, as in the server
+        # A float out of range becomes infinite, as in the server. A signalling NaN becomes a quiet one.
+        with np.errstate(over="ignore", invalid="ignore"):
             converted: Array = array.astype(spec.dtype)
         if spec.dtype.kind not in "iu" or np.array_equal(converted, array):
             return converted

@@ -12,13 +12,18 @@ import numpy.typing as npt
 from tpuserve_client.attempts import Attempt
 from tpuserve_client.connections import Connections
 from tpuserve_client.core import OWN_TIMEOUT, ClientCore, Timeout, make_transport
-from tpuserve_client.exchange import Priority
+from tpuserve_client.dtypes import Array
+from tpuserve_client.examples import Example
+from tpuserve_client.exchange import Priority, example_call
 from tpuserve_client.limits import Pool
-from tpuserve_client.model import Metadata, ModelSpec, Prediction, VersionStatus
+from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, VersionStatus
+from tpuserve_client.names import output_names
 from tpuserve_client.request_headers import HeaderValue
 from tpuserve_client.resolver import look_up
 from tpuserve_client.retry import Retry
+from tpuserve_client.row_parts import join_rows
 from tpuserve_client.settings import DEFAULT_TIMEOUT_S, Settings, Timing
+from tpuserve_client.split_predict import SplitPredict, first_then_in_threads
 from tpuserve_client.steps import Evaluate, Join, Pause, Resolve, Send, Step, Steps
 from tpuserve_client.tls import Tls
 
@@ -77,6 +82,7 @@ class Client(ClientCore):
         signature_name: str | None = None,
         output_filter: Sequence[str] = (),
         priority: Priority | None = None,
+        max_batch_size: int | None = None,
         timeout_s: Timeout = OWN_TIMEOUT,
         headers: Mapping[str, HeaderValue] | None = None,
         retry: Retry | None = None,
@@ -84,15 +90,68 @@ class Client(ClientCore):
         """Run a model on `inputs`: arrays by name, or one array for a model with a single input.
 
         Arrays keep their dtype. Lists and numbers take the input's dtype from the model's metadata, which also names a
-        single input. The client fetches the metadata once and caches it. `output_filter` names the outputs to return;
-        an empty one returns all. The server runs a request with `priority` "low" only when requests of high priority
-        (the default) leave room. `headers` are added to the client's headers; `timeout_s` and `retry` replace the
-        client's. Raises TpuserveError if the server refuses the request, and InvalidArgument for a value that no tensor
-        can hold.
+        single input. The client fetches the metadata once and caches it. `output_filter` is the output to return, or a
+        sequence of outputs; an empty one returns all. The server runs a request with `priority` "low" only when
+        requests of high priority (the default) leave room.
+
+        With `max_batch_size`, the client divides inputs with more rows (the size of the first dimension) and joins the
+        outputs. All parts go to one version, within one deadline: first one part, then up to four at a time. If a part
+        fails, the call raises its error.
+
+        `headers` are added to the client's headers; `timeout_s` and `retry` replace the client's.
+
+        Raises TpuserveError if the server refuses the request, and InvalidArgument for a value that no tensor can hold.
+        With `max_batch_size` it raises InvalidArgument also for inputs and outputs without a common number of rows.
+        """
+        spec, names = ModelSpec(model, version, label), output_names(output_filter)
+        call = self._call(spec, timeout_s, headers, retry)
+        if max_batch_size is not None:
+            split = SplitPredict(self._operations, call, spec, signature_name, names, priority, max_batch_size)
+            return self._predict_parts(split, inputs)
+        return self._run(self._operations.predict(call, spec, inputs, signature_name, names, priority))
+
+    def classify(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+        retry: Retry | None = None,
+    ) -> Classifications:
+        """Classify examples: mappings from feature name to a value or values. Return the classes of each example.
+
+        Integers and bools become int64 features, other numbers float32, str and bytes bytes. The server merges the
+        features of `context` into each example. A class is a tuple of label and score, in the model's order. Raises
+        InvalidArgument for no example, for values that no feature can hold, and for a signature of another method.
         """
         spec = ModelSpec(model, version, label)
-        call = self._call(spec, timeout_s, headers, retry)
-        return self._run(self._operations.predict(call, spec, inputs, signature_name, tuple(output_filter), priority))
+        converted = example_call(spec, examples, context, signature_name, priority)
+        return self._run(self._operations.classify(self._call(spec, timeout_s, headers, retry), converted))
+
+    def regress(
+        self,
+        model: str,
+        examples: Sequence[Example],
+        *,
+        context: Example | None = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+        retry: Retry | None = None,
+    ) -> Array:
+        """Return the model's value for each example, a float32 array of shape [n]. Examples are as in `classify`."""
+        spec = ModelSpec(model, version, label)
+        converted = example_call(spec, examples, context, signature_name, priority)
+        return self._run(self._operations.regress(self._call(spec, timeout_s, headers, retry), converted))
 
     def metadata(
         self,
@@ -159,6 +218,10 @@ class Client(ClientCore):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _predict_parts(self, split: SplitPredict, inputs: Inputs) -> Prediction:
+        parts = self._run(split.parts(inputs))
+        return join_rows(first_then_in_threads(lambda part: self._run(split.predict(part)), parts))
 
     def _make_connections(self) -> Connections:
         return Connections(

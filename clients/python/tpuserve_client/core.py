@@ -8,11 +8,12 @@ from tpuserve_client.address import Address
 from tpuserve_client.attempts import Attempts, Call
 from tpuserve_client.connections import AsyncConnections, Connections
 from tpuserve_client.endpoint import Endpoint, Endpoints
-from tpuserve_client.errors import InvalidArgument, shown
+from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.exchange import AsyncTransport, Transport, Wire
 from tpuserve_client.fork import survive_forks
 from tpuserve_client.limits import checked_timeout
 from tpuserve_client.model import ModelSpec
+from tpuserve_client.names import shown
 from tpuserve_client.operations import Operations
 from tpuserve_client.request_headers import HOST, HeaderSource, HeaderValue, split_headers
 from tpuserve_client.retry import Retry, RetryBudget

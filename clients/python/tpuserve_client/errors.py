@@ -50,9 +50,6 @@ class Code(enum.IntEnum):
     UNAUTHENTICATED = 16
 
 
-_LONGEST_SHOWN = 40
-
-
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """The call that failed. `address` is the server of the last attempt; `limit_s` is the call's timeout in seconds.
@@ -230,15 +227,6 @@ class Unauthenticated(TpuserveError):
     """The request has no valid credentials."""
 
     code = Code.UNAUTHENTICATED
-
-
-def shown(value: object) -> str:
-    """Return a short text of any value for an error message. Never raises."""
-    try:
-        text = repr(value)
-    except Exception:
-        return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 _BY_CODE: dict[int, type[TpuserveError]] = {error.code: error for error in TpuserveError.__subclasses__()}

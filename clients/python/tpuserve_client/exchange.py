@@ -4,13 +4,15 @@ A Wire converts calls to exchanges and replies to results, without input or outp
 not know their content. It has a blocking and an asyncio form.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import InvalidArgument
-from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, VersionStatus
+from tpuserve_client.errors import Internal, InvalidArgument
+from tpuserve_client.examples import Features, as_examples, as_features
+from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, Signature, VersionStatus
+from tpuserve_client.names import check_name, shown
 
 Priority: TypeAlias = Literal["high", "low"]
 
@@ -39,11 +41,17 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def check_priority(priority: object) -> None:
+    """Raise InvalidArgument for a priority other than None, "high" and "low"."""
+    if priority is not None and not (isinstance(priority, str) and priority in get_args(Priority)):
+        raise InvalidArgument(f"The priority must be 'high' or 'low', not {shown(priority)}.")
+
+
 @dataclass(frozen=True, slots=True)
 class PredictCall:
     """The parameters of a prediction, with arrays from `arrays.as_array`. An empty `output_filter` means every output.
 
-    Raises InvalidArgument for an unknown priority.
+    Raises InvalidArgument for an unknown priority and for the name of a signature that is not a string.
     """
 
     spec: ModelSpec
@@ -53,13 +61,55 @@ class PredictCall:
     priority: Priority | None = None
 
     def __post_init__(self) -> None:
-        if self.priority not in (None, *get_args(Priority)):
-            raise InvalidArgument(f"The priority must be 'high' or 'low', not {self.priority!r:.40}.")
+        check_priority(self.priority)
+        if self.signature_name is not None:
+            check_name("name of the signature", self.signature_name)
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers to send with the message, for both protocols."""
-        return {} if self.priority is None else {PRIORITY_HEADER: self.priority}
+        return _headers(self.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleCall:
+    """The parameters of a classification or regression, with examples from `examples.as_examples`.
+
+    The server merges the features of `context` into each example. Raises InvalidArgument like `PredictCall`.
+    """
+
+    spec: ModelSpec
+    examples: Sequence[Features]
+    context: Features | None = None
+    signature_name: str | None = None
+    priority: Priority | None = None
+
+    def __post_init__(self) -> None:
+        check_priority(self.priority)
+        if self.signature_name is not None:
+            check_name("name of the signature", self.signature_name)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers to send with the message, for both protocols."""
+        return _headers(self.priority)
+
+    def check_count(self, results: int) -> None:
+        """Raise Internal unless there is a result for each example."""
+        if results != len(self.examples):
+            raise Internal(f"Model {self.spec} returned {results} results for {len(self.examples)} examples.")
+
+
+def example_call(
+    spec: ModelSpec, examples: object, context: object, signature_name: str | None, priority: Priority | None
+) -> ExampleCall:
+    """Convert a caller's examples and context. Raises InvalidArgument like `as_examples` and `ExampleCall`."""
+    features = None if context is None else as_features(context, "The context")
+    return ExampleCall(spec, as_examples(examples), features, signature_name, priority)
+
+
+def _headers(priority: Priority | None) -> dict[str, str]:
+    return {} if priority is None else {PRIORITY_HEADER: priority}
 
 
 class Wire(Protocol):
@@ -86,6 +136,15 @@ class Wire(Protocol):
     def ready(self) -> Exchange: ...
 
     def read_ready(self, reply: Reply) -> bool: ...
+
+    def classify(self, call: ExampleCall) -> Exchange: ...
+
+    def read_classifications(self, reply: Reply, call: ExampleCall) -> Classifications: ...
+
+    def regress(self, call: ExampleCall) -> Exchange: ...
+
+    def read_regressions(self, reply: Reply, call: ExampleCall) -> Array:
+        """Return a float32 array with a value for each example."""
 
 
 class Transport(Protocol):

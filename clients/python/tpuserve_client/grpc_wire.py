@@ -5,11 +5,14 @@ from typing import ClassVar
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import StringValue
 
-from tpuserve_client import dtypes, tensor
+from tpuserve_client import dtypes, grpc_examples, tensor
+from tpuserve_client.arrays import check_size
+from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Code, Internal
-from tpuserve_client.exchange import Exchange, PredictCall, Reply
+from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Reply
 from tpuserve_client.model import (
     DEFAULT_SIGNATURE_NAME,
+    Classifications,
     Metadata,
     ModelSpec,
     Prediction,
@@ -39,6 +42,7 @@ class GrpcWire:
     needs_signature: ClassVar[bool] = False
 
     def predict(self, call: PredictCall) -> Exchange:
+        check_size(call.inputs)
         head = official.PredictRequest(model_spec=_spec_proto(call.spec))
         head.model_spec.signature_name = call.signature_name or ""
         # Concatenated messages parse as one message. This saves a copy of the inputs into one message.
@@ -92,6 +96,28 @@ class GrpcWire:
         response = official.HealthCheckResponse()
         _parse(response, reply.body)
         return bool(response.status == official.HealthCheckResponse.SERVING)
+
+    def classify(self, call: ExampleCall) -> Exchange:
+        body = grpc_examples.encode_request(call, _spec_proto(call.spec))
+        return Exchange(grpc_examples.CLASSIFY, body, headers=call.headers)
+
+    def read_classifications(self, reply: Reply, call: ExampleCall) -> Classifications:
+        response = official.ClassificationResponse()
+        _parse(response, reply.body)
+        found = grpc_examples.classifications(response)
+        call.check_count(len(found))
+        return found
+
+    def regress(self, call: ExampleCall) -> Exchange:
+        body = grpc_examples.encode_request(call, _spec_proto(call.spec))
+        return Exchange(grpc_examples.REGRESS, body, headers=call.headers)
+
+    def read_regressions(self, reply: Reply, call: ExampleCall) -> Array:
+        response = official.RegressionResponse()
+        _parse(response, reply.body)
+        found = grpc_examples.regressions(response)
+        call.check_count(len(found))
+        return found
 
 
 def _parse(message: Message, body: bytes) -> None:

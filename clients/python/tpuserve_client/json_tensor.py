@@ -26,13 +26,19 @@ _NARROW_FLOATS = frozenset(
 def to_json(array: Array) -> Any:  # noqa: ANN401  JSON of any depth
     """Convert an array from `arrays.as_array` to nested lists (a scalar to a bare value); strings become {"b64": …}.
 
-    Raises InvalidArgument for complex numbers, which JSON cannot represent.
+    Nested lists lose the dimensions after a zero (see `keeps_shape`). Raises InvalidArgument for complex numbers, which
+    JSON cannot represent.
     """
     if array.dtype.kind == "c":
         raise InvalidArgument(f"A {dtypes.describe(array.dtype)} tensor cannot be sent over REST. Use gRPC.")
     if array.dtype == STRING:
         return _map_leaves(array.tolist(), lambda item: {"b64": base64.b64encode(item).decode()})
     return (array.astype(np.float32) if array.dtype in _NARROW_FLOATS else array).tolist()
+
+
+def keeps_shape(array: Array) -> bool:
+    """Return whether nested lists represent the array's shape. An empty list says nothing about inner dimensions."""
+    return 0 not in array.shape[:-1]
 
 
 def from_json(value: object, spec: TensorSpec) -> Array:
@@ -44,8 +50,8 @@ def from_json(value: object, spec: TensorSpec) -> Array:
     if spec.dtype is None:
         raise ValueError(f"output {spec.name} has a dtype that numpy does not have")
     array = _strings(value) if spec.dtype == STRING else _numbers(value, spec.dtype)
-    if array.size == 0 and spec.shape is not None and len(spec.shape) != array.ndim:
-        return np.empty([size or 0 for size in spec.shape], spec.dtype)
+    if array.size == 0 and spec.shape is not None and len(spec.shape) > array.ndim:
+        return np.empty([*array.shape, *(size or 0 for size in spec.shape[array.ndim :])], spec.dtype)
     return array
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Final
 
-from tpuserve_client.errors import InvalidArgument, shown
+from tpuserve_client.errors import InvalidArgument
+from tpuserve_client.names import shown
 
 # 30 years. Sockets and gRPC refuse longer waits.
 _LONGEST_TIMEOUT_S: Final = 1e9

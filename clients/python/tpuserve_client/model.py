@@ -1,29 +1,37 @@
 """The client's data types: model specs, signatures, predictions and version states."""
 
 import enum
+import json
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from tpuserve_client.dtypes import Array, DType, describe
 from tpuserve_client.errors import Code, InvalidArgument
+from tpuserve_client.names import check_name, shown
+from tpuserve_client.plain import NonFinite, plain_values
 
 # Default signature of a call (tensorflow/saved_model/signature_constants).
 DEFAULT_SIGNATURE_NAME = "serving_default"
 
 
-def _is_int64(value: object) -> bool:
+def _version(model: str, value: object) -> int:
     try:
-        return -(2**63) <= operator.index(value) < 2**63  # type: ignore[arg-type]  # TypeError says what it is not
-    except TypeError:
-        return False
+        number = operator.index(value)  # type: ignore[arg-type]  # TypeError says what it is not
+    except Exception:  # __index__ of a caller's object can raise anything
+        number = None
+    if number is None or isinstance(value, bool) or not -(2**63) <= number < 2**63:
+        raise InvalidArgument(f"Model {model}: {shown(value)} is not a valid version. Expected an int64.")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model and its version: a number, a label, or neither for the latest.
 
-    Raises InvalidArgument for both, for a version outside int64, and for a name or label that is not a string.
+    `version` takes any integer type. Raises InvalidArgument for both, for a version outside int64, and for a name or
+    label that is not a string or has no UTF-8 encoding.
     """
 
     name: str
@@ -31,13 +39,15 @@ class ModelSpec:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        if self.version is not None and self.label is not None:
+        check_name("name of the model", self.name)
+        if self.label is not None:
+            check_name("label", self.label)
+        if self.version is None:
+            return
+        if self.label is not None:
             raise InvalidArgument(f"Model {self.name}: set either a version or a label, not both.")
-        texts: tuple[object, ...] = (self.name, "" if self.label is None else self.label)
-        if not all(isinstance(text, str) for text in texts):
-            raise InvalidArgument(f"A model's name and label must be strings, not {self.name!r} and {self.label!r}.")
-        if self.version is not None and not _is_int64(self.version):
-            raise InvalidArgument(f"Model {self.name}: {self.version!r:.40} is not a valid version. Expected an int64.")
+        if type(self.version) is not int or not -(2**63) <= self.version < 2**63:
+            object.__setattr__(self, "version", _version(self.name, self.version))  # an int is hashable and prints so
 
     def __str__(self) -> str:
         which = f" version {self.version}" if self.version is not None else f" label {self.label}" if self.label else ""
@@ -86,6 +96,8 @@ class Metadata:
 
     def signature(self, name: str | None = None) -> Signature:
         """Return the signature `name`, or the default signature. Raises InvalidArgument if it does not exist."""
+        if name is not None:
+            check_name("name of the signature", name)
         wanted = name or DEFAULT_SIGNATURE_NAME
         try:
             return self.signatures[wanted]
@@ -116,6 +128,46 @@ class Prediction(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.outputs)
+
+    def to_dict(self, *, non_finite: NonFinite = "null") -> dict[str, Any]:
+        """Return the prediction as plain Python values, for the JSON response of a web application.
+
+        Example::
+
+            @app.post("/classify")
+            def classify(image: list[list[float]]) -> dict[str, Any]:
+                return client.predict("digits", [image]).to_dict()
+
+        The keys are `model`, `version`, `signature_name` and `outputs`. Each output is a nested list of numbers, bools
+        or str, or a bare value without dimensions. Bytes that are not UTF-8 become {"b64": …}, and a complex number
+        becomes [real, imaginary].
+
+        JSON has no NaN and no infinities, and many encoders refuse them, such as FastAPI's. `non_finite` selects their
+        form: "null" gives None, "string" gives "NaN", "Infinity" and "-Infinity", and "float" keeps Python's floats.
+        """
+        return {
+            "model": self.model,
+            "version": self.version,
+            "signature_name": self.signature_name,
+            "outputs": {name: plain_values(array, non_finite) for name, array in self.outputs.items()},
+        }
+
+    def to_json(self, *, non_finite: NonFinite = "null") -> str:
+        """Return `to_dict` as a JSON text. With "float", NaN, Infinity and -Infinity are bare tokens, which are not
+        JSON, but which TensorFlow Serving and Python's json module read and write.
+        """
+        return json.dumps(self.to_dict(non_finite=non_finite))
+
+
+class ScoredClass(NamedTuple):
+    """A class of a classification: its label, empty if the model has no labels, and its score, 0 without scores."""
+
+    label: str
+    score: float
+
+
+# The classes of each example, in the model's order.
+Classifications: TypeAlias = tuple[tuple[ScoredClass, ...], ...]
 
 
 class State(enum.IntEnum):

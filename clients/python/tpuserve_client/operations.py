@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from tpuserve_client.attempts import Attempts, Call
 from tpuserve_client.casting import named_arrays, needs_signature
+from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -18,9 +19,9 @@ from tpuserve_client.errors import (
     TpuserveError,
     Unavailable,
 )
-from tpuserve_client.exchange import PredictCall, Priority, Reply, Wire
+from tpuserve_client.exchange import ExampleCall, PredictCall, Priority, Reply, Wire
 from tpuserve_client.flights import Flights
-from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
+from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
 from tpuserve_client.settings import Timing
 from tpuserve_client.steps import Join, Pause, Steps
 
@@ -75,6 +76,16 @@ class Operations:
         with self._context(call):
             reply = yield from self._attempts.send(call, self._wire.status(spec))
             return self._wire.read_status(reply)
+
+    def classify(self, call: Call, examples: ExampleCall) -> Steps[Classifications]:
+        with self._context(call):
+            reply = yield from self._attempts.send(call, self._wire.classify(examples))
+            return self._wire.read_classifications(reply, examples)
+
+    def regress(self, call: Call, examples: ExampleCall) -> Steps[Array]:
+        with self._context(call):
+            reply = yield from self._attempts.send(call, self._wire.regress(examples))
+            return self._wire.read_regressions(reply, examples)
 
     def is_ready(self, call: Call, spec: ModelSpec | None) -> Steps[bool]:
         with self._context(call):

@@ -50,4 +50,4 @@ def _pack(name: str, value: object, splits: tuple[str, ...]) -> dict[str, object
 def _is_row(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim > 0
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tpuserve_client.errors import InvalidArgument, shown
+from tpuserve_client.errors import InvalidArgument
+from tpuserve_client.names import shown
 
 # A function that returns a header's value. Only `AsyncClient` awaits.
 HeaderSource: TypeAlias = Callable[[], str | Awaitable[str]]

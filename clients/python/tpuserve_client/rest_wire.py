@@ -5,16 +5,19 @@ without a common first dimension. JSON contains no dtypes, so reading a reply re
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from tpuserve_client import dtypes
+from tpuserve_client import dtypes, rest_examples
+from tpuserve_client.arrays import check_size
+from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Code, Internal, InvalidArgument
-from tpuserve_client.exchange import Exchange, PredictCall, Reply
-from tpuserve_client.json_tensor import from_json, to_json
+from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Reply
+from tpuserve_client.json_tensor import from_json, keeps_shape, to_json
 from tpuserve_client.model import (
     DEFAULT_SIGNATURE_NAME,
+    Classifications,
     Metadata,
     ModelSpec,
     Prediction,
@@ -27,6 +30,7 @@ from tpuserve_client.model import (
 # tpuserve reports the version that answered. TensorFlow Serving does not.
 VERSION_HEADER = "x-tpuserve-model-version"
 
+T = TypeVar("T")
 _Json: TypeAlias = Any  # any result of json.loads; read defensively below
 
 
@@ -36,7 +40,8 @@ class RestWire:
     needs_signature: ClassVar[bool] = True
 
     def predict(self, call: PredictCall) -> Exchange:
-        body: dict[str, _Json] = {"inputs": {name: to_json(array) for name, array in call.inputs.items()}}
+        check_size(call.inputs)
+        body: dict[str, _Json] = {"inputs": {name: _input(name, array) for name, array in call.inputs.items()}}
         if call.signature_name:
             body["signature_name"] = call.signature_name
         content = json.dumps(body, separators=(",", ":")).encode()
@@ -95,8 +100,47 @@ class RestWire:
     def read_ready(self, reply: Reply) -> bool:
         return True  # any status other than 2xx has raised already
 
+    def classify(self, call: ExampleCall) -> Exchange:
+        return _example_exchange(call, "classify")
+
+    def read_classifications(self, reply: Reply, call: ExampleCall) -> Classifications:
+        return _read_examples(reply, call, rest_examples.classifications)
+
+    def regress(self, call: ExampleCall) -> Exchange:
+        return _example_exchange(call, "regress")
+
+    def read_regressions(self, reply: Reply, call: ExampleCall) -> Array:
+        return _read_examples(reply, call, rest_examples.regressions)
+
+
+def _example_exchange(call: ExampleCall, method: str) -> Exchange:
+    content = json.dumps(rest_examples.request_document(call), separators=(",", ":")).encode()
+    return Exchange(f"{_model_path(call.spec)}:{method}", content, headers=call.headers)
+
+
+def _read_examples(reply: Reply, call: ExampleCall, read: Callable[[list[_Json]], T]) -> T:
+    document = _object(reply)
+    try:
+        rows = rest_examples.results(document)
+        call.check_count(len(rows))
+        return read(rows)
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        raise Internal(f"Model {call.spec} returned invalid results: {error!r}") from None
+
+
+def _input(name: str, array: Array) -> _Json:
+    if not keeps_shape(array):
+        raise InvalidArgument(
+            f"Input {name} has shape {list(array.shape)}, which JSON cannot represent: an empty list has no inner "
+            "dimensions. Use gRPC."
+        )
+    return to_json(array)
+
 
 def _model_path(spec: ModelSpec) -> str:
+    # HTTP clients and proxies remove such parts of a path, which would lead to another model.
+    if {spec.name, spec.label} & {".", "..", ""}:
+        raise InvalidArgument(f"A REST path cannot name the model {spec.name!r}, label {spec.label!r}. Use gRPC.")
     path = f"/v1/models/{quote(spec.name, safe='')}"
     if spec.version is not None:
         return f"{path}/versions/{spec.version}"
@@ -124,6 +168,8 @@ def _outputs(value: _Json, signature: Signature) -> dict[str, Any]:
 
 
 def _chosen(outputs: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any]:
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InvalidArgument(f"duplicate output tensor alias: {repeated[0]}")
     if missing := [name for name in names if name not in outputs]:
         raise InvalidArgument(
             f"output tensor alias not found in signature: {missing[0]} "

@@ -13,8 +13,9 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from tpuserve_client.errors import InvalidArgument, ResourceExhausted, TpuserveError, Unavailable, shown
+from tpuserve_client.errors import InvalidArgument, ResourceExhausted, TpuserveError, Unavailable
 from tpuserve_client.limits import as_number
+from tpuserve_client.names import shown
 
 # Executions of a request whose connection ended before the response arrived. A request that makes servers fail must
 # not visit each of them.

@@ -8,8 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from tpuserve_client.address import Address, parse_addresses
 from tpuserve_client.attempts import Attempt
-from tpuserve_client.errors import InvalidArgument, shown
+from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.limits import Pool, checked_timeout
+from tpuserve_client.names import shown
 from tpuserve_client.request_headers import HeaderValue, split_headers
 from tpuserve_client.retry import Retry
 from tpuserve_client.tls import Tls

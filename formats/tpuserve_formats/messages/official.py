@@ -12,6 +12,7 @@ _MESSAGES = {
         "HealthCheckRequest",
         "HealthCheckResponse",
     ),
+    "tensorflow/core/example/example.proto": ("Example",),
     "tensorflow/core/framework/tensor.proto": ("TensorProto",),
     "tensorflow/core/framework/tensor_shape.proto": ("TensorShapeProto",),
     "tensorflow/core/protobuf/config.proto": (
@@ -25,7 +26,10 @@ _MESSAGES = {
         "TensorInfo",
     ),
     "tensorflow/core/protobuf/rewriter_config.proto": ("RewriterConfig",),
-    "tensorflow_serving/apis/classification.proto": ("ClassificationRequest",),
+    "tensorflow_serving/apis/classification.proto": (
+        "ClassificationRequest",
+        "ClassificationResponse",
+    ),
     "tensorflow_serving/apis/get_model_metadata.proto": (
         "GetModelMetadataRequest",
         "GetModelMetadataResponse",
@@ -51,6 +55,10 @@ _MESSAGES = {
         "PredictResponse",
     ),
     "tensorflow_serving/apis/prediction_log.proto": ("PredictionLog",),
+    "tensorflow_serving/apis/regression.proto": (
+        "RegressionRequest",
+        "RegressionResponse",
+    ),
     "tensorflow_serving/apis/status.proto": ("StatusProto",),
     "tensorflow_serving/config/file_system_storage_path_source.proto": ("FileSystemStoragePathSourceConfig",),
     "tensorflow_serving/config/logging_config.proto": ("LoggingConfig",),

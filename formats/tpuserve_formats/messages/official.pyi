@@ -5,6 +5,7 @@ from grpc_health.v1.health_pb2 import (
 from grpc_health.v1.health_pb2 import (
     HealthCheckResponse as HealthCheckResponse,
 )
+from tensorflow.core.example.example_pb2 import Example as Example
 from tensorflow.core.framework.tensor_pb2 import TensorProto as TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
 from tensorflow.core.protobuf.config_pb2 import (
@@ -28,7 +29,12 @@ from tensorflow.core.protobuf.meta_graph_pb2 import (
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig as RewriterConfig
 from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions as ProfileOptions
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace as XSpace
-from tensorflow_serving.apis.classification_pb2 import ClassificationRequest as ClassificationRequest
+from tensorflow_serving.apis.classification_pb2 import (
+    ClassificationRequest as ClassificationRequest,
+)
+from tensorflow_serving.apis.classification_pb2 import (
+    ClassificationResponse as ClassificationResponse,
+)
 from tensorflow_serving.apis.get_model_metadata_pb2 import (
     GetModelMetadataRequest as GetModelMetadataRequest,
 )
@@ -68,6 +74,12 @@ from tensorflow_serving.apis.predict_pb2 import (
     PredictResponse as PredictResponse,
 )
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog as PredictionLog
+from tensorflow_serving.apis.regression_pb2 import (
+    RegressionRequest as RegressionRequest,
+)
+from tensorflow_serving.apis.regression_pb2 import (
+    RegressionResponse as RegressionResponse,
+)
 from tensorflow_serving.apis.status_pb2 import StatusProto as StatusProto
 from tensorflow_serving.config.file_system_storage_path_source_pb2 import (
     FileSystemStoragePathSourceConfig as FileSystemStoragePathSourceConfig,

@@ -1,6 +1,5 @@
 """Output formats of the commands: tables on a terminal, plain lines elsewhere, JSON, .npz files."""
 
-import base64
 import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from rich.text import Text
 from tpuserve_client.cli.ranking import RankedClass
 from tpuserve_client.dtypes import STRING, Array, describe
 from tpuserve_client.model import Prediction, VersionStatus
+from tpuserve_client.plain import plain_values
 
 # The best classes of each row, by output.
 Ranking: TypeAlias = Mapping[str, Sequence[Sequence[RankedClass]]]
@@ -80,7 +80,7 @@ def prediction_document(prediction: Prediction, ranking: Ranking) -> dict[str, A
         "model": prediction.model,
         "version": prediction.version,
         "signature": prediction.signature_name,
-        "outputs": {name: _plain(array.tolist()) for name, array in prediction.items()},
+        "outputs": {name: plain_values(array, "float") for name, array in prediction.items()},
         "top": {name: [[one.to_json() for one in row] for row in found] for name, found in ranking.items()},
     }
 
@@ -130,16 +130,3 @@ def _readable(array: Array) -> Array:
 def _reason(status: VersionStatus) -> str:
     code = f"{status.error_code.name}: " if status.error_code else ""
     return " ".join(f"{code}{status.error}".split())
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401  JSON of any depth
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, complex):
-        return [value.real, value.imag]
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"b64": base64.b64encode(value).decode()}
-    return value
