@@ -1,0 +1,103 @@
+"""The upstream behind the faults: the tests' model server, also as a process of its own, and a model that waits.
+
+A process of its own keeps the server's threads and CPU time out of a client that forks or is measured.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.clients.model_server import Arrays, ModelServer, run_model, serving
+from tests.support.certificates import Authority, ServerTls
+
+MODULE = "tests.clients.faults.scripted_upstream"
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A model server in this process, its addresses by protocol and TLS, and the authority of its certificate."""
+
+    server: ModelServer
+    addresses: Mapping[tuple[str, bool], str]
+    ca: Path
+
+
+@contextmanager
+def upstream(folder: Path) -> Iterator[Upstream]:
+    """Serve one model server over gRPC and REST, with and without TLS. `folder` is for the certificates."""
+    server, authority = ModelServer(), Authority(folder)
+    with ExitStack() as stack:
+        addresses = {
+            (protocol, is_tls): stack.enter_context(
+                serving(server, protocol, ServerTls(authority.server) if is_tls else None)
+            )
+            for protocol in ("grpc", "rest")
+            for is_tls in (False, True)
+        }
+        yield Upstream(server, addresses, authority.ca)
+
+
+class HeldModel:
+    """A model whose predictions of `held` (the first value of x) wait for `release`, up to 30 s."""
+
+    def __init__(self, held: float) -> None:
+        self._held = held
+        self.started = threading.Event()
+        self.release = threading.Event()
+
+    def __call__(self, name: str, inputs: Arrays) -> Arrays:
+        if inputs["x"].flat[0] == self._held:
+            self.started.set()
+            self.release.wait(30)
+        return run_model(name, inputs)
+
+
+class UpstreamProcess:
+    """A model server in a process of its own. `addresses` has its address for "grpc" and "rest"."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.addresses: dict[str, str] = self._read()
+
+    def executed(self) -> Counter[str]:
+        """Return the number of requests by method since the last call of `executed`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Counter(self._read())
+
+    def _read(self) -> dict[str, str]:
+        assert self._process.stdout is not None
+        document: dict[str, str] = json.loads(self._process.stdout.readline())
+        return document
+
+
+@contextmanager
+def upstream_process() -> Iterator[UpstreamProcess]:
+    """Start a server as a process, and stop it at exit."""
+    command = [sys.executable, "-m", MODULE]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield UpstreamProcess(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def main() -> None:
+    server = ModelServer()
+    with serving(server, "grpc") as grpc_place, serving(server, "rest") as rest_place:
+        print(json.dumps({"grpc": grpc_place, "rest": rest_place}), flush=True)
+        for _ in sys.stdin:
+            methods = Counter(server.methods())
+            server.reset()
+            print(json.dumps(methods), flush=True)
+
+
+if __name__ == "__main__":
+    main()
