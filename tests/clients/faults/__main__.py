@@ -8,6 +8,7 @@ from typing import Final
 from tests.clients.faults.cold_burst import WAYS, run_burst
 from tests.clients.faults.dead_path import CALLS, count, run_dead_path
 from tests.clients.faults.event_loops import run_two_loops
+from tests.clients.faults.fault_proxy import proxied
 from tests.clients.faults.fault_table import KINDS, print_table
 from tests.clients.faults.fork_loop import run_fork_loop
 from tests.clients.faults.retry_budget import AlwaysUnavailable, run_retry_budget
@@ -16,15 +17,18 @@ from tests.clients.model_server import ModelServer, serving
 
 PROTOCOLS: Final = ("grpc", "rest")
 FORK_CALLS: Final = 1200
+# Long enough that requests of two processes on one connection overlap.
+PREDICTION_S: Final = 0.01
 BURSTS: Final = (500, 1000)
 
 
 def print_fork_loop() -> None:
     """Count the answers of a parent and its child that share a client."""
-    with upstream_process() as running:
+    with upstream_process(PREDICTION_S) as running:
         for protocol in PROTOCOLS:
             for kind in KINDS:
-                outcomes = run_fork_loop(kind, running.addresses[protocol], FORK_CALLS)
+                with proxied(running.addresses[protocol]) as (_, address):
+                    outcomes = run_fork_loop(kind, address, FORK_CALLS)
                 print(f"fork, {kind} {protocol}, {FORK_CALLS:,} calls: {_counts(outcomes)}", flush=True)
 
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -80,24 +81,29 @@ class UpstreamProcess:
 
 
 @contextmanager
-def upstream_process() -> Iterator[UpstreamProcess]:
-    """Start a server as a process, and stop it at exit."""
-    command = [sys.executable, "-m", MODULE]
+def upstream_process(prediction_s: float = 0.0) -> Iterator[UpstreamProcess]:
+    """Start a server as a process whose predictions take `prediction_s` seconds, and stop it at exit."""
+    command = [sys.executable, "-m", MODULE, str(prediction_s)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield UpstreamProcess(process)
         assert process.stdin is not None
         process.stdin.close()
 
 
-def main() -> None:
+def main(prediction_s: float) -> None:
+    def run(name: str, inputs: Arrays) -> Arrays:
+        time.sleep(prediction_s)
+        return run_model(name, inputs)
+
     server = ModelServer()
+    server.run = run
     with serving(server, "grpc") as grpc_place, serving(server, "rest") as rest_place:
         print(json.dumps({"grpc": grpc_place, "rest": rest_place}), flush=True)
         for _ in sys.stdin:
             methods = Counter(server.methods())
-            server.reset()
+            server.served.clear()
             print(json.dumps(methods), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]))

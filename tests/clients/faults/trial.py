@@ -64,10 +64,12 @@ class PausingClock(Clock):
 class Trial:
     """The first call under the fault, and the calls after it until one succeeds.
 
-    `attempts` is the client's own number, `requests` the proxy's, `executed` the upstream's. `seconds` include pauses
-    that the clock skipped. `recovered_at` is the number of the first call that succeeded, or None after MOST_CALLS.
+    `address` is `host:port` of the proxy. `attempts` is the client's own number, `requests` the proxy's, `executed` the
+    upstream's. `seconds` include pauses that the clock skipped. `recovered_at` is the number of the first call that
+    succeeded, or None after MOST_CALLS.
     """
 
+    address: str
     error: Exception | None
     attempts: int
     requests: int
@@ -101,7 +103,7 @@ def run_trial(scenario: Scenario, kind: str, protocol: str, upstream: Upstream) 
         seconds = clock() - started
         attempts = getattr(error, "attempts", None) or 1 + len(clock.pauses_s)
         counts = attempts, proxy.requests, server.methods().count("Predict")
-        return Trial(error, *counts, seconds, _recovery(error, proxy, client))
+        return Trial(place.rpartition("/")[2], error, *counts, seconds, _recovery(error, proxy, client))
 
 
 def _recovery(error: Exception | None, proxy: FaultProxy, client: Client) -> int | None:
