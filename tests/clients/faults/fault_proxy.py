@@ -114,20 +114,25 @@ class FaultProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, client: Streams) -> None:
-        if self._take(is_connection=True):
-            await asyncio.sleep(self._stall_s)
         try:
-            upstream = await asyncio.open_connection(self._upstream[0], self._upstream[2])
+            if self._take(is_connection=True):
+                await asyncio.sleep(self._stall_s)
+            await self._relay(client)
         except OSError:
+            pass  # the upstream refuses connections
+        finally:
             client[1].transport.abort()
-            return
+
+    async def _relay(self, client: Streams) -> None:
+        upstream = await asyncio.open_connection(self._upstream[0], self._upstream[2])
         link = Link(client, upstream, self._take)
         self._links.add(link)
         try:
             await _relay(link)
+            await link.close()
         finally:
             self._links.discard(link)
-            await link.close()
+            upstream[1].transport.abort()
 
 
 async def _relay(link: Link) -> None:

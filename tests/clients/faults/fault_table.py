@@ -33,9 +33,8 @@ def _rows() -> Iterator[str]:
 
 
 def _cells(trial: Trial) -> str:
-    succeeded = 0 if trial.recovered_at is None else 1
     recovered = f"not in {MOST_CALLS}" if trial.recovered_at is None else trial.recovered_at
-    counts = f"{trial.calls} | {succeeded} | {trial.attempts} | {trial.executed}"
+    counts = f"{len(trial.outcomes)} | {trial.outcomes.count(None)} | {trial.attempts} | {trial.executed}"
     return f"{counts} | {trial.seconds:.1f} | {recovered} | {_outcome(trial.error)}"
 
 

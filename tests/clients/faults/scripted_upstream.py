@@ -45,19 +45,20 @@ def upstream(folder: Path) -> Iterator[Upstream]:
         yield Upstream(server, addresses, authority.ca)
 
 
-class HeldModel:
-    """A model whose predictions of `held` (the first value of x) wait for `release`, up to 30 s."""
+class FirstWaits(threading.Event):
+    """A gate for `ModelServer.gate` that holds the first prediction until `release`, up to 30 s, and no other."""
 
-    def __init__(self, held: float) -> None:
-        self._held = held
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
         self.started = threading.Event()
         self.release = threading.Event()
 
-    def __call__(self, name: str, inputs: Arrays) -> Arrays:
-        if inputs["x"].flat[0] == self._held:
+    def wait(self, timeout: float | None = None) -> bool:
+        with self._lock:
+            is_first = not self.started.is_set()
             self.started.set()
-            self.release.wait(30)
-        return run_model(name, inputs)
+        return self.release.wait(30) if is_first else True
 
 
 class UpstreamProcess:

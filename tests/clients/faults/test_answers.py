@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.clients_under_test import make_client
 from tests.clients.faults.fault_proxy import proxied
-from tests.clients.faults.scripted_upstream import HeldModel, Upstream
+from tests.clients.faults.scripted_upstream import FirstWaits, Upstream
 from tpuserve_client import AsyncClient, Client, DeadlineExceeded, Prediction
 
 FIRST, SECOND = 100.0, 200.0
@@ -24,20 +24,20 @@ def value(answer: Prediction) -> float:
     return float((answer["y"][0, 0] - 1) / 2)
 
 
-@pytest.fixture
-def held(behind: Upstream) -> HeldModel:
-    """Hold the predictions of FIRST in the server."""
-    behind.server.run = model = HeldModel(FIRST)
-    return model
+def hold_next(behind: Upstream) -> FirstWaits:
+    """Hold the next prediction in the server."""
+    behind.server.gate = gate = FirstWaits()
+    return gate
 
 
-def test_blocking_calls_answered_in_the_other_order(protocol: str, behind: Upstream, held: HeldModel) -> None:
+def test_blocking_calls_answered_in_the_other_order(protocol: str, behind: Upstream) -> None:
     with (
         proxied(behind.addresses[protocol, False]) as (proxy, place),
         Client(place) as client,
         ThreadPoolExecutor(1) as pool,
     ):
         client.predict("affine", inputs(0))
+        held = hold_next(behind)
         first = pool.submit(client.predict, "affine", inputs(FIRST))
         held.started.wait(30)
         assert value(client.predict("affine", inputs(SECOND))) == SECOND
@@ -46,10 +46,11 @@ def test_blocking_calls_answered_in_the_other_order(protocol: str, behind: Upstr
         assert proxy.connections == (1 if protocol == "grpc" else 2)  # gRPC multiplexes
 
 
-async def test_awaited_calls_answered_in_the_other_order(protocol: str, behind: Upstream, held: HeldModel) -> None:
+async def test_awaited_calls_answered_in_the_other_order(protocol: str, behind: Upstream) -> None:
     with proxied(behind.addresses[protocol, False]) as (proxy, place):
         async with AsyncClient(place) as client:
             await client.predict("affine", inputs(0))
+            held = hold_next(behind)
             first = asyncio.create_task(_awaited(client.predict("affine", inputs(FIRST))))
             await asyncio.to_thread(held.started.wait, 30)
             assert value(await client.predict("affine", inputs(SECOND))) == SECOND
@@ -62,9 +63,10 @@ async def _awaited(answer: Awaitable[Prediction]) -> Prediction:
     return await answer
 
 
-def test_late_answer_does_not_answer_the_next_call(protocol: str, kind: str, behind: Upstream, held: HeldModel) -> None:
+def test_late_answer_does_not_answer_the_next_call(protocol: str, kind: str, behind: Upstream) -> None:
     with make_client(kind, behind.addresses[protocol, False]) as client:
         client.predict("affine", inputs(0))
+        held = hold_next(behind)
         with pytest.raises(DeadlineExceeded):
             client.predict("affine", inputs(FIRST), timeout_s=0.2)
         late = threading.Timer(0.1, held.release.set)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.clients.clients_under_test import Clock, make_client
 from tests.clients.faults.fault import Fault, Injection
-from tests.clients.faults.fault_proxy import FaultProxy, proxied
+from tests.clients.faults.fault_proxy import proxied
 from tests.clients.faults.scripted_upstream import Upstream
 from tpuserve_client import Client, Retry, Tls
 
@@ -62,24 +62,29 @@ class PausingClock(Clock):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The first call under the fault, and the calls after it until one succeeds.
+    """The first call under the fault, and the calls after it until one succeeds, at most MOST_CALLS in all.
 
-    `address` is `host:port` of the proxy. `attempts` is the client's own number, `requests` the proxy's, `executed` the
-    upstream's. `seconds` include pauses that the clock skipped. `recovered_at` is the number of the first call that
-    succeeded, or None after MOST_CALLS.
+    `address` is `host:port` of the proxy. `outcomes` has the error of each call, or None for a success. The other
+    numbers are the first call's: `attempts` is the client's own number, `requests` the proxy's, `executed` the
+    upstream's. `seconds` include pauses that the clock skipped.
     """
 
     address: str
-    error: Exception | None
+    outcomes: Sequence[Exception | None]
     attempts: int
     requests: int
     executed: int
     seconds: float
-    recovered_at: int | None
 
     @property
-    def calls(self) -> int:
-        return self.recovered_at or MOST_CALLS
+    def error(self) -> Exception | None:
+        """Return the error of the first call."""
+        return self.outcomes[0]
+
+    @property
+    def recovered_at(self) -> int | None:
+        """Return the number of the first call that succeeded, or None."""
+        return self.outcomes.index(None) + 1 if None in self.outcomes else None
 
 
 def run_trial(scenario: Scenario, kind: str, protocol: str, upstream: Upstream) -> Trial:
@@ -103,14 +108,15 @@ def run_trial(scenario: Scenario, kind: str, protocol: str, upstream: Upstream) 
         seconds = clock() - started
         attempts = getattr(error, "attempts", None) or 1 + len(clock.pauses_s)
         counts = attempts, proxy.requests, server.methods().count("Predict")
-        return Trial(place.rpartition("/")[2], error, *counts, seconds, _recovery(error, proxy, client))
+        proxy.heal()
+        return Trial(place.rpartition("/")[2], [error, *_recovery(error, client)], *counts, seconds)
 
 
-def _recovery(error: Exception | None, proxy: FaultProxy, client: Client) -> int | None:
-    if error is None:
-        return 1
-    proxy.heal()
-    return next((number for number in range(2, MOST_CALLS + 1) if _predict(client) is None), None)
+def _recovery(error: Exception | None, client: Client) -> Iterator[Exception | None]:
+    calls = 1
+    while error is not None and calls < MOST_CALLS:
+        yield (error := _predict(client))
+        calls += 1
 
 
 def _predict(client: Client) -> Exception | None:
