@@ -18,7 +18,7 @@ from tests.clients.model_server import ModelServer, serving
 PROTOCOLS: Final = ("grpc", "rest")
 FORK_CALLS: Final = 1200
 # Long enough that requests of two processes on one connection overlap.
-PREDICTION_S: Final = 0.01
+PREDICTION_S: Final = 0.05
 BURSTS: Final = (500, 1000)
 
 

@@ -24,7 +24,7 @@ RIGHT: Final = "right"
 OF_THE_OTHER: Final = "of the other process"
 CALL_TIMEOUT_S: Final = 10.0
 # The parent's first request leaves before the child's, so that requests on a shared connection do not mix their bytes.
-_HEAD_START_S: Final = 0.005
+_HEAD_START_S: Final = 0.02
 # The parent's numbers are below this number, the child's above it. float32 holds all of them.
 _CHILD: Final = 1_000_000
 
