@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from tpuserve_client.errors import DeadlineExceeded, FailedPrecondition, TpuserveError, from_code
+from tpuserve_client.errors import DeadlineExceeded, FailedPrecondition, Internal, TpuserveError, from_code
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.fork import has_lost_poller, is_child
 from tpuserve_client.limits import Pool
@@ -115,7 +115,7 @@ class GrpcTransport:
         except ValueError as error:  # a closed channel, or a path that is not ASCII
             raise FailedPrecondition(f"The client cannot make this call: {error}") from None
         channel.silence.hear()
-        return Reply(reply)
+        return _reply(reply)
 
     def close(self) -> None:
         self._channel.channel.close()
@@ -185,7 +185,7 @@ class AsyncGrpcTransport:
         except (grpc.aio.UsageError, ValueError) as error:  # a closed channel, or a path that is not ASCII
             raise FailedPrecondition(f"The client cannot make this call: {error}") from None
         channel.silence.hear()
-        return Reply(reply)
+        return _reply(reply)
 
     def release_idle(self) -> None:
         """Drop the channel unless calls use it. The next call opens another."""
@@ -215,6 +215,12 @@ class AsyncGrpcTransport:
         if not exchange.headers:
             return self._metadata or None
         return _metadata({**self._headers, **exchange.headers}) or None
+
+
+def _reply(body: bytes | None) -> Reply:
+    if body is None:  # gRPC's answer to a message that is shorter than its length
+        raise Internal("The server's response is incomplete")
+    return Reply(body)
 
 
 def _check_fork() -> None:

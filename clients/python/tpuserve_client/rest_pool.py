@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpcore
 import httpx
 
+from tpuserve_client.closing_backend import ClosingBackend
 from tpuserve_client.deadline_backend import DeadlineBackend
 from tpuserve_client.limits import Pool
 from tpuserve_client.slots import AsyncSlots, Slots
@@ -70,8 +71,13 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
     def __init__(self, context: ssl.SSLContext | None, pool: Pool) -> None:
         def make() -> httpcore.AsyncConnectionPool:
             return httpcore.AsyncConnectionPool(
-                ssl_context=context, max_connections=1, keepalive_expiry=pool.idle_timeout_s
+                ssl_context=context,
+                max_connections=1,
+                keepalive_expiry=pool.idle_timeout_s,
+                network_backend=backend,
             )
+
+        backend = ClosingBackend()
 
         self._slots = AsyncSlots(pool.max_connections, make, pool.idle_timeout_s)
 
