@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tests.clients.faults.scripted_upstream import ROOT
 from tpuserve_client import AsyncClient, Client, Prediction, TpuserveError
@@ -97,7 +98,7 @@ def _awaited(address: str) -> Loop:
     return lambda numbers: asyncio.run(calls(numbers))
 
 
-def _inputs(number: int) -> dict[str, object]:
+def _inputs(number: int) -> dict[str, npt.NDArray[np.float32]]:
     return {"x": np.full((1, 4), number, np.float32)}
 
 

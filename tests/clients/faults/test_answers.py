@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.clients.clients_under_test import make_client
@@ -16,7 +17,7 @@ from tpuserve_client import AsyncClient, Client, DeadlineExceeded, Prediction
 FIRST, SECOND = 100.0, 200.0
 
 
-def inputs(number: float) -> dict[str, object]:
+def inputs(number: float) -> dict[str, npt.NDArray[np.float32]]:
     return {"x": np.full((1, 4), number, np.float32)}
 
 

@@ -15,9 +15,10 @@ Rules:
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.clients.faults.fault import UNAVAILABLE, Answer, grpc_error, page, rest_error
 from tests.clients.faults.fault_table import KINDS
@@ -28,17 +29,21 @@ from tpuserve_client import Internal, ResourceExhausted, TpuserveError, Unavaila
 
 MAX_ATTEMPTS: Final = 4  # Retry's default
 HOUR_S: Final = 3600.0
+FAILING: Final = [*PERMANENT, *LATE, *MALFORMED]
 
 
-def of_each_client(scenarios: list[Scenario]) -> pytest.MarkDecorator:
-    """Run the test with each scenario and each client that can meet it."""
-    cases = [
+def each(scenarios: list[Scenario]) -> list[ParameterSet]:
+    """Return a parameter for each scenario and each client that can meet it: (scenario, protocol, kind)."""
+    return [
         pytest.param(scenario, protocol, kind, id=f"{scenario.name} [{kind} {protocol}]")
         for scenario in scenarios
         for protocol in scenario.protocols
         for kind in KINDS
     ]
-    return pytest.mark.parametrize(("scenario", "protocol", "kind"), cases)
+
+
+def of_each_client(scenarios: list[Scenario]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("scenario", "protocol", "kind"), each(scenarios))
 
 
 @of_each_client([*NOT_EXECUTED, *ANSWERED])
@@ -122,11 +127,6 @@ def test_exhausted_resource_without_a_hint_is_not_retried(kind: str, behind: Ups
     assert trial.requests == 1
 
 
-@of_each_client([*PERMANENT, *LATE])
-def test_client_recovers_when_the_fault_ends(scenario: Scenario, protocol: str, kind: str, behind: Upstream) -> None:
-    assert None in run_trial(scenario, kind, protocol, behind).outcomes
-
-
 @of_each_client(MALFORMED)
 def test_truncated_response_is_internal(scenario: Scenario, protocol: str, kind: str, behind: Upstream) -> None:
     trial = run_trial(scenario, kind, protocol, behind)
@@ -134,22 +134,32 @@ def test_truncated_response_is_internal(scenario: Scenario, protocol: str, kind:
     assert trial.executed == 1
 
 
-@of_each_client([*PERMANENT, *LATE, *MALFORMED])
-def test_error_names_address_model_attempts_and_limit(
-    scenario: Scenario, protocol: str, kind: str, behind: Upstream
-) -> None:
-    trial = run_trial(scenario, kind, protocol, behind)
-    error = trial.error
-    assert isinstance(error, TpuserveError)
+@pytest.fixture(
+    scope="module", params=[param.values for param in each(FAILING)], ids=[str(p.id) for p in each(FAILING)]
+)
+def failing(request: pytest.FixtureRequest, shared_upstream: Upstream) -> tuple[Scenario, Trial]:
+    """Return a scenario whose first call fails, and its trial."""
+    scenario, protocol, kind = request.param
+    shared_upstream.server.reset()
+    return scenario, run_trial(scenario, kind, protocol, shared_upstream)
+
+
+def test_client_recovers_when_the_fault_ends(failing: tuple[Scenario, Trial]) -> None:
+    assert None in failing[1].outcomes[1:]
+
+
+def test_error_names_address_model_attempts_and_limit(failing: tuple[Scenario, Trial]) -> None:
+    scenario, trial = failing
+    assert isinstance(trial.error, TpuserveError)
+    error: Any = trial.error  # Any: also a client without the attributes
     assert trial.address in str(error)
     assert "affine" in str(error)
-    attempts: int = getattr(error, "attempts")  # noqa: B009  also for a client without the attribute
-    assert re.search(rf"\b{attempts} attempt", str(error))
+    assert re.search(rf"\b{error.attempts} attempt", str(error))
     if scenario.timeout_s is not None:
         assert re.search(rf"\b{scenario.timeout_s:g}(\.0)? s\b", str(error))
-    assert (trial.address in getattr(error, "address"), getattr(error, "model")) == (True, "affine")  # noqa: B009
+    assert (trial.address in error.address, error.model) == (True, "affine")
     if trial.requests:  # refused connections and unfinished handshakes carry none
-        assert attempts == trial.requests
+        assert error.attempts == trial.requests
 
 
 @pytest.mark.parametrize(
