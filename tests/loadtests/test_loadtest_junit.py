@@ -168,9 +168,9 @@ def test_each_step_of_a_rollout_is_a_case_whether_it_was_reached_or_not() -> Non
     assert failed(refused) == ["compare"]
     assert [case.name for case in refused if case.skipped] == ["label canary", "label stable", "soak"]
     back = [step(name, StepState.DONE) for name in ("label canary", "label stable")]
-    back += [step("interrupted", StepState.FAILED), step("stable back", StepState.DONE)]
+    back += [step("interrupted", StepState.FAILED), step("labels back", StepState.DONE)]
     assert failed(rollout_cases(planned, back)) == ["interrupted"]
-    assert [case.name for case in rollout_cases(planned, back)] == [*planned, "interrupted", "stable back"]
+    assert [case.name for case in rollout_cases(planned, back)] == [*planned, "interrupted", "labels back"]
     plan = rollout_cases(planned, [step(name, StepState.PLANNED) for name in planned])
     assert [case.skipped for case in plan] == ["planned: as told"] * 5
 

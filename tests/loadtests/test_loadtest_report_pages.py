@@ -291,6 +291,7 @@ def test_mlperfs_rules_are_kept_or_not(scenario: Scenario, seconds: float, failu
         (Ended.REFUSED, 99, "bad: Version 4 was refused: version 3 is live, and no label was moved"),
         (Ended.REFUSED, 98, "warn: Version 4 was refused: version 3 is live, and no label was moved"),
         (Ended.MOVED_BACK, 99, "bad: The labels were moved back: version 3 is live again"),
+        (Ended.SERVER_GONE, 3, "bad: The server does not respond: the file has version 3 again"),
         (Ended.STUCK, 1, "bad: The labels could not be moved back"),
     ],
 )

@@ -52,6 +52,9 @@ class RolloutOutcome:
                 return f"{self.model}: version {self.new} was refused; {stays}."
             case Outcome.MOVED_BACK:
                 return f"{self.model}: the labels were moved back, version {self.live} is live."
+            case Outcome.SERVER_GONE:
+                problem = f"THE SERVER DOES NOT RESPOND. {self.labels}. A server that starts with this file serves"
+                return f"{self.model}: {problem} version {self.live}."
             case Outcome.STUCK:
                 problem = f"THE LABELS COULD NOT BE MOVED BACK. {self.labels}. Set them in the file and reload it."
                 return f"{self.model}: {problem}"
