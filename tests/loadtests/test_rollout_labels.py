@@ -1,15 +1,19 @@
 """Tests for the labels in the file and on a scripted server that stops, restarts or refuses."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from google.protobuf.message import Message
 
 from tpuserve_client.errors import FailedPrecondition, TpuserveError, Unavailable
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_loadtests.rollout import labels as labels_module
 from tpuserve_loadtests.rollout.labels import Apply, Labels, NotMoved, ServerGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from google.protobuf.message import Message
 
 LIVE, NEW = 3, 4
 CONFIG = """\
@@ -29,9 +33,9 @@ class Server:
     def __init__(self) -> None:
         self.labels: dict[str, int] = {"stable": LIVE}
         self.failures: list[TpuserveError | None] = []
-        self.before_reload: Callable[[], None] = lambda: None
+        self.before_reload: "Callable[[], None]" = lambda: None
 
-    def reload(self, config: Message) -> None:
+    def reload(self, config: "Message") -> None:
         self.before_reload()
         self._fail()
         assert isinstance(config, ModelServerConfig)
@@ -90,7 +94,7 @@ def test_the_old_labels_are_in_the_file_before_the_server_receives_them(file: Pa
 
 
 def test_a_server_that_is_gone_leaves_the_old_labels_in_the_file(file: Path, server: Server) -> None:
-    labels, said = promoted(file, server, patience_s=0.0)
+    labels, _ = promoted(file, server, patience_s=0.0)
     server.failures = [Unavailable("connection refused")] * 100
     with pytest.raises(ServerGone) as gone:
         labels.restore(BACK)
@@ -114,7 +118,7 @@ def test_a_server_that_restarts_is_waited_for(file: Path, server: Server) -> Non
 def test_a_refusal_of_a_server_that_runs_is_final_and_the_file_keeps_the_old_labels(file: Path, server: Server) -> None:
     labels, _ = promoted(file, server)
     server.failures = [FailedPrecondition("no"), None, None, None]
-    with pytest.raises(NotMoved, match="the server refused the reload: no. label canary: none in the file, version 4"):
+    with pytest.raises(NotMoved, match=r"refused the reload: no\. label canary: none in the file, version 4"):
         labels.restore(BACK)
     assert file.read_text() == CONFIG
 
@@ -129,7 +133,7 @@ def test_a_change_of_another_process_stays_when_the_labels_move_back(file: Path,
 def test_a_file_that_cannot_be_written_is_reported_and_the_server_still_moves_back(file: Path, server: Server) -> None:
     labels, _ = promoted(file, server)
     file.write_text("not a configuration")
-    with pytest.raises(NotMoved, match="the labels cannot be written to .*models.config: not a ModelServerConfig"):
+    with pytest.raises(NotMoved, match=r"the labels cannot be written to .*models.config: not a ModelServerConfig"):
         labels.restore(BACK)
     assert server.labels == {"stable": LIVE}
 

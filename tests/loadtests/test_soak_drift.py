@@ -44,7 +44,9 @@ def soak(
                 failures=int(random.binomial(60_000, min(errors(hour), 1))),
                 rate_per_s=200 * random.normal(1, 0.01) / latency(hour),
                 p50_ms=5 * latency(hour) * random.normal(1, 0.02),
+                p95_ms=9.0,
                 p99_ms=12 * latency(hour) * random.normal(1, 0.05),
+                p99_9_ms=25.0,
                 max_ms=30.0,
                 memory_bytes=2e9 * memory(hour) * random.normal(1, 0.003),
             )
@@ -116,7 +118,8 @@ def test_a_server_that_becomes_faster_does_not_drift() -> None:
 def test_few_segments_and_figures_that_nobody_told_are_unknown() -> None:
     assert {drift.course for drift in judged(soak(8, segments=9)).values()} == {Course.UNKNOWN}
     silent = [
-        Segment(each.at_s, each.seconds, each.requests, 0, 100.0, 5.0, 9.0, 20.0, None) for each in soak(9, segments=20)
+        Segment(each.at_s, each.seconds, each.requests, 0, 100.0, 5.0, 7.0, 9.0, 15.0, 20.0, None)
+        for each in soak(9, segments=20)
     ]
     found = judged(silent)
     assert found["memory_bytes"].course is Course.UNKNOWN

@@ -13,7 +13,6 @@ from tpuserve_loadtests.report_model.report import Report
 
 # Width for output to a file, where Rich would wrap columns at 80 characters.
 PLAIN_WIDTH: Final = 120
-ROOMY: Final = 95
 _ANY_WIDTH: Final = 10_000
 
 
@@ -35,10 +34,24 @@ def print_parts(parts: Sequence[Printed], console: Console) -> None:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    if not table.rows:
-        return
-    is_roomy = console.width >= ROOMY
-    shown = [is_roomy or heading not in table.spare for heading in table.headings[1:]]
+    if table.rows:
+        console.print(_fitting(table, console))
+
+
+def _fitting(table: Table, console: Console) -> RichTable:
+    """Return the table with margins and spare columns as far as the terminal's width permits."""
+    if table.margins == "always":
+        return _rich(table, with_spare=True, has_margins=True)
+    forms = [
+        _rich(table, with_spare=with_spare, has_margins=has_margins)
+        for with_spare in (True, False)
+        for has_margins in (True, False)
+    ]
+    return next((form for form in forms if _fits(form, console)), forms[-1])
+
+
+def _rich(table: Table, *, with_spare: bool, has_margins: bool) -> RichTable:
+    shown = [with_spare or heading not in table.spare for heading in table.headings[1:]]
     rich = RichTable(title=escape(table.title), title_justify="left")
     rich.add_column(
         table.headings[0], justify="right" if table.names == "right" else "left", no_wrap=table.names != "fold"
@@ -51,10 +64,11 @@ def _print_table(table: Table, console: Console) -> None:
             rich.add_section()
         cells = [cell for cell, is_shown in zip(row.cells, shown, strict=False) if is_shown]
         rich.add_row(*map(escape, (row.name, *cells)), style="bold" if row.is_total else None)
-    if not (is_roomy if table.margins == "roomy" else table.margins == "always" or _fits(rich, console)):
+    if not has_margins:
         rich.padding = (0, 0)
-    console.print(rich)
+    return rich
 
 
 def _fits(table: RichTable, console: Console) -> bool:
-    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum <= console.width
+    """Return whether the terminal shows each column in full. Names in the first column may fold."""
+    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).minimum <= console.width

@@ -208,7 +208,9 @@ def _stretch(segment: Segment) -> Stretch:
         rate_per_s=segment.rate_per_s,
         p50_ms=segment.p50_ms,
         p90_ms=None,
+        p95_ms=segment.p95_ms,
         p99_ms=segment.p99_ms,
+        p99_9_ms=segment.p99_9_ms,
         max_ms=segment.max_ms,
     )
 
