@@ -33,7 +33,7 @@ class Server:
     def __init__(self) -> None:
         self.labels: dict[str, int] = {"stable": LIVE}
         self.failures: list[TpuserveError | None] = []
-        self.before_reload: "Callable[[], None]" = lambda: None
+        self.before_reload: Callable[[], None] = lambda: None
 
     def reload(self, config: "Message") -> None:
         self.before_reload()

@@ -1,6 +1,7 @@
 """Tests for the verdict on soaks of simulated servers that leak, slow down, fail or stay stable."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,6 +105,27 @@ def test_latency_that_grows_lowers_what_a_closed_load_gets_too() -> None:
 
 def test_failures_that_become_more_are_a_drift() -> None:
     assert drifting(soak(5, errors=lambda hour: 0.001 * hour)) == {"error_rate"}
+
+
+def test_the_interval_of_a_drift_excludes_no_change() -> None:
+    slower = [judged(soak(seed, latency=lambda hour: 1 + 0.05 * hour)) for seed in range(50)]
+    drifts = [drift for found in slower for drift in found.values() if drift.course is Course.DRIFTING]
+    assert len(drifts) > 100
+    for drift in drifts:
+        assert drift.low is not None
+        assert drift.high is not None
+        assert drift.low > 0 or drift.high < 0
+
+
+def test_a_rate_that_may_have_fallen_by_most_of_it_is_unclear() -> None:
+    random = np.random.default_rng(1)
+    wild = [replace(each, rate_per_s=float(random.lognormal(5, 1.5))) for each in soak(3, segments=20)]
+    drift = judged(wild)["rate_per_s"]
+    assert drift.course is Course.UNCLEAR
+    assert drift.low is not None
+    assert drift.high is not None
+    assert drift.low < 0 < drift.high
+    assert judged(soak(3, segments=20))["rate_per_s"].course is Course.STEADY
 
 
 def test_a_sure_trend_that_comes_to_nothing_is_none() -> None:

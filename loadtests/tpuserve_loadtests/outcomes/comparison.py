@@ -149,12 +149,12 @@ class ComparisonOutcome:
         ]
 
     def _failures_case(self) -> Case:
-        title = f"{FAILED} of B is not worse"
+        title = "failures of B are not worse"
         failures = self.comparison.failures if self.comparison else None
         if failures is None:
             return Case(title, skipped="too few rounds")
         _, a, b, difference, interval, verdict = failure_cells(failures)
-        problem = f"{FAILED} of B is {verdict}: A {a}, B {b}, difference {difference} ({interval})"
+        problem = f"{FAILED} of B are {verdict}: A {a}, B {b}, difference {difference} ({interval})"
         return Case(title, problem if failures.verdict is Verdict.WORSE else "")
 
     def _case(self, name: str) -> Case:

@@ -13,6 +13,8 @@ from tpuserve_loadtests.report_model.report import Report
 
 # Width for output to a file, where Rich would wrap columns at 80 characters.
 PLAIN_WIDTH: Final = 120
+# Width to which names in a table's first column fold.
+_FOLDED: Final = 16
 _ANY_WIDTH: Final = 10_000
 
 
@@ -47,7 +49,10 @@ def _fitting(table: Table, console: Console) -> RichTable:
         for with_spare in (True, False)
         for has_margins in (True, False)
     ]
-    return next((form for form in forms if _fits(form, console)), forms[-1])
+    # Long names fold, so that they do not cost columns.
+    longest = max(len(name) for name in (table.headings[0], *(row.name for row in table.rows)))
+    folded = max(longest - _FOLDED, 0) if table.names == "fold" else 0
+    return next((form for form in forms if _width(form, console) - folded <= console.width), forms[-1])
 
 
 def _rich(table: Table, *, with_spare: bool, has_margins: bool) -> RichTable:
@@ -69,6 +74,5 @@ def _rich(table: Table, *, with_spare: bool, has_margins: bool) -> RichTable:
     return rich
 
 
-def _fits(table: RichTable, console: Console) -> bool:
-    """Return whether the terminal shows each column in full. Names in the first column may fold."""
-    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).minimum <= console.width
+def _width(table: RichTable, console: Console) -> int:
+    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum

@@ -20,7 +20,7 @@ from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row
 from tpuserve_loadtests.report_model.report import Document, Page, Report
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent
-from tpuserve_loadtests.reports.errors import errors_table
+from tpuserve_loadtests.reports.errors import errors_table, most_frequent
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
@@ -152,6 +152,7 @@ def sides_table(outcome: ComparisonOutcome, cells_of: Callable[[Summary], list[s
             )
             for side in outcome.totals
         ],
+        names="left",
     )
 
 
@@ -215,8 +216,8 @@ def compare_headline(outcome: ComparisonOutcome) -> Headline:
     failed = [f"{result.gate} is true of B, at {_shown(result)}" for result in outcome.gates if result.failed]
     found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
     found.sort(key=lambda words: not words.endswith(str(comparison.verdict)))
-    if comparison.failures and comparison.failures.verdict in (Verdict.BETTER, Verdict.WORSE):
-        found = [_fails(comparison.failures), *found]
+    if comparison.failures and comparison.failures.verdict is not Verdict.SAME:
+        found = [_fail(outcome), *found]
     where = [outcome.where] if outcome.where else []
     causes = [*failed, *found, *outcome.problems, *outcome.unclear] or [_ratios(comparison)]
     reasons = [*causes, *where, *outcome.server_notes]
@@ -228,7 +229,7 @@ def compare_headline(outcome: ComparisonOutcome) -> Headline:
         return Headline("bad", _GATE_FAILED if len(outcome.gates) == 1 else _GATES_FAILED, reasons)
     if outcome.failures and comparison.verdict in (Verdict.SAME, Verdict.BETTER):
         words = f"{words}, but requests failed"
-        reasons = [*outcome.problems, *(reason for reason in reasons if reason not in outcome.problems)]
+        reasons = [_fail(outcome), *reasons]
     not_good = outcome.exit_code or outcome.failures or comparison.verdict is Verdict.UNCLEAR
     is_failing = comparison.verdict is Verdict.FAILING and not outcome.accepted
     is_bad = comparison.verdict is Verdict.WORSE or is_failing
@@ -244,9 +245,14 @@ def _shown(result: GateResult) -> str:
     return result.gate.show(result.figure)
 
 
-def _fails(failures: Failures) -> str:
-    shares = failures.shares
-    return f"B fails {percent(shares.b)} of its requests, A {percent(shares.a)}, {failures.verdict}"
+def _fail(outcome: ComparisonOutcome) -> str:
+    """Describe the failures of both sides, with the most frequent error of the side that fails more."""
+    worst = max(reversed(outcome.totals), key=lambda side: side.measured.error_rate)
+    shares = ", ".join(
+        f"{side.letter} ({side.name}) failed {percent(side.measured.error_rate)} of its requests"
+        for side in reversed(outcome.totals)
+    )
+    return f"{shares}, {most_frequent(worst.measured.recorder.errors()[0].message)}"
 
 
 def _ratios(comparison: Comparison) -> str:
