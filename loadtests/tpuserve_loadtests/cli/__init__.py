@@ -12,7 +12,8 @@ Exit codes:
    1  requests failed (the report lists the most frequent errors), or a search or comparison was interrupted
    2  usage error, including an unknown model and inputs that do not match the model
    3  server unreachable
-  98  the load generator was the limit, or lost a worker: the figures do not describe the server
+  98  the load generator was the limit, or lost a worker: the figures do not describe the server;
+      compare, soak: inconclusive
   99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting; mlperf: INVALID
 
 \b
