@@ -259,7 +259,9 @@ def test_a_comparison_in_which_requests_fail_is_not_run_to_its_end(site: Site) -
     code, report, errors = site.rollout("--to", str(FAILING), "--execute", "--no-parity")
     assert code == 1, (report, errors)
     assert report["outcome"] == "refused"
-    assert "requests failed; stopped after 1 complete rounds" in report["steps"][-1]["detail"]
+    detail = report["steps"][-1]["detail"]
+    assert detail.startswith(f"B (version {FAILING}) failed 100 % of ")
+    assert "stopped after 1 complete rounds" in detail
 
 
 def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Site) -> None:
