@@ -251,9 +251,9 @@ def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
         (["compare", MODEL, "1", "2", "--fail-if", "wrong>0"], "wrong>0 needs golden responses, which compare does"),
         (
             ["runn"],
-            "No such command 'runn'. Did you mean 'run'? For a model of this name, write: tpuserve loadtest run",
-        ),
-        (["serach", MODEL, "--slo", "p99<=20ms"], "Did you mean 'search'?"),
+            "Did you mean 'run'? For a model of this name, write: tpuserve loadtest run",
+        ),  # codespell:ignore runn
+        (["searsh", MODEL, "--slo", "p99<=20ms"], "Did you mean 'search'?"),
         (["rnu", MODEL], "Did you mean 'run'?"),
         (["worker", "nowhere"], "is not HOST:PORT"),
     ],

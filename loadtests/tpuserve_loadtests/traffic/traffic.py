@@ -184,8 +184,8 @@ class Traffic:
         try:
             answer = sender.send(turn)
             finished_s = time.perf_counter()
-            # Responses often arrive together. The greenlets that wait for the others note their times first, and then
-            # do their records and next requests. Otherwise, each one would add its CPU time to the latencies of the rest.
+            # Responses often arrive together. All waiting greenlets note their times first, before any of them records
+            # its request and sends the next one. Otherwise, each would add its CPU time to the latencies of the rest.
             gevent.sleep(0)
             length = len(answer)
             if self._checks.is_due():
