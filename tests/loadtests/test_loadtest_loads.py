@@ -250,9 +250,9 @@ def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
         (["compare", MODEL, "1"], "Missing argument 'B'"),
         (["compare", MODEL, "1", "2", "--fail-if", "wrong>0"], "wrong>0 needs golden responses, which compare does"),
         (
-            ["runn"],
+            ["runs"],
             "Did you mean 'run'? For a model of this name, write: tpuserve loadtest run",
-        ),  # codespell:ignore runn
+        ),
         (["searsh", MODEL, "--slo", "p99<=20ms"], "Did you mean 'search'?"),
         (["rnu", MODEL], "Did you mean 'run'?"),
         (["worker", "nowhere"], "is not HOST:PORT"),
