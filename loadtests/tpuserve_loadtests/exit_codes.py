@@ -6,7 +6,7 @@ from typing import Final
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
-# No verdict: the load generator was the limit, or a comparison was too short.
+# No verdict: the load generator was the limit, or a comparison or soak was too short.
 EXIT_GENERATOR: Final = 98
 # The server missed a requirement: a gate, an objective, a comparison or a trend.
 EXIT_GATE: Final = 99

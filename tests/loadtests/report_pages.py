@@ -197,8 +197,8 @@ def rollout(outcome: Ended, exit_code: int, steps: Sequence[Step], findings: Fin
         steps,
         {"canary": None, "stable": 3},
         [
-            Standing("canary", live if live == 4 else None, f"version {live}"),
-            Standing("stable", live, f"unknown ({HOSTILE})"),
+            Standing("canary", "version 4" if live == 4 else "none", f"version {live}"),
+            Standing("stable", f"version {live}", f"unknown ({HOSTILE})"),
         ],
         findings,
         STARTED_AT,
@@ -222,8 +222,7 @@ def page_of_a_rollout() -> str:
         Step("label canary", StepState.DONE, "to version 4", 130.4, 0.1),
         Step("label stable", StepState.DONE, "from version 3 to 4", 130.5, 0.1),
         Step("soak", StepState.FAILED, f"drifting: server's memory; {HOSTILE}", 130.6, 300.0),
-        Step("stable back", StepState.DONE, "to version 3", 430.6, 0.1),
-        Step("canary back", StepState.DONE, "removed", 430.7, 0.1),
+        Step("labels back", StepState.DONE, "canary removed; stable to version 3", 430.6, 0.1),
     ]
     findings = Findings(Parity(AGREEING), comparison(1.0), soak())
     return page(rollout_report(rollout(Ended.MOVED_BACK, 99, steps, findings), [], SETTINGS))

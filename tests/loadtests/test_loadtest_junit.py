@@ -85,6 +85,7 @@ def test_a_figure_of_b_that_is_worse_is_a_case_that_failed() -> None:
         "p50 of B is not worse",
         "p99 of B is not worse",
         "rate of B is not worse",
+        "failures of B are not worse",
     ]
     assert [case.name for case in comparison(1.0, rounds=2).cases] == list(cases)
 
@@ -152,7 +153,7 @@ def test_a_search_that_finds_no_rate_for_mlperf_fails_in_what_ended_it() -> None
 
     none = of(Found(None, ceiling))
     assert failed(none) == ["Server is VALID"]
-    assert none[-1].problem == "INVALID: No rate holds. The lowest was 120.0/s (why)."
+    assert none[-1].problem == "INVALID: No rate holds: the lowest was 120.0/s (why)."
     assert failed(of(None, "interrupted", EXIT_FAILED)) == ["it runs to its end"]
     assert failed(of(None, "late", EXIT_GENERATOR)) == ["the load generator is not the limit"]
 
@@ -168,9 +169,9 @@ def test_each_step_of_a_rollout_is_a_case_whether_it_was_reached_or_not() -> Non
     assert failed(refused) == ["compare"]
     assert [case.name for case in refused if case.skipped] == ["label canary", "label stable", "soak"]
     back = [step(name, StepState.DONE) for name in ("label canary", "label stable")]
-    back += [step("interrupted", StepState.FAILED), step("stable back", StepState.DONE)]
+    back += [step("interrupted", StepState.FAILED), step("labels back", StepState.DONE)]
     assert failed(rollout_cases(planned, back)) == ["interrupted"]
-    assert [case.name for case in rollout_cases(planned, back)] == [*planned, "interrupted", "stable back"]
+    assert [case.name for case in rollout_cases(planned, back)] == [*planned, "interrupted", "labels back"]
     plan = rollout_cases(planned, [step(name, StepState.PLANNED) for name in planned])
     assert [case.skipped for case in plan] == ["planned: as told"] * 5
 

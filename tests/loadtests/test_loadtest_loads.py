@@ -218,7 +218,7 @@ def test_an_objective_that_no_rate_keeps_is_told(serve: Serve, tmp_path: Path) -
     assert run.returncode == 99, run.stderr
     assert failed_cases(junit) == ["a rate keeps p99<=20ms"]
     assert re.search(
-        r"No rate holds\. A single user already misses the objective: p99<=20ms: (\d+) of \1 late", run.stdout
+        r"No rate holds: a single user already misses the objective, with p99<=20ms: (\d+) of \1 late", run.stdout
     )
     assert "Trying" not in run.stderr
 
@@ -248,6 +248,13 @@ def test_a_search_ends_where_nothing_is_answered(serve: Serve) -> None:
         (["sweep", MODEL, "--until", "wrong>0"], "wrong>0 needs golden responses, which sweep does not support"),
         (["sweep", MODEL, "--until", "fast"], "is not a threshold"),
         (["compare", MODEL, "1"], "Missing argument 'B'"),
+        (["compare", MODEL, "1", "2", "--fail-if", "wrong>0"], "wrong>0 needs golden responses, which compare does"),
+        (
+            ["runs"],
+            "Did you mean 'run'? For a model of this name, write: tpuserve loadtest run",
+        ),
+        (["searsh", MODEL, "--slo", "p99<=20ms"], "Did you mean 'search'?"),
+        (["rnu", MODEL], "Did you mean 'run'?"),
         (["worker", "nowhere"], "is not HOST:PORT"),
     ],
 )

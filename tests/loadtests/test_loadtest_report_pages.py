@@ -97,6 +97,18 @@ def test_a_search_that_one_user_ended_shows_that_user_and_no_tries_of_nothing() 
     assert "p99 of a single user" in text
 
 
+def test_ratios_beyond_the_chart_have_a_mark_at_the_edge_and_their_numbers() -> None:
+    ratios = {"p50": (13.0, 12.0, 14.0), "p99": (26.0, 20.0, 30.0)}
+    figures = tuple(
+        Figure(name, Ratio(1.0, ratio, ratio, low, high), Verdict.WORSE, scarce=False)
+        for name, (ratio, low, high) in ratios.items()
+    )
+    page = str(draw_intervals(interval_chart(Comparison(figures, 0.05))))
+    assert page.count('class="interval-beyond worse"') == 2
+    for text in ("13.000 worse →", "26.000 worse →"):
+        assert text in page
+
+
 def arrows(page: str) -> list[str]:
     """Return the direction of each arrow of the interval chart, from top to bottom."""
     points = [
@@ -108,9 +120,12 @@ def arrows(page: str) -> list[str]:
 
 def test_an_interval_that_leaves_the_chart_ends_in_an_arrow_on_that_side() -> None:
     page = PAGES["wild"]()
-    # The upper ends of p50 and p999 exceed the chart, and so does the whole interval of rate: its ratio has no dot.
+    # The upper ends of p50 and p999 exceed the chart, and so does the whole interval of rate: its mark is hollow.
     assert arrows(page) == ["right", "right", "right"]
     assert page.count('class="interval-dot unclear"') == 3 + 3
+    assert page.count('class="interval-beyond unclear"') == 1
+    assert "7.500 unclear →" in page
+    assert "A hollow mark at the edge stands for a ratio beyond the chart" in page
     assert "An arrow marks an interval that continues beyond the chart" in page
     low = Figure("p99", Ratio(1.0, 0.5, 0.5, 0.01, 0.9), Verdict.BETTER, scarce=False)
     assert arrows(str(draw_intervals(interval_chart(Comparison((low,), 0.05))))) == ["left"]
@@ -291,6 +306,7 @@ def test_mlperfs_rules_are_kept_or_not(scenario: Scenario, seconds: float, failu
         (Ended.REFUSED, 99, "bad: Version 4 was refused: version 3 is live, and no label was moved"),
         (Ended.REFUSED, 98, "warn: Version 4 was refused: version 3 is live, and no label was moved"),
         (Ended.MOVED_BACK, 99, "bad: The labels were moved back: version 3 is live again"),
+        (Ended.SERVER_GONE, 3, "bad: The server does not respond: the file has version 3 again"),
         (Ended.STUCK, 1, "bad: The labels could not be moved back"),
     ],
 )

@@ -99,7 +99,8 @@ def test_a_comparison_says_where_b_is_slower() -> None:
     print_report(report, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert re.search(r"B is worse .*\n  B compared with A: mean latency \+\d+\.\d\d ms: execution \+10\.00", text)
+    assert text.startswith("B is worse: p50: ")
+    assert re.search(r"\n  B compared with A: mean latency \+\d+\.\d\d ms: execution \+10\.00", text)
     assert [line.split("│")[1].strip() for line in text.splitlines() if "│" in line][-2:] == ["A", "B"]
     assert report.document()["sides"]["b"]["server"]["execution_ms"] == pytest.approx(12)
     same = judge_comparison(

@@ -183,5 +183,7 @@ def test_the_web_page_starts_runs_of_the_model_that_its_form_names(server: Doubl
             process.terminate()
             output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
+    assert "Cannot send requests" in errors
+    assert "Traceback" not in errors
     assert 0 <= len(server.rows) - requests_in(output)["total"] <= 2
     assert set(server.rows) == {2}

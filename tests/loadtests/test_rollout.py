@@ -249,8 +249,8 @@ def test_a_soak_that_fails_moves_the_labels_back(site: Site) -> None:
     code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--no-parity", "--fail-if", "rate>1")
     assert code == 99, (report, errors)
     assert report["outcome"] == "moved back"
-    assert [step["name"] for step in report["steps"]][-3:] == ["soak", "stable back", "canary back"]
-    assert "rate>1: failed" in report["steps"][-3]["detail"]
+    assert [step["name"] for step in report["steps"]][-3:] == ["label stable", "soak", "labels back"]
+    assert "rate>1: failed" in report["steps"][-2]["detail"]
     assert site.answers("stable") == LIVE
     assert "canary" not in site.file.read_text()
 
@@ -259,7 +259,9 @@ def test_a_comparison_in_which_requests_fail_is_not_run_to_its_end(site: Site) -
     code, report, errors = site.rollout("--to", str(FAILING), "--execute", "--no-parity")
     assert code == 1, (report, errors)
     assert report["outcome"] == "refused"
-    assert "requests failed; stopped after 1 complete rounds" in report["steps"][-1]["detail"]
+    detail = report["steps"][-1]["detail"]
+    assert detail.startswith(f"B (version {FAILING}) failed 100 % of ")
+    assert "stopped after 1 complete rounds" in detail
 
 
 def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Site) -> None:
@@ -267,7 +269,7 @@ def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Si
     code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--no-parity", *gate)
     assert code == 99, (report, errors)
     assert report["outcome"] == "moved back"
-    assert "stopped early: max>1us is certain" in report["steps"][-3]["detail"]
+    assert "stopped early: max>1us is certain" in report["steps"][-2]["detail"]
     assert site.answers("stable") == LIVE
 
 
@@ -319,7 +321,7 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
     report = json.loads(output)
     assert process.returncode == 1, errors
     assert report["outcome"] == "moved back"
-    assert [step["name"] for step in report["steps"]][-3:] == ["interrupted", "stable back", "canary back"]
+    assert [step["name"] for step in report["steps"]][-3:] == ["soak", "interrupted", "labels back"]
     assert "Interrupted, and the labels were moved back" in (tmp_path / "page.html").read_text()
     assert site.answers("stable") == LIVE
 
@@ -390,3 +392,29 @@ def test_a_server_that_reads_its_file_again_is_waited_for(models: Path, tmp_path
         code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--apply", "poll", "--soak", "0")
         assert code == 0, (report, errors)
         assert site.answers("stable") == GOOD
+
+
+def test_a_server_that_stops_in_the_soak_leaves_the_old_labels_in_the_file(models: Path, tmp_path: Path) -> None:
+    file = tmp_path / "models.config"
+    file.write_text(configuration(models))
+    with run_configured_server("python", tmp_path / "log", f"--model_config_file={file}", model="m") as server:
+        wait_for_labels(server)
+        command = [sys.executable, "-c", HEEDING_CTRL_C, "m", "--model_config_file", str(file), "--grpc", server.grpc]
+        command += [*QUICK, "--to", str(GOOD), "--execute", "--no-parity", "--soak", "1h", "--patience", "2s"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                assert any("label stable" in line for line in process.stderr)
+                server.process.kill()
+                output, errors = process.communicate(timeout=200)
+            finally:
+                process.kill()
+    report = json.loads(output)
+    assert process.returncode == 3, errors
+    assert report["outcome"] == "server gone"
+    assert file.read_text() == configuration(models)
+    assert "Waiting for the server, at most 2 s" in errors
+    assert f"{file} has stable: version {LIVE}; a server that starts with this file" in report["steps"][-1]["detail"]
+    with run_configured_server("python", tmp_path / "log", f"--model_config_file={file}", model="m") as server:
+        wait_for_labels(server)
+        assert Site(server, file).answers("stable") == LIVE

@@ -1,10 +1,11 @@
 """Tests for the order of a rollout's steps, with scripted gates and labels."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
-from tpuserve_loadtests.rollout.labels import NotMoved
+from tpuserve_loadtests.rollout.labels import NotMoved, ServerGone
 from tpuserve_loadtests.rollout.procedure import Gate, Judged, Outcome, Rollout, Step, StepState
 
 LIVE, NEW = 3, 4
@@ -18,6 +19,7 @@ class World:
         self.done: list[str] = []
         self.refuses: Callable[[Mapping[str, int | None]], bool] = lambda changes: False
         self.signalled = False
+        self.is_gone = False
         self.now_s = 1000.0
 
     def move(self, changes: Mapping[str, int | None]) -> None:
@@ -26,6 +28,11 @@ class World:
         self.labels.update(changes)
         self.now_s += 1
         self.done.append(f"{changes}")
+
+    def restore(self, labels: Mapping[str, int | None]) -> None:
+        if self.is_gone:
+            raise ServerGone("gone")
+        self.move(labels)
 
     def gate(self, name: str, exit_code: int = 0, *, cheap: bool = False, signal: bool = False) -> Gate:
         def judge() -> Judged:
@@ -82,12 +89,13 @@ def test_a_gate_that_fails_leaves_the_labels_alone(world: World, failing: str, e
     assert world.done[-1] == failing
 
 
-def test_a_soak_that_fails_moves_both_labels_back_the_last_one_first(world: World) -> None:
+def test_a_soak_that_fails_moves_both_labels_back_in_one_step(world: World) -> None:
     job = world.rollout(soak=world.gate("soak", 99))
     assert job.execute() is Outcome.MOVED_BACK
     assert job.exit_code == 99
     assert world.labels == {"stable": LIVE, "canary": None}
-    assert world.done[-2:] == ["{'stable': 3}", "{'canary': None}"]
+    assert world.done[-1] == "{'canary': None, 'stable': 3}"
+    assert ("labels back", StepState.DONE) in states(job.steps)
 
 
 def test_a_signal_in_the_comparison_ends_it_before_anything_is_moved(world: World) -> None:
@@ -140,8 +148,27 @@ def test_labels_that_cannot_be_moved_back_are_told(world: World) -> None:
     job = world.rollout(soak=world.gate("soak", 99))
     assert job.execute() is Outcome.STUCK
     assert job.exit_code == 1
-    assert world.labels == {"stable": NEW, "canary": None}  # only the canary label could be moved back
-    assert ("stable back", StepState.FAILED) in states(job.steps)
+    assert world.labels == {"stable": NEW, "canary": NEW}
+    assert ("labels back", StepState.FAILED) in states(job.steps)
+
+
+def test_a_server_that_is_gone_when_the_labels_move_back_is_reported(world: World) -> None:
+    world.is_gone = True
+    job = world.rollout(soak=world.gate("soak", 99))
+    assert job.execute() is Outcome.SERVER_GONE
+    assert job.exit_code == 3
+    assert job.steps[-1].detail == "gone"
+
+
+def test_a_terminal_that_closes_between_the_moves_moves_the_labels_back(world: World) -> None:
+    def on_step(step: Step) -> None:
+        if step.name == "label canary":
+            raise BrokenPipeError
+
+    job = replace(world.rollout(soak=world.gate("soak")), on_step=on_step)
+    with pytest.raises(BrokenPipeError):
+        job.execute()
+    assert world.labels == {"stable": LIVE, "canary": None}
 
 
 def test_a_canary_that_is_there_already_is_not_moved_nor_taken_away(world: World) -> None:

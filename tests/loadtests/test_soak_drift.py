@@ -1,6 +1,7 @@
 """Tests for the verdict on soaks of simulated servers that leak, slow down, fail or stay stable."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,7 +45,9 @@ def soak(
                 failures=int(random.binomial(60_000, min(errors(hour), 1))),
                 rate_per_s=200 * random.normal(1, 0.01) / latency(hour),
                 p50_ms=5 * latency(hour) * random.normal(1, 0.02),
+                p95_ms=9.0,
                 p99_ms=12 * latency(hour) * random.normal(1, 0.05),
+                p99_9_ms=25.0,
                 max_ms=30.0,
                 memory_bytes=2e9 * memory(hour) * random.normal(1, 0.003),
             )
@@ -104,6 +107,27 @@ def test_failures_that_become_more_are_a_drift() -> None:
     assert drifting(soak(5, errors=lambda hour: 0.001 * hour)) == {"error_rate"}
 
 
+def test_the_interval_of_a_drift_excludes_no_change() -> None:
+    slower = [judged(soak(seed, latency=lambda hour: 1 + 0.05 * hour)) for seed in range(50)]
+    drifts = [drift for found in slower for drift in found.values() if drift.course is Course.DRIFTING]
+    assert len(drifts) > 100
+    for drift in drifts:
+        assert drift.low is not None
+        assert drift.high is not None
+        assert drift.low > 0 or drift.high < 0
+
+
+def test_a_rate_that_may_have_fallen_by_most_of_it_is_unclear() -> None:
+    random = np.random.default_rng(1)
+    wild = [replace(each, rate_per_s=float(random.lognormal(5, 1.5))) for each in soak(3, segments=20)]
+    drift = judged(wild)["rate_per_s"]
+    assert drift.course is Course.UNCLEAR
+    assert drift.low is not None
+    assert drift.high is not None
+    assert drift.low < 0 < drift.high
+    assert judged(soak(3, segments=20))["rate_per_s"].course is Course.STEADY
+
+
 def test_a_sure_trend_that_comes_to_nothing_is_none() -> None:
     assert drifting(soak(6, latency=lambda hour: 1 + 0.003 * hour, segments=480)) == set()
 
@@ -116,7 +140,8 @@ def test_a_server_that_becomes_faster_does_not_drift() -> None:
 def test_few_segments_and_figures_that_nobody_told_are_unknown() -> None:
     assert {drift.course for drift in judged(soak(8, segments=9)).values()} == {Course.UNKNOWN}
     silent = [
-        Segment(each.at_s, each.seconds, each.requests, 0, 100.0, 5.0, 9.0, 20.0, None) for each in soak(9, segments=20)
+        Segment(each.at_s, each.seconds, each.requests, 0, 100.0, 5.0, 7.0, 9.0, 15.0, 20.0, None)
+        for each in soak(9, segments=20)
     ]
     found = judged(silent)
     assert found["memory_bytes"].course is Course.UNKNOWN

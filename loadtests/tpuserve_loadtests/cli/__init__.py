@@ -1,5 +1,6 @@
 """The command line of `tpuserve loadtest`. Commands import slow modules only when a run starts."""
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
 
@@ -11,7 +12,8 @@ Exit codes:
    1  requests failed (the report lists the most frequent errors), or a search or comparison was interrupted
    2  usage error, including an unknown model and inputs that do not match the model
    3  server unreachable
-  98  the load generator was the limit, or lost a worker: the figures do not describe the server
+  98  the load generator was the limit, or lost a worker: the figures do not describe the server;
+      compare, soak: inconclusive
   99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting; mlperf: INVALID
 
 \b
@@ -26,6 +28,9 @@ Examples:
 """
 
 
+# Similarity from which a name is a misspelled subcommand (difflib: 1 is equal), and the same before a second name.
+_CLOSE: Final = 0.82
+_LOOSE: Final = 0.6
 # The order of --help: commands for new users come first.
 _COMMANDS: Final = ("run", "sweep", "search", "compare", "soak", "mlperf", "worker")
 
@@ -37,8 +42,17 @@ class Commands(click.Group):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, with `tpuserve loadtest digits` as `tpuserve loadtest run digits`."""
+        """Parse the arguments, with `tpuserve loadtest digits` as `tpuserve loadtest run digits`.
+
+        Raises a usage error for a misspelled subcommand, which would otherwise be the name of a model.
+        """
         if args and args[0] not in _COMMANDS and args[0] != "--help":
+            if meant := _meant(args):
+                raise click.UsageError(
+                    f"No such command '{args[0]}'. Did you mean '{meant}'? "
+                    f"For a model of this name, write: {ctx.command_path} run {args[0]}",
+                    ctx,
+                )
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -52,6 +66,16 @@ class Commands(click.Group):
             return None
         command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}_command"), cmd_name)
         return command
+
+
+def _meant(args: list[str]) -> str:
+    """Return the subcommand that the first argument resembles, or an empty string.
+
+    Before a second name, the first one is no model, because a run takes a single model.
+    """
+    is_command = len(args) > 1 and not args[1].startswith("-")
+    found = get_close_matches(args[0], _COMMANDS, 1, _LOOSE if is_command else _CLOSE)
+    return found[0] if found else ""
 
 
 @click.group(cls=Commands, epilog=EPILOG, no_args_is_help=True)

@@ -24,10 +24,10 @@ from tpuserve_loadtests.cli.options import (
     least_effect_option,
     unclear_option,
 )
-from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
+from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds_of_loads
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -47,9 +47,11 @@ Examples:
   tpuserve loadtest compare digits 3 4
   tpuserve loadtest compare digits stable canary --rate 200 --rounds 10
   tpuserve loadtest compare digits old:8500 new:8500 --users 16
+  tpuserve loadtest compare digits 3 4 --rate 200 --fail-if 'p99>20ms' 'error_rate>0.1%'
 
 Exit codes: 0 B is the same or better, 1 requests failed or the comparison was interrupted, 2 usage error,
-3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 B is worse.
+3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 B is worse, or a gate
+of B failed.
 """
 
 
@@ -72,6 +74,12 @@ class CompareOptions:
     )
     least_effect: float = least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
     unclear: str = unclear_option()
+    gates: tuple[str, ...] = option(
+        "--fail-if",
+        multiple=True,
+        metavar="GATE...",
+        help="Exit with 99 if a gate is true of B: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
+    )
     time: TimeOptions = group(TimeOptions)
     requests: RequestOptions = group(RequestOptions)
     generator: GeneratorOptions = group(GeneratorOptions)
@@ -80,13 +88,14 @@ class CompareOptions:
     files: FileOptions = group(FileOptions)
 
 
-@command(CompareOptions, SectionedCommand, epilog=EPILOG, short_help="Test whether version B is worse than version A.")
+@command(CompareOptions, ThresholdCommand, epilog=EPILOG, short_help="Test whether version B is worse than version A.")
 def compare(options: CompareOptions) -> None:
     """Compare versions A and B of MODEL under the same load, in --rounds interleaved runs.
 
     p50, p99 or the rate differs if the 99 % interval of its ratio (block bootstrap) excludes 1 and the ratio exceeds
     --least-effect. B is worse if any figure is worse. A figure without a difference is unclear if it may be worse by
-    three times --least-effect.
+    three times --least-effect. B is also worse if a larger share of its requests fails. If both sides fail a similar
+    share, the exit code is 1, unless a gate on error_rate passes for both.
     """
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
@@ -101,6 +110,7 @@ def compare(options: CompareOptions) -> None:
     options.files.check()
     options.files.refuse_distribution()
     options.generator.check()
+    gates = thresholds_of_loads(options.gates, "--fail-if", "compare")
     if options.generator.remote:
         raise click.UsageError("compare does not support --remote. Use --processes for more load.")
     requests = Requests.of(options.requests, find_access(server.access))
@@ -122,6 +132,7 @@ def compare(options: CompareOptions) -> None:
         strict=options.generator.strict,
         fail_if_unclear=options.unclear == "fail",
         sides=watched,
+        gates=gates,
     )
     report = compare_report(options.model, outcome, describe_settings(*targets))
     publish(report, options.files, as_json=options.as_json)

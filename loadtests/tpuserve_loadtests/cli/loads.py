@@ -108,8 +108,11 @@ def run_load(
     with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_reported(runs):
 
         def watch(elapsed_s: float, counts: "Counts") -> str:
-            progress.tick(elapsed_s, counts)
-            return hopeless(elapsed_s, counts) if hopeless else ""
+            reason = hopeless(elapsed_s, counts) if hopeless else ""
+            if not reason:
+                # A drawn line takes milliseconds, in which arrivals become due, so the end of the run comes first.
+                progress.tick(elapsed_s, counts)
+            return reason
 
         return runs.run(load, watch)
 

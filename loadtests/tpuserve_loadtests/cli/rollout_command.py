@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -41,8 +41,10 @@ Examples:
       --fail-if 'p99>20ms' 'error_rate>0.1%' --execute
 
 Exit codes: 0 the version is live, or the plan is possible, 1 interrupted, or a label could not be moved, 2 usage error,
-3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 a gate failed.
-After every code except 0, the labels are as before. If they could not be moved back, the last line reports it.
+3 server unreachable, also when the labels are moved back, 98 the load generator was the limit or the comparison is
+inconclusive, 99 a gate failed.
+After every code except 0, the labels in the file are as before. If the server does not have them, the last line reports
+it.
 """
 
 
@@ -79,8 +81,9 @@ def rollout(options: RolloutOptions) -> None:
         service = stack.enter_context(ModelService(address, access, PROBE_TIMEOUT_S, options.patience))
         labels, live = _labels(service, address, options)
         stack.enter_context(ctrl_c(pressed))
-        # CI systems end a job with SIGTERM, so handle it as Ctrl-C.
-        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        # CI systems end a job with SIGTERM, and a closed terminal sends SIGHUP, so handle both as Ctrl-C.
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ending, lambda number, frame: signal.raise_signal(signal.SIGINT))
         gates, soak = _gates(live, service, pressed.is_set, findings, options)
         now = labels.config.labels(model)
         before = {label: now.get(label) for label in (options.canary, options.stable)}
@@ -182,7 +185,7 @@ def _labels(service: "ModelService", address: str, options: RolloutOptions) -> "
 
     model, stable, new, file = options.model, options.stable, options.new, options.config_file
     try:
-        labels = Labels(file, model, service, options.apply, options.patience)
+        labels = Labels(file, model, service, options.apply, options.patience, _warn)
         there = labels.config.labels(model)
         available = service.available(model)
         labels.check()
@@ -204,6 +207,12 @@ def _labels(service: "ModelService", address: str, options: RolloutOptions) -> "
             param_hint="--to",
         )
     return labels, there[stable]
+
+
+def _warn(words: str) -> None:
+    """Print a warning. A closed terminal must not prevent the labels' return."""
+    with suppress(OSError):
+        click.echo(f"  {words[:1].upper()}{words[1:]}", err=True)
 
 
 def _gates(

@@ -1,7 +1,7 @@
 """The gates of a rollout: parity, comparison and soak. Each returns a result line and keeps its report."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.rollout.procedure import Judged
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Target
+
+_VERDICTS: Final = {
+    "same": "the new version is the same",
+    "unclear": "the new version is possibly worse",
+    "failing": "requests failed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +144,26 @@ class Gates:
 
 
 def _comparison_line(outcome: "ComparisonOutcome") -> str:
+    from tpuserve_loadtests.outcomes.comparison import failure_cells
+
     if outcome.comparison is None:
-        failed = f"{outcome.failures:,} requests failed; " if outcome.failures else ""
-        return f"{failed}stopped after {len(outcome.rounds)} complete rounds, too few for a result"
+        return "; ".join([*outcome.problems, f"{outcome.too_few[:1].lower()}{outcome.too_few[1:]}"])
     ratios = [
         f"{figure.name} {figure.ratio.ratio:.3f} ({figure.ratio.low:.3f} to {figure.ratio.high:.3f})"
         for figure in outcome.comparison.figures
     ]
-    words = {"same": "the same", "unclear": "possibly worse"}
-    verdict = words.get(outcome.comparison.verdict, outcome.comparison.verdict)
+    verdict = outcome.comparison.verdict
     parts = [
-        f"the new version is {verdict}",
+        _VERDICTS.get(verdict, f"the new version is {verdict}"),
+        *outcome.problems,
         f"ratios to the live version: {', '.join(ratios)}",
         *outcome.unclear,
         outcome.difference,
     ]
+    if outcome.problems and outcome.comparison.failures:
+        _, _, _, difference, interval, _ = failure_cells(outcome.comparison.failures)
+        parts.append(f"difference of the failure rates: {difference} ({interval})")
     line = "; ".join(part for part in parts if part)
-    if outcome.failures:
-        line += f"; {outcome.failures:,} requests failed"
     return f"{line}; the load generator was the limit: {outcome.limits[0]}" if outcome.limits else line
 
 

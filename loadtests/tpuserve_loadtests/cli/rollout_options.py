@@ -96,7 +96,11 @@ class RolloutOptions:
         "--fail-if", multiple=True, metavar="GATE...", help="Gates of the soak: 'p99>20ms', 'error_rate>1%'."
     )
     patience: float = option(
-        "--patience", type=Duration(), default="60s", show_default=True, help="Timeout for the move of a label."
+        "--patience",
+        type=Duration(),
+        default="60s",
+        show_default=True,
+        help="Timeout for the move of a label, and for a server that does not respond.",
     )
     requests: RequestOptions = group(RequestOptions)
     generator: GeneratorOptions = group(GeneratorOptions)

@@ -41,7 +41,7 @@ Examples:
   tpuserve loadtest soak digits --users 16 --duration 30m --fail-if 'p99>50ms' 'error_rate>0.1%'
 
 Exit codes: 0 steady, 1 requests failed or the soak was too short, 2 usage error, 3 server unreachable,
-98 the load generator was the limit, 99 drifting, or a gate failed.
+98 the load generator was the limit or the soak is inconclusive, 99 drifting, or a gate failed.
 """
 
 

@@ -14,13 +14,12 @@ from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
-from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
+from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds_of_loads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.outcomes.run import RunOutcome
 
 DEFAULT_USERS = "1,2,4,8,16,32,64,128"
@@ -72,7 +71,7 @@ def sweep(options: SweepOptions) -> None:
     refuse_ineffective(options, options.metrics)
     options.files.check()
     options.files.refuse_distribution()
-    until = _until(options.until)
+    until = thresholds_of_loads(options.until, "--until", "sweep")
     loads = [replace(load, limits_us=limits_us(until)) for load in _loads(options, traffic.least_users)]
     target = traffic.find_target()
     strict = options.generator.strict
@@ -92,16 +91,6 @@ def sweep(options: SweepOptions) -> None:
                 click.echo(f"  --until {too_much[0].gate} is true for {load}; {_left(loads, steps)}", err=True)
                 break
     publish(sweep_report(steps, describe_settings(target)), options.files, as_json=options.as_json)
-
-
-def _until(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
-    until = thresholds(texts, "--until")
-    for threshold in until:
-        if threshold.is_of_checks:
-            raise click.BadParameter(
-                f"{threshold} needs golden responses, which sweep does not support.", param_hint="--until"
-            )
-    return until
 
 
 def _left(loads: "Sequence[Load]", done: "Sequence[RunOutcome]") -> str:

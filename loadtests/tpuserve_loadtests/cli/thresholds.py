@@ -32,6 +32,17 @@ def thresholds(texts: tuple[str, ...], option: str) -> "tuple[Threshold, ...]":
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
+def thresholds_of_loads(texts: tuple[str, ...], option: str, command: str) -> "tuple[Threshold, ...]":
+    """Parse the thresholds of a command without golden responses. Raise a usage error for one that needs them."""
+    found = thresholds(texts, option)
+    for threshold in found:
+        if threshold.is_of_checks:
+            raise click.BadParameter(
+                f"{threshold} needs golden responses, which {command} does not support.", param_hint=option
+            )
+    return found
+
+
 def _spread(args: list[str]) -> list[str]:
     spread: list[str] = []
     option = ""

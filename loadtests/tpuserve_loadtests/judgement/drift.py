@@ -18,6 +18,8 @@ from tpuserve_loadtests.statistics.trend import LEAST_VALUES, Trend, find_trend
 CONFIDENCE: Final = 0.9995
 # A trend continues if the slope of the second half is at least this share of the whole slope.
 _GOES_ON: Final = 0.5
+# A figure is unclear if its interval includes a deterioration of this many least changes.
+_UNCLEAR_FROM: Final = 10
 _HOUR_S: Final = 3600.0
 
 
@@ -28,6 +30,7 @@ class Course(StrEnum):
     DRIFTING = "drifting"
     SETTLED = "settled"  # worse at first, then stable
     BETTER = "better"
+    UNCLEAR = "unclear"  # no trend is certain, but a large one is possible
     UNKNOWN = "unknown"  # too few segments, or the server does not report the figure
 
 
@@ -92,25 +95,34 @@ def _judge(figure: Figure, segments: Sequence[Segment], least_effect: float) -> 
     share = least_effect if figure.least is None else figure.least
     least = share * (abs(middle) if figure.relative else 1.0) / (times[-1] - times[0])
     later = _second_half(times, figures)
-    course = _course(figure.direction, trend, later, least)
-    # Series that started late report their current trend.
-    reported = later if course is Course.DRIFTING and abs(later.slope) > abs(trend.slope) else trend
+    course, reported = _course(figure.direction, trend, later, least)
     per_hour, low, high = (slope * _HOUR_S for slope in (reported.slope, reported.low, reported.high))
     return Drift(figure, course, middle, per_hour, low, high)
 
 
-def _course(direction: int, trend: Trend, later: Trend, least: float) -> Course:
-    """Return the course of a figure. `least` is the smallest slope that counts."""
+def _course(direction: int, trend: Trend, later: Trend, least: float) -> tuple[Course, Trend]:
+    """Return the course of a figure, and the trend that decides it, whose interval shows it.
+
+    `least` is the smallest slope that counts. The interval of the second half can be wide by chance, so only a certain
+    trend of that half replaces the trend of the whole soak.
+    """
     if _is_sure(later, direction, 2 * least):
-        return Course.DRIFTING
+        # Series that started late report their current trend.
+        is_steeper = abs(later.slope) > abs(trend.slope) or not _is_sure(trend, direction, least)
+        return Course.DRIFTING, later if is_steeper else trend
     if _is_sure(trend, direction, least):
         goes_on = later.slope * direction >= _GOES_ON * abs(trend.slope)
-        return Course.DRIFTING if goes_on else Course.SETTLED
-    return Course.BETTER if _is_sure(trend, -direction, least) else Course.STEADY
+        return Course.DRIFTING if goes_on else Course.SETTLED, trend
+    if _is_sure(trend, -direction, least):
+        return Course.BETTER, trend
+    at_worst = trend.high if direction > 0 else -trend.low
+    return Course.UNCLEAR if at_worst >= _UNCLEAR_FROM * least else Course.STEADY, trend
 
 
 def _is_sure(trend: Trend, direction: int, least: float) -> bool:
-    return (trend.rises if direction > 0 else trend.falls) and abs(trend.slope) >= least
+    """Return whether the test and the interval both show a change in the direction that counts."""
+    is_certain = (trend.rises and trend.low >= 0) if direction > 0 else (trend.falls and trend.high <= 0)
+    return is_certain and abs(trend.slope) >= least
 
 
 def _second_half(times: list[float], figures: list[float]) -> Trend:

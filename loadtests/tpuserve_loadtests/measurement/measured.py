@@ -1,5 +1,6 @@
 """A finished run and its figures."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -92,9 +93,21 @@ class Measured:
             merged = Tally()
             for tally in window.tallies.values():
                 merged.add(tally)
-            found.append(Block(*merged.histogram.recorded(), completed=window.completed.total(), seconds=window_s))
+            completed, (values, counts) = window.completed.total(), merged.histogram.recorded()
+            found.append(Block(values, counts, completed, window_s, merged.failures))
         return tuple(found)
 
     def _rate(self, *lines: str) -> float:
         completed = sum(window.completed[name] for window in self.recorder.windows for name in lines)
         return completed / self.span_s if self.span_s > 0 else 0.0
+
+
+def together(runs: Sequence[Measured]) -> Measured:
+    """Merge at least one run of the same load. The result has the totals, and no windows."""
+    first = runs[0]
+    recorder = Recorder(first.recorder.lines, first.load)
+    for measured in runs:
+        recorder.add(measured.recorder)
+    cores = tuple(max(used) for used in zip(*(measured.cores for measured in runs), strict=True))
+    span_s = sum(measured.span_s for measured in runs)
+    return Measured(first.load, recorder, span_s, cores, started_at=first.started_at).condensed()

@@ -19,7 +19,9 @@ class Segment:
     failures: int
     rate_per_s: float
     p50_ms: float | None
+    p95_ms: float | None
     p99_ms: float | None
+    p99_9_ms: float | None
     max_ms: float | None
     memory_bytes: float | None
 
@@ -51,7 +53,9 @@ class Segments:
             failures=line.failures,
             rate_per_s=line.rate_per_s,
             p50_ms=line.p50_ms,
+            p95_ms=line.p95_ms,
             p99_ms=line.p99_ms,
+            p99_9_ms=line.p99_9_ms,
             max_ms=line.max_ms,
             memory_bytes=memory_bytes,
         )

@@ -21,7 +21,9 @@ class Summary:
     rate_per_s: float
     p50_ms: float | None
     p90_ms: float | None
+    p95_ms: float | None
     p99_ms: float | None
+    p99_9_ms: float | None
     p99_bound_ms: float | None
     max_ms: float | None
     checked: int = 0
@@ -77,7 +79,9 @@ class Tally:
             rate_per_s=rate_per_s,
             p50_ms=self.percentile_ms(50),
             p90_ms=self.percentile_ms(90),
+            p95_ms=self.percentile_ms(95),
             p99_ms=self.percentile_ms(99),
+            p99_9_ms=self.percentile_ms(99.9),
             p99_bound_ms=_ms(upper_bound_us(self.histogram, 99)),
             max_ms=_ms(self.histogram.max_us or None),
             checked=self.checked,

@@ -21,7 +21,9 @@ class Stretch:
     rate_per_s: float
     p50_ms: float | None
     p90_ms: float | None
+    p95_ms: float | None
     p99_ms: float | None
+    p99_9_ms: float | None
     max_ms: float | None
 
 
@@ -53,6 +55,8 @@ def _stretch(start_s: float, seconds: float, completed: int, tallies: list[Tally
         figures.rate_per_s,
         figures.p50_ms,
         figures.p90_ms,
+        figures.p95_ms,
         figures.p99_ms,
+        figures.p99_9_ms,
         figures.max_ms,
     )

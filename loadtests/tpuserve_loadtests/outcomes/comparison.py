@@ -1,25 +1,55 @@
-"""The outcome of a comparison of two versions: figures, intervals, verdict."""
+"""The outcome of a comparison of two versions: figures, intervals, failures, verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
-from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
+from tpuserve_loadtests.measurement.measured import Measured, together
+from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.outcomes.run import NOT_TRUSTED
 from tpuserve_loadtests.outcomes.server_columns import changes
 from tpuserve_loadtests.report_model.report import ANSWERED, GENERATOR, Case
+from tpuserve_loadtests.report_model.units import percent
 from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.bootstrap import Round
-from tpuserve_loadtests.statistics.comparison import FIGURES, Comparison, Figure, Verdict, compare
+from tpuserve_loadtests.statistics.comparison import FIGURES, Comparison, Failures, Figure, Verdict, compare
 
 LEAST_ROUNDS = 3
+SIDES = ("A", "B")
 VERDICTS = {
     Verdict.SAME: "B is the same as A",
     Verdict.BETTER: "B is better",
     Verdict.WORSE: "B is worse",
+    Verdict.FAILING: "Requests failed",
     Verdict.UNCLEAR: "Inconclusive: B may be worse",
 }
+# Name of the failures among the figures.
+FAILED = "failures"
+
+
+@dataclass(frozen=True, slots=True)
+class SideTotal:
+    """All runs of A or of B together. `name` is the version, label or address."""
+
+    letter: str
+    name: str
+    measured: Measured
+
+    @property
+    def total(self) -> Summary:
+        """The summary of all requests of the side."""
+        return self.measured.total.summary(self.letter, self.measured.rate_per_s)
+
+    @property
+    def problem(self) -> str:
+        """The share of requests that failed, with the most frequent error; empty if none failed."""
+        errors = self.measured.recorder.errors()
+        if not errors:
+            return ""
+        share = f"{percent(self.measured.error_rate)} of {self.measured.total.requests:,} requests"
+        return f"{self.letter} ({self.name}) failed {share}, most often with: {errors[0].message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +57,9 @@ class ComparisonOutcome:
     """The outcome of a comparison. `comparison` is None after too few rounds.
 
     With `strict`, a generator at its limit fails the comparison. With `fail_if_unclear`, an unclear figure does.
-    `sides` are the merged runs of A and of B with the server's metrics. They are empty without a complete round.
+    `sides` are the merged runs of A and of B with the server's metrics. `totals` are those without. Both are empty
+    without a complete round. `gates` are the results of B's gates, and `accepted` tells that a gate on `error_rate`
+    decides about failures and passes for both sides.
     """
 
     names: tuple[str, str]
@@ -37,6 +69,9 @@ class ComparisonOutcome:
     strict: bool
     fail_if_unclear: bool
     sides: tuple[Watched, ...] = ()
+    totals: tuple[SideTotal, ...] = ()
+    gates: tuple[GateResult, ...] = ()
+    accepted: bool = False
 
     @property
     def difference(self) -> str:
@@ -61,7 +96,12 @@ class ComparisonOutcome:
     @property
     def failures(self) -> int:
         """The number of failed requests of both sides."""
-        return sum(measured.total.failures for each in self.rounds for measured in each)
+        return sum(side.measured.total.failures for side in self.totals)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The failures of each side that has any, B first because the comparison judges B."""
+        return tuple(side.problem for side in reversed(self.totals) if side.problem)
 
     @property
     def limit_note(self) -> str:
@@ -77,35 +117,45 @@ class ComparisonOutcome:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first match: generator limit, few rounds, worse, failed requests, unclear, success."""
+        """The exit code of the first match.
+
+        The order is: generator limit, few rounds, worse or a failed gate, failed requests, unclear, success.
+        """
         if self.strict and self.limits:
             return EXIT_GENERATOR
         if self.comparison is None:
             return EXIT_FAILED
-        if self.comparison.verdict is Verdict.WORSE:
+        if self.comparison.verdict is Verdict.WORSE or any(result.failed for result in self.gates):
             return EXIT_GATE
-        if self.failures:
+        if self.failures and not self.accepted:
             return EXIT_FAILED
         return EXIT_GENERATOR if self.fail_if_unclear and self.unclear else 0
 
     @property
-    def statement(self) -> str:
-        """The result in words."""
-        if self.comparison is None:
-            return f"Stopped after {len(self.rounds)} complete rounds, too few for a result."
-        effect = 100 * self.comparison.least_effect
-        return f"{VERDICTS[self.comparison.verdict]} (differences below {effect:g} % do not count)"
+    def too_few(self) -> str:
+        """The reason why there is no comparison."""
+        return f"Stopped after {len(self.rounds)} complete rounds, too few for a result"
 
     @property
     def cases(self) -> list[Case]:
         """The report's test cases: number of rounds, requests, generator, and one for each figure."""
-        failed = f"{self.failures:,} requests failed" if self.failures else ""
         return [
-            Case("there are enough rounds", "" if self.comparison else self.statement),
-            Case(ANSWERED, failed),
+            Case("there are enough rounds", "" if self.comparison else self.too_few),
+            Case(ANSWERED, "" if self.accepted else "\n".join(self.problems)),
             Case(GENERATOR, "\n".join(self.limits) if self.strict else ""),
             *(self._case(name) for name in FIGURES),
+            self._failures_case(),
+            *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
         ]
+
+    def _failures_case(self) -> Case:
+        title = "failures of B are not worse"
+        failures = self.comparison.failures if self.comparison else None
+        if failures is None:
+            return Case(title, skipped="too few rounds")
+        _, a, b, difference, interval, verdict = failure_cells(failures)
+        problem = f"{FAILED} of B are {verdict}: A {a}, B {b}, difference {difference} ({interval})"
+        return Case(title, problem if failures.verdict is Verdict.WORSE else "")
 
     def _case(self, name: str) -> Case:
         title = f"{name} of B is not worse"
@@ -130,12 +180,35 @@ def judge_comparison(
     strict: bool,
     fail_if_unclear: bool,
     sides: tuple[Watched, ...] = (),
+    gates: tuple[Threshold, ...] = (),
 ) -> ComparisonOutcome:
-    """Judge the rounds."""
+    """Judge the rounds. `gates` apply to B."""
     pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
     comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
-    limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured).limits}
-    return ComparisonOutcome(names, rounds, comparison, tuple(limits), strict, fail_if_unclear, sides)
+    limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured, gates).limits}
+    totals = tuple(
+        SideTotal(letter, name, together(runs))
+        for letter, name, runs in zip(SIDES, names, zip(*rounds, strict=True), strict=False)
+    )
+    return ComparisonOutcome(
+        names,
+        rounds,
+        comparison,
+        tuple(limits),
+        strict,
+        fail_if_unclear,
+        sides,
+        totals,
+        gates=gate_results(gates, totals[1].measured) if totals else (),
+        accepted=_accepts_failures(gates, totals),
+    )
+
+
+def _accepts_failures(gates: tuple[Threshold, ...], totals: Sequence[SideTotal]) -> bool:
+    """Return whether a gate on `error_rate` decides about failures, and passes for both sides."""
+    of_errors = tuple(gate for gate in gates if gate.metric == "error_rate")
+    results = [result for side in totals for result in gate_results(of_errors, side.measured)]
+    return bool(results) and not any(result.failed for result in results)
 
 
 def _explain(figure: Figure) -> str:
@@ -153,3 +226,11 @@ def comparison_cells(figure: Figure) -> list[str]:
     ratio = figure.ratio
     values = [f"{value:,.1f}/s" if figure.name == "rate" else f"{value / 1000:.2f} ms" for value in (ratio.a, ratio.b)]
     return [figure.name, *values, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", str(figure.verdict)]
+
+
+def failure_cells(failures: Failures) -> list[str]:
+    """Format the cells of the failures: name, A, B, the difference in percentage points, its interval, verdict."""
+    shares = failures.shares
+    points = [f"{100 * each:+.3g}" for each in (shares.difference, shares.low, shares.high)]
+    interval = f"{points[1]} to {points[2]} points"
+    return [FAILED, percent(shares.a), percent(shares.b), f"{points[0]} points", interval, str(failures.verdict)]

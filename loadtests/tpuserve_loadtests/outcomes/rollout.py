@@ -7,7 +7,7 @@ from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome
 from tpuserve_loadtests.outcomes.soak import SoakOutcome
 from tpuserve_loadtests.rollout.labels import Standing
 from tpuserve_loadtests.rollout.parity import Parity
-from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, Step
+from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, Step, StepState
 
 
 @dataclass(slots=True)
@@ -49,12 +49,23 @@ class RolloutOutcome:
                 return f"{self.model}: version {self.new} is live."
             case Outcome.REFUSED:
                 stays = f"no label was moved, version {self.live} is live"
-                return f"{self.model}: version {self.new} was refused; {stays}."
+                return f"{self.model}: version {self.new} was refused{self._cause}; {stays}."
             case Outcome.MOVED_BACK:
-                return f"{self.model}: the labels were moved back, version {self.live} is live."
+                return f"{self.model}: the labels were moved back{self._cause}, version {self.live} is live."
+            case Outcome.SERVER_GONE:
+                problem = f"THE SERVER DOES NOT RESPOND. {self.labels}. A server that starts with this file serves"
+                return f"{self.model}: {problem} version {self.live}."
             case Outcome.STUCK:
                 problem = f"THE LABELS COULD NOT BE MOVED BACK. {self.labels}. Set them in the file and reload it."
                 return f"{self.model}: {problem}"
+
+    @property
+    def _cause(self) -> str:
+        """The step that ended the rollout, as the end of a clause; empty if it is unknown."""
+        failed = [step.name for step in self.steps if step.state is StepState.FAILED]
+        if not failed:
+            return ""
+        return ", because it was interrupted" if self.interrupted else f", because {failed[0]} failed"
 
     @property
     def interrupted(self) -> bool:

@@ -87,10 +87,10 @@ class Searched:
             so_far = "no rate was shown to hold" if held is None else f"{held:,.1f}/s was the highest rate that held"
             return f"The search stopped early: {problem}. Until then, {so_far}."
         if found.best is None and not probes:
-            return f"No rate holds. A single user already misses the objective: {problem}."
+            return f"No rate holds: a single user already misses the objective, with {problem}."
         if found.best is None:
             tried = min(probe.rate_per_s for probe in probes)
-            return f"No rate holds. The lowest was {tried:,.1f}/s ({found.ceiling.reason if found.ceiling else ''})."
+            return f"No rate holds: the lowest was {tried:,.1f}/s ({found.ceiling.reason if found.ceiling else ''})."
         above = (
             "no higher rate was tried" if found.ceiling is None else f"{found.ceiling.rate_per_s:,.1f}/s does not hold"
         )

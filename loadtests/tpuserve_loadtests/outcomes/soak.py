@@ -41,19 +41,25 @@ class SoakOutcome:
 
     @property
     def verdict(self) -> str:
-        """`drifting`, `steady`, or `unknown` after too few segments."""
+        """`drifting`, `unclear`, `steady`, or `unknown` after too few segments."""
         courses = {drift.course for drift in self.drifts}
-        if Course.DRIFTING in courses:
-            return "drifting"
+        for course in (Course.DRIFTING, Course.UNCLEAR):
+            if course in courses:
+                return str(course)
         return "steady" if courses - {Course.UNKNOWN} else "unknown"
 
     @property
     def exit_code(self) -> int:
-        """The run's exit code, or the code of a failed gate if the server drifts. An unknown verdict is a failure."""
+        """The run's exit code, or the code of a failed gate if the server drifts.
+
+        An unclear verdict has the code of comparisons without a verdict. An unknown verdict is a failure.
+        """
         of_run = self.run.exit_code
         if of_run == EXIT_GENERATOR or self.verdict == "steady":
             return of_run
-        return EXIT_GATE if self.verdict == "drifting" else of_run or EXIT_FAILED
+        if self.verdict == "drifting":
+            return EXIT_GATE
+        return of_run or (EXIT_GENERATOR if self.verdict == "unclear" else EXIT_FAILED)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -85,8 +91,41 @@ def verdict_line(report: SoakOutcome) -> str:
     """Return the verdict in words."""
     if report.verdict == "unknown":
         return f"Inconclusive: {len(report.segments)} of the {LEAST_VALUES} segments that a trend needs"
-    worse = [_TITLES[drift.figure.name] for drift in report.drifts if drift.course is Course.DRIFTING]
-    return f"Drifting: {', '.join(worse)}" if worse else "Steady"
+    for course, words in ((Course.DRIFTING, "Drifting"), (Course.UNCLEAR, "Inconclusive")):
+        if found := [_TITLES[drift.figure.name] for drift in report.drifts if drift.course is course]:
+            return f"{words}: {', '.join(found)}"
+    return "Steady"
+
+
+def verdict_cause(report: SoakOutcome) -> str:
+    """Return the change that decides the verdict, or the widest interval of a steady soak; empty if it is unknown."""
+    known = [drift for drift in report.drifts if drift.low is not None]
+    decisive = [drift for drift in known if drift.course in (Course.DRIFTING, Course.UNCLEAR)]
+    if report.verdict == "unknown" or not known:
+        return ""
+    if report.verdict == "unclear":
+        return f"{_change(decisive[0], report)} is too uncertain; run longer, or use more requests per segment"
+    if decisive:
+        return _change(next(drift for drift in decisive if drift.course is Course.DRIFTING), report)
+    return f"no figure drifts; the least certain one is {_change(max(known, key=_width), report)}"
+
+
+def _change(drift: Drift, report: SoakOutcome) -> str:
+    hours = shown_hours(report)
+    title, _, change, interval, _ = drift_cells(drift, hours)
+    return f"{title} {change} {_span(hours)} (interval {interval})"
+
+
+def _span(hours: float) -> str:
+    return "per hour" if hours == 1 else "over the soak"
+
+
+def _width(drift: Drift) -> float:
+    """Return the width of a drift's interval as a share of the median, or in shares for the failures."""
+    assert drift.low is not None  # the caller selects known drifts
+    assert drift.high is not None
+    size = abs(drift.median or 0.0) if drift.figure.relative else 1.0
+    return (drift.high - drift.low) / size if size else 0.0
 
 
 def shown_hours(report: SoakOutcome) -> float:
@@ -113,11 +152,10 @@ def drift_cells(drift: Drift, hours: float) -> list[str]:
 
 def _case(drift: Drift, hours: float) -> Case:
     title, middle, change, interval, course = drift_cells(drift, hours)
-    span = "per hour" if hours == 1 else "over the soak"
-    problem = f"{title} is {course}: {change} {span} ({interval}), median {middle}"
+    problem = f"{title} is {course}: {change} {_span(hours)} ({interval}), median {middle}"
     return Case(
         f"{title} does not drift",
-        problem if drift.course is Course.DRIFTING else "",
+        problem if drift.course in (Course.DRIFTING, Course.UNCLEAR) else "",
         "too few values" if drift.course is Course.UNKNOWN else "",
     )
 

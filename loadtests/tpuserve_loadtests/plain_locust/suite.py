@@ -67,10 +67,9 @@ class Suite:
             wait_time: ClassVar = constant(0)
 
             def on_start(self) -> None:
-                """Select this user's requests. Stop the user if the suite cannot send any."""
-                if suite._sending is None:
-                    raise StopUser
-                self._send_next_request = suite._sending.new_user(self.environment)
+                """Select this user's requests."""
+                sending = suite._sending
+                self._send_next_request = _stop_user if sending is None else sending.new_user(self.environment)
 
             @task  # type: ignore[untyped-decorator]  # Locust ships no annotations
             def predict(self) -> None:
@@ -216,6 +215,14 @@ class Sending:
             exception=failure,
             context={},
         )
+
+
+def _stop_user() -> None:
+    """Stop a user of a suite that cannot send requests.
+
+    A task raises the exception, because Locust logs a traceback for an exception in `on_start`.
+    """
+    raise StopUser
 
 
 def _message(error: Exception) -> str:

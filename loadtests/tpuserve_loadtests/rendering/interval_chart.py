@@ -13,9 +13,11 @@ _BOTTOM: Final = 40.0
 # Longer intervals end in an arrow, so that an outlier does not compress the other intervals.
 _MOST: Final = 3.0
 _ARROW: Final = 9.0
-# Half the width of "12.345 unclear".
-_HALF_LABEL: Final = 48.0
+_BEYOND_RADIUS: Final = 5.0
+# Half the width of "12.345 unclear →".
+_HALF_LABEL: Final = 54.0
 _CUT: Final = " An arrow marks an interval that continues beyond the chart."
+_BEYOND: Final = " A hollow mark at the edge stands for a ratio beyond the chart, which its number shows."
 
 
 def draw_intervals(chart: Intervals) -> Markup:
@@ -30,8 +32,9 @@ def draw_intervals(chart: Intervals) -> Markup:
     ]
     drawing = element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img", aria_label=chart.label)
     arrow = "" if all(_is_inside(scale, end) for end in ends) else _CUT
+    beyond = "" if all(_is_inside(scale, row.ratio) for row in chart.rows) else _BEYOND
     caption = element(
-        "figcaption", element("h3", chart.title), element("div", f"{chart.legend}{arrow}", class_="legend")
+        "figcaption", element("h3", chart.title), element("div", f"{chart.legend}{arrow}{beyond}", class_="legend")
     )
     return element("figure", caption, element("div", drawing, class_="drawing"))
 
@@ -54,16 +57,30 @@ def _row(row: Interval, scale: Linear, number: int) -> list[Markup]:
     y = _TOP + _ROW * (number + 0.62)
     left, right = _x(scale, row.low), _x(scale, row.high)
     middle = min(max(_x(scale, row.ratio), LEFT + _HALF_LABEL), WIDTH - RIGHT - _HALF_LABEL)
-    dot = element("circle", cx=_x(scale, row.ratio), cy=y, r=5.0, class_=f"interval-dot {row.kind}")
     return [
         element("text", row.name, x=2.0, y=y + 4, class_="tick start"),
         element("line", x1=left, x2=right, y1=y, y2=y, class_=f"interval {row.kind}"),
         *([_arrow(left, y, -_ARROW, row.kind)] if scale.place(row.low) < 0 else []),
         *([_arrow(right, y, _ARROW, row.kind)] if scale.place(row.high) > 1 else []),
-        # A dot at the edge would show a wrong ratio.
-        *([dot] if _is_inside(scale, row.ratio) else []),
-        element("text", f"{row.ratio:.3f} {row.kind}", x=middle, y=y - 11, class_=f"tick middle rule {row.kind}"),
+        _dot(row, scale, y),
+        element("text", _label(row, scale), x=middle, y=y - 11, class_=f"tick middle rule {row.kind}"),
     ]
+
+
+def _dot(row: Interval, scale: Linear, y: float) -> Markup:
+    """Draw the ratio. A ratio beyond the chart has a hollow mark, because a filled one would show a wrong ratio."""
+    if _is_inside(scale, row.ratio):
+        return element("circle", cx=_x(scale, row.ratio), cy=y, r=5.0, class_=f"interval-dot {row.kind}")
+    inward = 1 if scale.place(row.ratio) < 0 else -1
+    x = _x(scale, row.ratio) + inward * (_ARROW + _BEYOND_RADIUS + 1)
+    return element("circle", cx=x, cy=y, r=_BEYOND_RADIUS, class_=f"interval-beyond {row.kind}")
+
+
+def _label(row: Interval, scale: Linear) -> str:
+    """Return the ratio and its verdict, with the direction of a ratio beyond the chart."""
+    place = scale.place(row.ratio)
+    before, after = "← " if place < 0 else "", " →" if place > 1 else ""
+    return f"{before}{row.ratio:.3f} {row.kind}{after}"
 
 
 def _is_inside(scale: Linear, value: float) -> bool:

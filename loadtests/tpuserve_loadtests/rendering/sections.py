@@ -72,7 +72,10 @@ def show_settings(settings: Mapping[str, str]) -> Markup:
 
 
 def _reasons(headline: Headline) -> list[Markup]:
-    return [element("ul", *(element("li", reason) for reason in headline.reasons))] if headline.reasons else []
+    """Render the cause, and the other reasons as a list."""
+    cause, others = headline.reasons[:1], headline.reasons[1:]
+    listed = [element("ul", *(element("li", reason) for reason in others))] if others else []
+    return [*(element("p", reason, class_="cause") for reason in cause), *listed]
 
 
 def _intro(text: str) -> Markup:

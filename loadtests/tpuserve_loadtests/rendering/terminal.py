@@ -13,7 +13,8 @@ from tpuserve_loadtests.report_model.report import Report
 
 # Width for output to a file, where Rich would wrap columns at 80 characters.
 PLAIN_WIDTH: Final = 120
-ROOMY: Final = 95
+# Width to which names in a table's first column fold.
+_FOLDED: Final = 16
 _ANY_WIDTH: Final = 10_000
 
 
@@ -35,10 +36,27 @@ def print_parts(parts: Sequence[Printed], console: Console) -> None:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    if not table.rows:
-        return
-    is_roomy = console.width >= ROOMY
-    shown = [is_roomy or heading not in table.spare for heading in table.headings[1:]]
+    if table.rows:
+        console.print(_fitting(table, console))
+
+
+def _fitting(table: Table, console: Console) -> RichTable:
+    """Return the table with margins and spare columns as far as the terminal's width permits."""
+    if table.margins == "always":
+        return _rich(table, with_spare=True, has_margins=True)
+    forms = [
+        _rich(table, with_spare=with_spare, has_margins=has_margins)
+        for with_spare in (True, False)
+        for has_margins in (True, False)
+    ]
+    # Long names fold, so that they do not cost columns.
+    longest = max(len(name) for name in (table.headings[0], *(row.name for row in table.rows)))
+    folded = max(longest - _FOLDED, 0) if table.names == "fold" else 0
+    return next((form for form in forms if _width(form, console) - folded <= console.width), forms[-1])
+
+
+def _rich(table: Table, *, with_spare: bool, has_margins: bool) -> RichTable:
+    shown = [with_spare or heading not in table.spare for heading in table.headings[1:]]
     rich = RichTable(title=escape(table.title), title_justify="left")
     rich.add_column(
         table.headings[0], justify="right" if table.names == "right" else "left", no_wrap=table.names != "fold"
@@ -51,10 +69,10 @@ def _print_table(table: Table, console: Console) -> None:
             rich.add_section()
         cells = [cell for cell, is_shown in zip(row.cells, shown, strict=False) if is_shown]
         rich.add_row(*map(escape, (row.name, *cells)), style="bold" if row.is_total else None)
-    if not (is_roomy if table.margins == "roomy" else table.margins == "always" or _fits(rich, console)):
+    if not has_margins:
         rich.padding = (0, 0)
-    console.print(rich)
+    return rich
 
 
-def _fits(table: RichTable, console: Console) -> bool:
-    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum <= console.width
+def _width(table: RichTable, console: Console) -> int:
+    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table).maximum

@@ -12,11 +12,19 @@ Kind: TypeAlias = Literal["good", "bad", "warn", "plan"]
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The result of a report in a few words, with its reasons."""
+    """The verdict of a report in a few words, with its reasons. The first reason is the cause."""
 
     kind: Kind
     words: str
     reasons: Sequence[str] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, then its cause, in one sentence."""
+        if not self.reasons:
+            return f"{self.words}."
+        joint = "; " if ": " in self.words else ": "
+        return f"{self.words}{joint}{self.reasons[0].rstrip('.')}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,8 @@ class Row:
 class Table:
     """A table of numbers, or of `words`, which a page may stack. Renderers omit a table without rows.
 
-    On terminals, `names` aligns the first column or lets it fold. Narrow terminals omit the columns in `spare`. Margins
-    appear always, on wide terminals only ("roomy"), or if the table fits with them ("fitting").
+    On terminals, `names` aligns the first column or lets it fold. With "fitting" margins, narrow terminals first omit
+    the margins, and then the columns in `spare`.
     """
 
     title: str
@@ -66,7 +74,7 @@ class Table:
     words: bool = False
     names: Literal["fold", "left", "right"] = "fold"
     spare: Collection[str] = ()
-    margins: Literal["always", "roomy", "fitting"] = "always"
+    margins: Literal["always", "fitting"] = "always"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,40 @@
 """The report of a comparison of A and B."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Final
 
+from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.comparison import VERDICTS, ComparisonOutcome, comparison_cells
+from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.outcomes.comparison import (
+    SIDES,
+    VERDICTS,
+    ComparisonOutcome,
+    SideTotal,
+    comparison_cells,
+    failure_cells,
+)
 from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
-from tpuserve_loadtests.report_model.parts import Charts, Headline, Kind, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
 from tpuserve_loadtests.report_model.report import Document, Page, Report
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
-from tpuserve_loadtests.report_model.units import milliseconds, per_second
-from tpuserve_loadtests.reports.errors import errors_table
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent
+from tpuserve_loadtests.reports.errors import errors_table, most_frequent
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
+from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import run_row
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
-from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
+from tpuserve_loadtests.statistics.comparison import Comparison, Failures, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-_SIDES: Final = ("A", "B")
-_HEADINGS: Final = ("figure", *_SIDES, "B/A", "99 % interval", "verdict")
+_HEADINGS: Final = ("figure", *SIDES, "B/A", "99 % interval", "verdict")
+_NEWS: Final = {Verdict.BETTER: True, Verdict.WORSE: False, Verdict.FAILING: False}
+_GATE_FAILED: Final = "B failed the gate"
+_GATES_FAILED: Final = "B failed a gate"
 
 
 def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Report:
@@ -32,7 +44,7 @@ def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str
         subject=model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=outcome.statement,
+        statement=compare_headline(outcome).sentence,
         printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(model, outcome, settings),
@@ -44,7 +56,7 @@ def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str
 def _runs(outcome: ComparisonOutcome) -> list[tuple[int, str, Measured]]:
     """List round, side and measurements of all runs, in order."""
     rounds = enumerate(outcome.rounds, start=1)
-    return [(number, side, each) for number, pair in rounds for side, each in zip(_SIDES, pair, strict=True)]
+    return [(number, side, each) for number, pair in rounds for side, each in zip(SIDES, pair, strict=True)]
 
 
 def _document(outcome: ComparisonOutcome) -> Document:
@@ -59,11 +71,37 @@ def _document(outcome: ComparisonOutcome) -> Document:
         "least_effect": comparison.least_effect if comparison else None,
         "figures": {figure.name: _figure_document(figure) for figure in comparison.figures} if comparison else {},
         "failures": outcome.failures,
+        "error_rate": _failures_document(comparison.failures) if comparison and comparison.failures else None,
+        "gates": [
+            {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in outcome.gates
+        ],
         "generator_limits": list(outcome.limits),
-        "sides": {side: watched.as_document() for side, watched in zip("ab", outcome.sides, strict=False)},
+        "sides": {
+            side.letter.lower(): {**_side_document(side), **watched}
+            for side, watched in zip(outcome.totals, _watched(outcome), strict=True)
+        },
         "where": outcome.where,
         "server_notes": list(outcome.server_notes),
     }
+
+
+def _watched(outcome: ComparisonOutcome) -> list[Document]:
+    """Return the server's metrics of each side."""
+    if not outcome.sides:
+        return [{} for _ in outcome.totals]
+    return [watched.as_document() for watched in outcome.sides]
+
+
+def _side_document(side: SideTotal) -> Document:
+    figures = asdict(side.total)
+    del figures["name"]
+    errors = [{"message": error.message, "count": error.count} for error in side.measured.recorder.errors()]
+    return {"name": side.name, **figures, "error_rate": side.measured.error_rate, "errors": errors}
+
+
+def _failures_document(failures: Failures) -> Document:
+    """Return the shares of failed requests (0 to 1), and their difference with its interval."""
+    return {**asdict(failures.shares), "verdict": failures.verdict}
 
 
 def _figure_document(figure: Figure) -> Document:
@@ -73,23 +111,49 @@ def _figure_document(figure: Figure) -> Document:
 
 
 def _printed(outcome: ComparisonOutcome) -> list[Printed]:
-    """List the table, the verdict and the notes."""
-    comparison = outcome.comparison
+    """List the verdict, the figures, the sides and the notes."""
+    comparison, headline = outcome.comparison, compare_headline(outcome)
+    verdict = Text(headline.sentence, folds=True)
     if comparison is None:
-        return [Text(outcome.statement, folds=True)]
+        return [verdict, *(Text(f"  {problem}", folds=True) for problem in headline.reasons[1:])]
     a, b = outcome.names
-    title = f"B ({b}) compared with A ({a}), {len(outcome.rounds)} rounds"
-    rows = [Row(name, cells) for name, *cells in map(comparison_cells, comparison.figures)]
-    folding = [*outcome.unclear, *([f"{outcome.failures:,} requests failed"] if outcome.failures else [])]
+    effect = f"differences below {100 * comparison.least_effect:g} % do not count"
+    title = f"B ({b}) compared with A ({a}), {len(outcome.rounds)} rounds; {effect}"
+    cells = [*map(comparison_cells, comparison.figures)]
+    cells += [failure_cells(comparison.failures)] if comparison.failures else []
     others = [*([outcome.limit_note] if outcome.limit_note else []), *outcome.server_notes]
     return [
-        Table(title, _HEADINGS, rows),
-        printed_servers("side", list(zip(_SIDES, outcome.sides, strict=False))),
-        Text(f"  {outcome.statement}", folds=True),
+        verdict,
+        Table(title, _HEADINGS, [Row(name, texts) for name, *texts in cells], margins="fitting"),
+        replace(sides_table(outcome, exact_cells), spare=SPARE_LATENCIES, margins="fitting"),
+        printed_servers("side", list(zip(SIDES, outcome.sides, strict=False))),
         *([Text(f"  {outcome.where}")] if outcome.where else []),
-        *(Text(f"  note: {note}", folds=True) for note in folding),
+        *(Text(f"  {problem}", folds=True) for problem in outcome.problems),
+        *(Text(f"  {result}") for result in outcome.gates),
+        *(Text(f"  note: {note}", folds=True) for note in outcome.unclear),
         *(Text(f"  note: {note}") for note in others),
     ]
+
+
+def sides_table(outcome: ComparisonOutcome, cells_of: Callable[[Summary], list[str]]) -> Table:
+    """Return a row for each side with its failures, failure rate and latencies."""
+    return Table(
+        "Sides",
+        ["side", "requests", "failures", "failure rate", *LATENCIES],
+        [
+            Row(
+                side.letter,
+                [
+                    f"{side.total.requests:,}",
+                    f"{side.total.failures:,}",
+                    percent(side.measured.error_rate),
+                    *cells_of(side.total),
+                ],
+            )
+            for side in outcome.totals
+        ],
+        names="left",
+    )
 
 
 def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Page:
@@ -112,6 +176,8 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
     return [
         Charts("Difference", [intervals, _rounds_chart(outcome)]),
         Table("Figures", _HEADINGS, _rows(outcome)),
+        sides_table(outcome, latency_cells),
+        _gates_table(outcome),
         servers_table("side", list(zip(_names(outcome), outcome.sides, strict=False))),
         Charts("Latency", [percentile_chart(histograms), histogram_chart(histograms)]),
     ]
@@ -138,29 +204,61 @@ def interval_chart(comparison: Comparison) -> Intervals:
 
 def _names(outcome: ComparisonOutcome) -> list[str]:
     """Return A and B with their names."""
-    return [f"{side} ({name})" for side, name in zip(_SIDES, outcome.names, strict=True)]
+    return [f"{side} ({name})" for side, name in zip(SIDES, outcome.names, strict=True)]
 
 
 def compare_headline(outcome: ComparisonOutcome) -> Headline:
-    notes = [outcome.limit_note] if outcome.limit_note else []
-    if outcome.failures:
-        notes.append(f"{outcome.failures:,} requests failed")
+    """Return the verdict on B. The first reason is the cause."""
     comparison = outcome.comparison
+    notes = [*outcome.problems, *([outcome.limit_note] if outcome.limit_note else [])]
     if comparison is None:
-        return Headline("warn", f"Stopped after {len(outcome.rounds)} complete rounds, too few for a result", notes)
-    notes += [*outcome.unclear, *([outcome.where] if outcome.where else []), *outcome.server_notes]
-    words = VERDICTS[comparison.verdict]
+        return Headline("warn", outcome.too_few, notes)
+    failed = [f"{result.gate} is true of B, at {_shown(result)}" for result in outcome.gates if result.failed]
     found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
-    not_good = outcome.exit_code or comparison.verdict is Verdict.UNCLEAR
-    kind: Kind = "bad" if comparison.verdict is Verdict.WORSE else "warn" if not_good else "good"
+    found.sort(key=lambda words: not words.endswith(str(comparison.verdict)))
+    if comparison.failures and comparison.failures.verdict is not Verdict.SAME:
+        found = [_fail(outcome), *found]
+    where = [outcome.where] if outcome.where else []
+    causes = [*failed, *found, *outcome.problems, *outcome.unclear] or [_ratios(comparison)]
+    reasons = [*causes, *where, *outcome.server_notes]
+    words = VERDICTS[comparison.verdict]
     if outcome.strict and outcome.limits:
-        return Headline("warn", f"{NOT_TO_BE_TRUSTED} (measured: {words})", [*found, *notes])
-    return Headline(kind, words, [*found, *notes])
+        return Headline("warn", f"{NOT_TO_BE_TRUSTED} (measured: {words})", [*outcome.limits[:1], *reasons])
+    reasons += [outcome.limit_note] if outcome.limit_note else []
+    if failed and comparison.verdict is not Verdict.WORSE:
+        return Headline("bad", _GATE_FAILED if len(outcome.gates) == 1 else _GATES_FAILED, reasons)
+    if outcome.failures and comparison.verdict in (Verdict.SAME, Verdict.BETTER):
+        words = f"{words}, but requests failed"
+        reasons = [_fail(outcome), *reasons]
+    not_good = outcome.exit_code or outcome.failures or comparison.verdict is Verdict.UNCLEAR
+    is_failing = comparison.verdict is Verdict.FAILING and not outcome.accepted
+    is_bad = comparison.verdict is Verdict.WORSE or is_failing
+    return Headline("bad" if is_bad else "warn" if not_good else "good", words, reasons)
 
 
 def _differs(figure: Figure) -> str:
     change = 100 * (figure.ratio.ratio - 1)
     return f"{figure.name}: {abs(change):.1f} % {'higher' if change > 0 else 'lower'}, {figure.verdict}"
+
+
+def _shown(result: GateResult) -> str:
+    return result.gate.show(result.figure)
+
+
+def _fail(outcome: ComparisonOutcome) -> str:
+    """Describe the failures of both sides, with the most frequent error of the side that fails more."""
+    worst = max(reversed(outcome.totals), key=lambda side: side.measured.error_rate)
+    shares = ", ".join(
+        f"{side.letter} ({side.name}) failed {percent(side.measured.error_rate)} of its requests"
+        for side in reversed(outcome.totals)
+    )
+    return f"{shares}, {most_frequent(worst.measured.recorder.errors()[0].message)}"
+
+
+def _ratios(comparison: Comparison) -> str:
+    """List the ratios of a comparison without a difference."""
+    ratios = ", ".join(f"{figure.name} {figure.ratio.ratio:.3f}" for figure in comparison.figures)
+    return f"ratios of B to A: {ratios}"
 
 
 def _tiles(comparison: Comparison) -> list[Tile]:
@@ -172,7 +270,7 @@ def _tiles(comparison: Comparison) -> list[Tile]:
 
 def _rows(outcome: ComparisonOutcome) -> list[Row]:
     figures = outcome.comparison.figures if outcome.comparison else ()
-    return [
+    rows = [
         Row(
             figure.name,
             [
@@ -182,10 +280,24 @@ def _rows(outcome: ComparisonOutcome) -> list[Row]:
                 f"{figure.ratio.low:.3f} to {figure.ratio.high:.3f}",
                 str(figure.verdict),
             ],
-            good={Verdict.BETTER: True, Verdict.WORSE: False}.get(figure.verdict),
+            good=_NEWS.get(figure.verdict),
         )
         for figure in figures
     ]
+    failures = outcome.comparison.failures if outcome.comparison else None
+    if failures is not None:
+        name, *cells = failure_cells(failures)
+        rows.append(Row(name, cells, good=_NEWS.get(failures.verdict)))
+    return rows
+
+
+def _gates_table(outcome: ComparisonOutcome) -> Table:
+    """Return a row for each gate of B."""
+    rows = [
+        Row(str(result.gate), [_shown(result), "✗ failed" if result.failed else "✓ passed"], good=not result.failed)
+        for result in outcome.gates
+    ]
+    return Table("Gates of B", ["gate", "figure", "outcome"], rows)
 
 
 def _figure(name: str, value: float) -> str:
@@ -213,7 +325,7 @@ def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
         ],
         columns=[Column(number, text) for number, text in zip(rounds, tooltips, strict=True)],
         numbers=Numbers(
-            ["round", *_SIDES],
+            ["round", *SIDES],
             [[str(number), milliseconds(a), milliseconds(b)] for number, a, b in zip(rounds, *p99s, strict=True)],
         ),
     )

@@ -35,6 +35,11 @@ def printed_errors(measured: Measured) -> list[Text]:
     return [*lines, Text(f"  {count:,} x {len(hidden)} other kinds of error", folds=True)] if hidden else lines
 
 
+def most_frequent(message: str) -> str:
+    """Return the most frequent error as the end of a sentence."""
+    return f"most often with: {message}"
+
+
 def line_title(name: str) -> str:
     """Return the title of a line in tables: a protocol's proper name, or the line's own name."""
     return PROTOCOL_TITLES.get(name, name)

@@ -112,6 +112,10 @@ def _headline(outcome: RolloutOutcome) -> Headline:
             return Headline(kind, words, [*failed, *dry_run])
         case Outcome.MOVED_BACK:
             return Headline(kind, f"{back}: version {outcome.live} is live again", failed)
+        case Outcome.SERVER_GONE:
+            words = f"The server does not respond: the file has version {outcome.live} again"
+            do = f"Start the server with this file. It then serves version {outcome.live}"
+            return Headline("bad", words, [outcome.labels, *failed, do])
         case Outcome.STUCK:
             do = "Set the labels in the file and reload it"
             return Headline("bad", "The labels could not be moved back", [outcome.labels, *failed, do])
@@ -148,7 +152,7 @@ def _live(outcome: RolloutOutcome) -> str:
     match outcome.outcome:
         case Outcome.PROMOTED:
             return f"version {outcome.new}"
-        case Outcome.STUCK:
+        case Outcome.STUCK | Outcome.SERVER_GONE:
             return "see the labels"
         case _:
             return f"version {outcome.live}"
@@ -180,7 +184,7 @@ def _times(outcome: RolloutOutcome, step: Step) -> list[str]:
 
 def _labels(outcome: RolloutOutcome) -> list[Row]:
     return [
-        Row(each.label, [_version(outcome.before.get(each.label)), _version(each.in_file), each.server])
+        Row(each.label, [_version(outcome.before.get(each.label)), each.in_file, each.server])
         for each in outcome.standings
     ]
 

@@ -13,7 +13,7 @@ from tpuserve_loadtests.report_model.report import Document, Page, Report
 from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, three_digits
 from tpuserve_loadtests.reports.errors import errors_table, line_title, printed_errors
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
-from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells, latency_cells
+from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import window_rows
@@ -30,6 +30,7 @@ def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
         subject=outcome.model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
+        statement=run_headline(outcome).sentence,
         printed=lambda: _printed(outcome),
         document=lambda: run_document(outcome),
         page=lambda: _page(outcome, settings),
@@ -78,7 +79,7 @@ def _figures(line: Summary) -> dict[str, float | int | None]:
 
 
 def _printed(outcome: RunOutcome) -> list[Printed]:
-    """List the table, the most common errors, the gates and the notes."""
+    """List the verdict, the table, the most common errors, the gates and the notes."""
     total = outcome.total
     bound = (
         f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""
@@ -86,6 +87,7 @@ def _printed(outcome: RunOutcome) -> list[Printed]:
     details = [f"  {_checks(total)}" if total.checked else "", bound]
     lines = (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))
     return [
+        Text(run_headline(outcome).sentence, folds=True),
         _table(outcome),
         *printed_errors(outcome.measured),
         *(Text(text, folds=True) for text in details if text),
@@ -110,8 +112,8 @@ def _table(outcome: RunOutcome) -> Table:
             )
             for line in (*measured.lines(), total)
         ],
-        # With one more column, a terminal of 80 columns has no space for margins.
-        margins="roomy" if wrong else "always",
+        spare=SPARE_LATENCIES,
+        margins="fitting",
     )
 
 

@@ -1,33 +1,60 @@
 """The verdict on a run in words, with its checks."""
 
 from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.outcomes.run import UNSETTLED, RunOutcome
 from tpuserve_loadtests.report_model.parts import Headline, Row, Table
-from tpuserve_loadtests.report_model.units import milliseconds, percent
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent
+from tpuserve_loadtests.reports.errors import most_frequent
 
 NOT_TO_BE_TRUSTED = "Inconclusive: the load generator was the limit"
 
 
 def run_headline(outcome: RunOutcome) -> Headline:
-    """Return the verdict: passed, failed, or untrusted."""
+    """Return the verdict: passed, failed, or untrusted. The first reason is the cause."""
     measured = outcome.measured
-    notes = [note for note in (measured.stopped, *outcome.generator.limits) if note]
-    notes += [note for note in (*outcome.extra_notes, outcome.watched.note if outcome.watched.server else "") if note]
+    stopped = [measured.stopped] if measured.stopped else []
+    limits = list(outcome.generator.limits)
+    notes = [note for note in (*outcome.extra_notes, outcome.watched.note if outcome.watched.server else "") if note]
     notes += [UNSETTLED] if measured.stable is False else []
     if outcome.exit_code == EXIT_GENERATOR:
-        return Headline("warn", NOT_TO_BE_TRUSTED, notes)
+        return Headline("warn", NOT_TO_BE_TRUSTED, [*limits, *stopped, *notes])
     if outcome.exit_code == EXIT_GATE:
-        failed = [str(result) for result in outcome.gates if result.failed]
+        failed = [_failed_gate(result, outcome) for result in outcome.gates if result.failed]
         words = "Failed the gate" if len(outcome.gates) == 1 else f"Failed {len(failed)} of {len(outcome.gates)} gates"
-        return Headline("bad", words, [*failed, *notes])
+        return Headline("bad", words, [*failed, *stopped, *limits, *notes])
     if outcome.exit_code:
-        words = _failed(outcome)
-        return Headline("bad", words, notes)
+        return Headline("bad", _failed(outcome), [*_frequent(outcome), *stopped, *limits, *notes])
     passed = "Passed the gate" if len(outcome.gates) == 1 else f"Passed all {len(outcome.gates)} gates"
     words = passed if outcome.gates else "All requests succeeded"
     if not outcome.generator.trusted:
-        return Headline("warn", f"{words}, but the load generator was the limit", notes)
-    return Headline("good", words, notes)
+        return Headline("warn", f"{words}, but the load generator was the limit", [*limits, *stopped, *notes])
+    return Headline("good", words, [_figures(outcome), *stopped, *notes])
+
+
+def _failed_gate(result: GateResult, outcome: RunOutcome) -> str:
+    """Describe a gate that failed, with the largest part of the latency or the most frequent error."""
+    words = f"{result.gate} is true, at {result.gate.show(result.figure)}"
+    if result.figure is None:
+        return f"{result.gate} has no figure: {result.gate.show(None)}"
+    if result.gate.is_latency and outcome.watched.parts:
+        part = max(outcome.watched.parts, key=lambda part: part.share)
+        return f"{words}, and {percent(round(part.share, 2))} of the mean latency is {part.name}"
+    if result.gate.metric in ("error_rate", "wrong", "wrong_rate"):
+        return ", ".join([words, *_frequent(outcome)])
+    return words
+
+
+def _frequent(outcome: RunOutcome) -> list[str]:
+    errors = outcome.measured.recorder.errors()
+    return [most_frequent(errors[0].message)] if errors else []
+
+
+def _figures(outcome: RunOutcome) -> str:
+    total = outcome.total
+    failures = f", {total.failures:,} failed" if total.failures else ""
+    p99 = milliseconds(total.p99_ms)
+    return f"{total.requests:,} requests{failures}, {per_second(total.rate_per_s)}, p99 {p99}"
 
 
 def _failed(outcome: RunOutcome) -> str:

@@ -7,7 +7,7 @@ from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.outcomes.search import Searched
 from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Dot, Key, Numbers, Rule
-from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.report_model.parts import Charts, Headline, Kind, Printed, Row, Section, Table, Text, Tile
 from tpuserve_loadtests.report_model.report import GENERATOR, Case, Document, Page, Report
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.units import three_digits
@@ -20,6 +20,8 @@ from tpuserve_loadtests.reports.servers_section import printed_servers, servers_
 from tpuserve_loadtests.searching import Probe
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
+_STOPPED = "The search stopped early"
+_NONE_HOLDS = "No rate holds"
 _REASONS = "Figures are from the last run of each trial. A trial without a clear result has up to four runs."
 
 
@@ -119,10 +121,15 @@ def search_headline(searched: Searched) -> Headline:
     """Report whether a rate holds."""
     found, statement = searched.found, searched.statement
     if found is None:
-        return Headline("warn", "The search stopped early", [statement])
+        return _headline("warn", _STOPPED, statement)
     if found.best is None:
-        return Headline("bad", "No rate holds", [statement])
+        return _headline("bad", _NONE_HOLDS, statement)
     return Headline("good", f"{_rate(found.best.rate_per_s)} holds", [statement])
+
+
+def _headline(kind: Kind, words: str, statement: str) -> Headline:
+    """Split a statement that begins with the verdict in `words`."""
+    return Headline(kind, words, [statement.removeprefix(f"{words}: ")])
 
 
 def _tiles(searched: Searched, wanted: str) -> list[Tile]:

@@ -10,14 +10,14 @@ from tpuserve_loadtests.measurement.segments import Segment
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.measurement.timeline import Stretch
 from tpuserve_loadtests.outcomes.run import FROM_DUE
-from tpuserve_loadtests.outcomes.soak import SoakOutcome, drift_cells, shown_hours, verdict_line
+from tpuserve_loadtests.outcomes.soak import SoakOutcome, drift_cells, shown_hours, verdict_cause, verdict_line
 from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers
 from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
 from tpuserve_loadtests.report_model.report import Cells, Document, Page, Report
 from tpuserve_loadtests.report_model.scales import Linear
 from tpuserve_loadtests.report_model.time_axis import TimeAxis
 from tpuserve_loadtests.report_model.units import MIB, milliseconds, per_second, percent, seconds
-from tpuserve_loadtests.reports.errors import errors_table, printed_errors
+from tpuserve_loadtests.reports.errors import errors_table, most_frequent, printed_errors
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
@@ -37,7 +37,7 @@ def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
         subject=outcome.run.model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=verdict_line(outcome),
+        statement=soak_headline(outcome).sentence,
         printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
@@ -101,18 +101,18 @@ def _segment_rows(outcome: SoakOutcome) -> list[Cells]:
 
 
 def _printed(outcome: SoakOutcome) -> list[Printed]:
-    """List the table of figures, the verdict and the notes."""
+    """List the verdict, the table of figures and the notes."""
     run, hours = outcome.run, shown_hours(outcome)
     span = f"{len(outcome.segments)} of {outcome.planned} segments, {run.total.requests:,} requests"
     lines = (*map(str, run.gates), *(f"note: {note}" for note in outcome.notes))
     return [
+        Text(soak_headline(outcome).sentence, folds=True),
         Table(
             f"{run.model}: {run.measured.load}, {span}",
             _headings(hours),
             [Row(name, cells) for name, *cells in (drift_cells(drift, hours) for drift in outcome.drifts)],
             names="left",
         ),
-        Text(f"  {verdict_line(outcome)}"),
         Text(f"  {_total_line(run.total)}"),
         *printed_errors(run.measured),
         *(Text(f"  {line}") for line in lines),
@@ -155,20 +155,21 @@ def soak_sections(outcome: SoakOutcome) -> list[Section]:
 
 
 def soak_headline(outcome: SoakOutcome) -> Headline:
-    words = verdict_line(outcome)
-    reasons = [
-        *(str(result) for result in outcome.run.gates if result.failed),
-        *(note for note in outcome.notes if note != FROM_DUE),
-    ]
-    if outcome.exit_code == EXIT_GENERATOR:
-        return Headline("warn", NOT_TO_BE_TRUSTED, [words, *outcome.run.generator.limits])
+    """Return the verdict. The first reason is the cause."""
+    words, gates = verdict_line(outcome), [result for result in outcome.run.gates if result.failed]
+    change = [cause] if (cause := verdict_cause(outcome)) else []
+    notes = [*map(str, gates), *(note for note in outcome.notes if note != FROM_DUE)]
+    if outcome.exit_code == EXIT_GENERATOR and outcome.verdict != "unclear":
+        return Headline("warn", NOT_TO_BE_TRUSTED, [*outcome.run.generator.limits, words, *change])
     if outcome.verdict == "drifting":
-        return Headline("bad", words, reasons)
-    if any(result.failed for result in outcome.run.gates):
-        return Headline("bad", "Failed the gates", [words, *reasons])
+        return Headline("bad", words, [*change, *notes])
+    if gates:
+        return Headline("bad", "Failed the gates", [*notes, words, *change])
     if outcome.run.total.failures and outcome.exit_code:
-        return Headline("bad", f"{outcome.run.total.failures:,} requests failed", [words, *reasons])
-    return Headline("warn" if outcome.exit_code else "good", words, reasons)
+        errors = outcome.run.measured.recorder.errors()
+        frequent = [most_frequent(error.message) for error in errors[:1]]
+        return Headline("bad", f"{outcome.run.total.failures:,} requests failed", [*frequent, words, *change, *notes])
+    return Headline("warn" if outcome.exit_code else "good", words, [*change, *notes])
 
 
 def _tiles(outcome: SoakOutcome) -> list[Tile]:
@@ -208,7 +209,9 @@ def _stretch(segment: Segment) -> Stretch:
         rate_per_s=segment.rate_per_s,
         p50_ms=segment.p50_ms,
         p90_ms=None,
+        p95_ms=segment.p95_ms,
         p99_ms=segment.p99_ms,
+        p99_9_ms=segment.p99_9_ms,
         max_ms=segment.max_ms,
     )
 

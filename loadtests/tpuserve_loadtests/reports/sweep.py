@@ -7,11 +7,12 @@ from typing import Any
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.outcomes.run import FROM_DUE, RunOutcome
 from tpuserve_loadtests.outcomes.server_columns import part_ms
+from tpuserve_loadtests.outcomes.sweep import Sweep, judge_sweep
 from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Table, Text, Tile
 from tpuserve_loadtests.report_model.report import Case, Page, Report
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, three_digits
-from tpuserve_loadtests.reports.errors import errors_table, printed_errors
-from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells, latency_cells
+from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, three_digits
+from tpuserve_loadtests.reports.errors import errors_table, most_frequent, printed_errors
+from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import run_row
@@ -29,16 +30,24 @@ _MOST_CURVES = 6
 
 def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Report:
     """Build the report of at least one step. `settings`: the settings to show, by name."""
+    sweep = judge_sweep(steps)
     return Report(
         kind="loadtest sweep",
         subject=steps[0].model,
-        exit_code=max(step.exit_code for step in steps),
+        exit_code=sweep.exit_code,
         cases=sweep_cases(steps),
-        printed=lambda: _printed(steps),
-        document=lambda: [run_document(step) for step in steps],
-        page=lambda: _page(steps, settings),
+        statement=_headline(sweep).sentence,
+        printed=lambda: _printed(sweep),
+        document=lambda: [{**run_document(step), "knee": step is sweep.knee} for step in steps],
+        page=lambda: _page(sweep, settings),
         rows=lambda: [
-            {**run_row(step.measured), "trusted": step.generator.trusted, **_server(step.watched)} for step in steps
+            {
+                **run_row(step.measured),
+                "trusted": step.generator.trusted,
+                "knee": step is sweep.knee,
+                **_server(step.watched),
+            }
+            for step in steps
         ],
         runs={str(step.measured.load): step.measured for step in steps},
     )
@@ -64,8 +73,9 @@ def _server(watched: Watched) -> dict[str, Any]:  # values of several types
     }
 
 
-def _printed(steps: Sequence[RunOutcome]) -> list[Printed]:
-    """List a row for each load, the notes common to all loads, and then the other notes of each load."""
+def _printed(sweep: Sweep) -> list[Printed]:
+    """List the verdict, a row for each load, the notes common to all loads, and then the other notes of each load."""
+    steps = sweep.steps
     first, shared = steps[0], _shared_notes(steps)
     rows = [
         Row(str(step.measured.load), [*_counts(step), f"{step.total.rate_per_s:,.1f}", *exact_cells(step.total)])
@@ -77,8 +87,17 @@ def _printed(steps: Sequence[RunOutcome]) -> list[Printed]:
         own = [note for note in _notes_of(step) if note not in shared]
         notes += [*printed_errors(step.measured), *(Text(f"  {step.measured.load}: {note}") for note in own)]
     return [
-        Table(title, ["load", "requests", "failures", "rate/s", *LATENCIES], rows, names="right"),
+        Text(_headline(sweep).sentence, folds=True),
+        Table(
+            title,
+            ["load", "requests", "failures", "rate/s", *LATENCIES],
+            rows,
+            names="right",
+            spare=SPARE_LATENCIES,
+            margins="fitting",
+        ),
         printed_servers("load", [(_name(step), step.watched) for step in steps]),
+        *([Text(f"  {sweep.beyond_knee}")] if sweep.beyond_knee else []),
         *(Text(f"  note: {note}") for note in shared),
         *notes,
     ]
@@ -105,20 +124,25 @@ def _notes_of(step: RunOutcome) -> list[str]:
     return [note for note in step.notes if note != FROM_DUE]
 
 
-def _page(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Page:
+def _page(sweep: Sweep, settings: Mapping[str, str]) -> Page:
+    steps, knee = sweep.steps, sweep.knee
     first, runs = steps[0].measured, [step.measured for step in steps]
     is_open = first.load.is_open
     kind = "offered requests/s" if is_open else "users"
     servers = [(_name(step), step.watched) for step in steps]
     charts = [
-        throughput_chart([(str(step.measured.load), step.total) for step in steps], named=not is_open),
+        throughput_chart(
+            [(str(step.measured.load), step.total) for step in steps],
+            named=not is_open,
+            knee_per_s=None if knee is None else knee.total.rate_per_s,
+        ),
         percentile_chart(_histograms(steps)),
     ]
     return Page(
         title=f"Sweep of {steps[0].model}",
         origin=describe_origin(runs),
-        headline=_headline(steps),
-        tiles=_tiles(steps),
+        headline=_headline(sweep),
+        tiles=_tiles(sweep),
         sections=[
             Charts("Latency by load", charts),
             servers_charts(kind, [(name.removesuffix("/s").split()[0], watched) for name, watched in servers]),
@@ -130,17 +154,29 @@ def _page(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Page:
     )
 
 
-def _headline(steps: Sequence[RunOutcome]) -> Headline:
-    notes = _notes(steps)
-    if any(step.exit_code == EXIT_GENERATOR for step in steps):
-        return Headline("warn", NOT_TO_BE_TRUSTED, notes)
+def _headline(sweep: Sweep) -> Headline:
+    steps, notes = sweep.steps, _notes(sweep.steps)
+    limited = [step for step in steps if step.exit_code == EXIT_GENERATOR]
+    if limited:
+        cause = f"{limited[0].generator.limits[0]} ({limited[0].measured.load})"
+        return Headline("warn", NOT_TO_BE_TRUSTED, [cause, sweep.knee_words, *notes])
     failures = sum(step.total.failures for step in steps)
     if any(step.exit_code for step in steps):
-        return Headline("bad", f"{failures:,} requests failed" if failures else "A step has no measurements", notes)
-    best = max(steps, key=lambda step: step.total.rate_per_s)
-    words = f"Up to {per_second(best.total.rate_per_s)}, with {best.measured.load}"
+        words = f"{failures:,} requests failed" if failures else "A step has no measurements"
+        return Headline("bad", words, [*_cause(steps), sweep.knee_words, *notes])
+    words = f"Up to {per_second(sweep.best.total.rate_per_s)}, with {sweep.best.measured.load}"
     trusted = all(step.generator.trusted for step in steps)
-    return Headline("good" if trusted else "warn", words, notes)
+    beyond = [sweep.beyond_knee] if sweep.beyond_knee else []
+    return Headline("good" if trusted else "warn", words, [sweep.knee_words, *beyond, *notes])
+
+
+def _cause(steps: Sequence[RunOutcome]) -> list[str]:
+    """Describe the first step with failed requests, and its most frequent error."""
+    for step in steps:
+        if errors := step.measured.recorder.errors():
+            share = percent(step.measured.error_rate)
+            return [f"{share} of the requests failed with {step.measured.load}, {most_frequent(errors[0].message)}"]
+    return []
 
 
 def _notes(steps: Sequence[RunOutcome]) -> list[str]:
@@ -152,16 +188,20 @@ def _notes(steps: Sequence[RunOutcome]) -> list[str]:
     return [f"{note} ({', '.join(about)})" for note, about in loads.items()]
 
 
-def _tiles(steps: Sequence[RunOutcome]) -> list[Tile]:
+def _tiles(sweep: Sweep) -> list[Tile]:
+    steps, knee = sweep.steps, sweep.knee
     completed = [step for step in steps if step.total.p99_ms is not None]
     if not completed:
         return []
-    best = max(completed, key=lambda step: step.total.rate_per_s)
+    best = sweep.best
     fastest = min(completed, key=lambda step: step.total.p99_ms or 0.0)
     failures = sum(step.total.failures for step in steps)
     return [
         Tile("highest throughput", per_second(best.total.rate_per_s), str(best.measured.load)),
         Tile("p99 at this load", milliseconds(best.total.p99_ms), f"p50 {milliseconds(best.total.p50_ms)}"),
+        Tile("knee", per_second(knee.total.rate_per_s), str(knee.measured.load))
+        if knee
+        else Tile("knee", "not reached"),
         Tile("lowest p99", milliseconds(fastest.total.p99_ms), str(fastest.measured.load)),
         Tile("failures", f"{failures:,}", f"in {len(steps)} steps"),
     ]

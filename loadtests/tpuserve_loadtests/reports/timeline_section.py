@@ -11,7 +11,7 @@ from tpuserve_loadtests.report_model.units import milliseconds, per_second, thre
 
 # The maximum of each window appears only in the tooltip. For few requests, it equals p99.
 _DRAWN = ("p50", "p90", "p99")
-_LISTED = (*_DRAWN, "max")
+_LISTED = ("p50", "p90", "p95", "p99", "p99.9", "max")
 
 
 def timeline_section(
@@ -90,7 +90,8 @@ def _period(time: TimeAxis, stretch: Stretch) -> str:
 
 
 def _latency(stretch: Stretch, name: str) -> float | None:
-    return {"p50": stretch.p50_ms, "p90": stretch.p90_ms, "p99": stretch.p99_ms, "max": stretch.max_ms}[name]
+    latencies = (stretch.p50_ms, stretch.p90_ms, stretch.p95_ms, stretch.p99_ms, stretch.p99_9_ms, stretch.max_ms)
+    return dict(zip(_LISTED, latencies, strict=True))[name]
 
 
 def _rate_tooltip(stretch: Stretch, time: TimeAxis) -> str:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from tpuserve_loadtests.exit_codes import EXIT_FAILED
-from tpuserve_loadtests.rollout.labels import NotMoved
+from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
+from tpuserve_loadtests.rollout.labels import NotMoved, ServerGone
 
-# Name of the entry for a signal, which is not a step.
+# Names of the entries for a signal and for the labels' return, which are not steps of the plan.
 INTERRUPTED: Final = "interrupted"
+LABELS_BACK: Final = "labels back"
 
 
 class StepState(StrEnum):
@@ -43,6 +44,7 @@ class Outcome(StrEnum):
     PROMOTED = "promoted"
     REFUSED = "refused"  # the labels did not change
     MOVED_BACK = "moved back"
+    SERVER_GONE = "server gone"  # the file has the old labels, and the server does not respond
     STUCK = "stuck"  # the labels could not be restored
 
 
@@ -65,9 +67,15 @@ class Gate:
 
 
 class Mover(Protocol):
-    """Mover of one model's labels. If `move` raises NotMoved, it has restored the labels as far as possible."""
+    """Mover of one model's labels.
+
+    If `move` raises NotMoved, it has restored the labels as far as possible. `restore` sets the versions of several
+    labels in one step, first in the file. It raises ServerGone if only the file has them, and NotMoved otherwise.
+    """
 
     def move(self, changes: Mapping[str, int | None]) -> None: ...
+
+    def restore(self, labels: Mapping[str, int | None]) -> None: ...
 
 
 @dataclass
@@ -116,28 +124,32 @@ class Rollout:
             if not self._passes(gate):
                 return Outcome.REFUSED
         moved: dict[str, int | None] = {}
-        for move in self.moves:
-            label, now, then = move
-            if self._is_interrupted():
-                return self._back(moved)
-            if now == then:
-                self._step(_name(move), StepState.SKIPPED, f"already at version {then}")
-                continue
-            try:
-                self.labels.move({label: then})
-            except NotMoved as problem:
-                self._step(_name(move), StepState.FAILED, str(problem))
-                self.exit_code = EXIT_FAILED
-                return self._back({**moved, label: now})
-            moved[label] = now
-            self._step(_name(move), StepState.DONE, _words(move))
         try:
-            if self.soak is None or self._passes(self.soak):
+            if self._moves(moved) and (self.soak is None or self._passes(self.soak)):
                 return Outcome.PROMOTED
         except BaseException:  # after any error, users must not keep an unverified version
             self._back(moved)
             raise
         return self._back(moved)
+
+    def _moves(self, moved: dict[str, int | None]) -> bool:
+        """Move the labels. Return False after a failure. Add the old version of each label that may have moved."""
+        for move in self.moves:
+            label, now, then = move
+            if self._is_interrupted():
+                return False
+            if now == then:
+                self._step(_name(move), StepState.SKIPPED, f"already at version {then}")
+                continue
+            moved[label] = now
+            try:
+                self.labels.move({label: then})
+            except NotMoved as problem:
+                self._step(_name(move), StepState.FAILED, str(problem))
+                self.exit_code = EXIT_FAILED
+                return False
+            self._step(_name(move), StepState.DONE, _words(move))
+        return True
 
     def _passes(self, gate: Gate) -> bool:
         if self._is_interrupted():
@@ -161,21 +173,17 @@ class Rollout:
         return False
 
     def _back(self, moved: Mapping[str, int | None]) -> Outcome:
-        """Move the labels back, in reverse order."""
+        """Move the labels back, all in one step, so that no error leaves one of them at the new version."""
         if not moved:
             return Outcome.REFUSED
-        stuck = False
-        for label, version in reversed(list(moved.items())):
-            target = "removed" if version is None else f"to version {version}"
-            try:
-                self.labels.move({label: version})
-                self._step(f"{label} back", StepState.DONE, target)
-            except NotMoved as problem:
-                self._step(f"{label} back", StepState.FAILED, str(problem))
-                stuck = True
-        if stuck:
-            self.exit_code = EXIT_FAILED
-            return Outcome.STUCK
+        try:
+            self.labels.restore(moved)
+        except NotMoved as problem:
+            is_gone = isinstance(problem, ServerGone)
+            self.exit_code = EXIT_UNREACHABLE if is_gone else EXIT_FAILED
+            self._step(LABELS_BACK, StepState.FAILED, str(problem))
+            return Outcome.SERVER_GONE if is_gone else Outcome.STUCK
+        self._step(LABELS_BACK, StepState.DONE, "; ".join(_target(*label) for label in moved.items()))
         return Outcome.MOVED_BACK
 
     def _step(self, name: str, state: StepState, detail: str) -> None:
@@ -193,3 +201,7 @@ def _name(move: tuple[str, int | None, int]) -> str:
 def _words(move: tuple[str, int | None, int]) -> str:
     _, now, then = move
     return f"to version {then}" if now is None else f"from version {now} to {then}"
+
+
+def _target(label: str, version: int | None) -> str:
+    return f"{label} removed" if version is None else f"{label} to version {version}"

@@ -24,12 +24,13 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A period of a run: latencies in microseconds with their counts, and responses in `seconds`."""
+    """A period of a run: latencies in microseconds with their counts, responses in `seconds`, and failed requests."""
 
     latencies_us: Counts
     counts: Counts
     completed: int
     seconds: float
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,17 @@ class Ratio:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A share of A and of B (0 to 1), the difference B - A, and its interval."""
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+
+
 def ratios(
     rounds: Sequence[Round], percentiles: Sequence[float], *, confidence: float, resamples: int = RESAMPLES
 ) -> dict[str, Ratio]:
@@ -59,9 +71,7 @@ def ratios(
     The result omits undefined ratios, such as those of a run without responses. It is deterministic.
     """
     random = np.random.default_rng(SEED)
-    drawn = random.multinomial(len(rounds), np.full(len(rounds), 1 / len(rounds)), resamples)
-    # The first row is the measurement itself, with each block once.
-    times = np.vstack([np.ones(len(rounds), np.int64), drawn])
+    times = _drawn_rounds(len(rounds), resamples, random)
     edges = _edges([block for each in rounds for block in (*each.a, *each.b)])
     a = _Sample([each.a for each in rounds], times, edges, random)
     b = _Sample([each.b for each in rounds], times, edges, random)
@@ -69,6 +79,35 @@ def ratios(
     figures["rate"] = (a.rate(), b.rate())
     found = {name: _ratio(*both, confidence) for name, both in figures.items()}
     return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+
+def failure_shares(rounds: Sequence[Round], *, confidence: float, resamples: int = RESAMPLES) -> Difference | None:
+    """Return the shares of requests that failed, or None if A or B sent no request. The result is deterministic."""
+    random = np.random.default_rng(SEED)
+    times = _drawn_rounds(len(rounds), resamples, random)
+    a, b = (_failed([each.a for each in rounds], times, random), _failed([each.b for each in rounds], times, random))
+    every = b - a
+    if not np.isfinite(every[0]):
+        return None
+    low, high = np.percentile(every[np.isfinite(every)], _tails(confidence))
+    return Difference(float(a[0]), float(b[0]), float(every[0]), float(low), float(high))
+
+
+def _drawn_rounds(rounds: int, resamples: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return the number of times that each resample draws each round. Row 0 has each round once."""
+    drawn = random.multinomial(rounds, np.full(rounds, 1 / rounds), resamples)
+    return np.vstack([np.ones(rounds, np.int64), drawn])
+
+
+def _failed(runs: Sequence[Sequence[Block]], times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
+    """Return the share of failed requests in each resample, or NaN without requests."""
+    weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
+    blocks = [block for run in runs for block in run]
+    failures = np.array([block.failures for block in blocks], np.float64)
+    requests = np.array([block.failures + block.counts.sum() for block in blocks], np.float64)
+    with np.errstate(invalid="ignore"):
+        shares: _Floats = (weights @ failures) / (weights @ requests)
+    return shares
 
 
 class _Sample:
@@ -128,6 +167,11 @@ def _ratio(a: _Floats, b: _Floats, confidence: float) -> Ratio | None:
         every = b / a
     if not np.isfinite(every[0]) or a[0] <= 0:
         return None
-    tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(every[np.isfinite(every)], [tail, 100 - tail])
+    low, high = np.percentile(every[np.isfinite(every)], _tails(confidence))
     return Ratio(float(a[0]), float(b[0]), float(every[0]), float(low), float(high))
+
+
+def _tails(confidence: float) -> tuple[float, float]:
+    """Return the percentiles at the ends of an interval."""
+    tail = 100 * (1 - confidence) / 2
+    return tail, 100 - tail

@@ -100,11 +100,13 @@ class Engine:
         if users:
             self._runner.start(users, spawn_rate=users)
         stopped = self._wait(traffic, load, watch)
-        elapsed_s = time.perf_counter() - traffic.start_s
+        # The same instant ends the schedule and the measured time, so that the arrivals after it do not count.
+        elapsed_s = traffic.end_schedule()
         cores = (time.process_time() - cpu_start_s) / elapsed_s
-        if load.is_open and not stopped:
-            # Give a late dispatcher some time. Requests that it still has not sent count as dropped.
-            traffic.dispatched.wait(_SCHEDULE_GRACE_S)
+        if load.is_open:
+            # Give a late dispatcher some time, because arrivals can be due while `watch` runs. Requests that the
+            # dispatcher still has not sent count as dropped.
+            gevent.wait([traffic.dispatched, self.hurried], timeout=_SCHEDULE_GRACE_S, count=1)
         traffic.stop()
         self._land(traffic)
         self._runner.stop()

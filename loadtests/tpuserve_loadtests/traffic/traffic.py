@@ -52,8 +52,12 @@ class Traffic:
         """
         self.recorder = recorder
         self.start_s = time.perf_counter()
-        self._stopped_s = math.inf
-        # Set when the schedule is complete.
+        self.stopped = False
+        # The load plans no arrivals after this instant.
+        self._end_s = math.inf
+        # The instant of the schedule's next arrival.
+        self._next_s = math.inf
+        # Set when the schedule is complete, or has no arrival before its end.
         self.dispatched = Event()
         # Set when no more requests will be sent and the last response has arrived.
         self.landed = Event()
@@ -71,14 +75,23 @@ class Traffic:
         self._is_mixed = bool(order)
         self._checks = checks
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the traffic has stopped sending."""
-        return self._stopped_s < math.inf
+    def end_schedule(self) -> float:
+        """End the schedule now, and return its length in seconds.
+
+        The load plans no arrivals after this instant. Those before it still leave, because the dispatcher may not have
+        run since they were due. `dispatched` is set after the last one. Closed users continue until `stop`.
+        """
+        self._end_s = time.perf_counter()
+        if self._next_s > self._end_s:
+            self.dispatched.set()
+        return self._end_s - self.start_s
 
     def stop(self) -> None:
-        """Stop sending. `drive` returns after the responses to requests in flight."""
-        self._stopped_s = time.perf_counter()
+        """Stop sending, and drop the arrivals that were due before the end of the schedule and have not left.
+
+        `drive` returns after the responses to requests in flight.
+        """
+        self.stopped = True
         self._look_landed()
 
     def give_up(self) -> None:
@@ -114,11 +127,11 @@ class Traffic:
         instants = self._load.instants(self._index, self._processes)
         for due in instants:
             number = next(self._requests)
-            due_s = self.start_s + due
+            self._next_s = due_s = self.start_s + due
             behind = behind + 1 if due_s <= time.perf_counter() else 0
             if behind % _BATCH == 0:
                 self._wait(wait, due_s)
-            if self.stopped:
+            if self._is_over(due_s):
                 self._drop_overdue(chain((due,), instants))
                 break
             if self._in_flight >= MAX_IN_FLIGHT:
@@ -127,20 +140,25 @@ class Traffic:
             self._in_flight += 1
             # A raw greenlet costs half as much as one that can be joined.
             gevent.spawn_raw(self._send_on_time, number, due_s)
+        self._next_s = math.inf
         wait.close()
         self.dispatched.set()
         self._look_landed()
         self.landed.wait()
 
     def _drop_overdue(self, unsent: Iterable[float]) -> None:
-        elapsed_s = self._stopped_s - self.start_s
-        self.recorder.dropped += sum(1 for _ in takewhile(lambda due: due <= elapsed_s, unsent))
+        length_s = self._end_s - self.start_s
+        self.recorder.dropped += sum(1 for _ in takewhile(lambda due: due <= length_s, unsent))
 
     def _wait(self, wait: PreciseWait, due_s: float) -> None:
-        while not self.stopped and due_s - time.perf_counter() > _LOOK_S:
+        """Wait until `due_s`, the traffic stops, or the schedule ends before `due_s`."""
+        while not self._is_over(due_s) and due_s - time.perf_counter() > _LOOK_S:
             wait.until(time.perf_counter() + _LOOK_S)
-        if not self.stopped:
+        if not self._is_over(due_s):
             wait.until(due_s)
+
+    def _is_over(self, due_s: float) -> bool:
+        return self.stopped or due_s > self._end_s
 
     def _send_on_time(self, number: int, due_s: float) -> None:
         self.recorder.record_lag(due_s - self.start_s, time.perf_counter() - due_s)
@@ -166,6 +184,9 @@ class Traffic:
         try:
             answer = sender.send(turn)
             finished_s = time.perf_counter()
+            # Responses often arrive together. All waiting greenlets note their times first, before any of them records
+            # its request and sends the next one. Otherwise, each would add its CPU time to the latencies of the rest.
+            gevent.sleep(0)
             length = len(answer)
             if self._checks.is_due():
                 self._check(sender.line, turn, due_s, answer)

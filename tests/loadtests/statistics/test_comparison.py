@@ -1,10 +1,12 @@
 """Tests with simulated servers that resemble real ones: correlated requests, pauses, and slow rounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tpuserve_loadtests.statistics.bootstrap import Block, Ratio, Round
-from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict, compare
+from tpuserve_loadtests.statistics.comparison import Comparison, Failures, Figure, Verdict, compare
 
 ROUNDS = 6
 BLOCKS = 10
@@ -114,6 +116,41 @@ def test_a_version_that_answers_nothing_has_no_ratio_of_latencies() -> None:
     comparison = compare([Round(run(random, 5_000), nothing) for _ in range(3)])
     assert [figure.name for figure in comparison.figures] == ["rate"]
     assert comparison.verdict is Verdict.WORSE
+
+
+def failing(share_a: float, share_b: float, seed: int = 7) -> Failures:
+    """Return the judged failures of versions that are equally fast and fail these shares of requests."""
+    random = np.random.default_rng(seed)
+
+    def with_failures(blocks: tuple[Block, ...], share: float) -> tuple[Block, ...]:
+        return tuple(replace(block, failures=int(random.binomial(PER_BLOCK, share))) for block in blocks)
+
+    rounds = [Round(with_failures(each.a, share_a), with_failures(each.b, share_b)) for each in rounds_of(seed, 1.0)]
+    comparison = compare(rounds)
+    assert comparison.failures is not None
+    assert (comparison.verdict is comparison.failures.verdict) or comparison.failures.verdict is Verdict.SAME
+    return comparison.failures
+
+
+@pytest.mark.parametrize(
+    ("share_a", "share_b", "expected"),
+    [
+        (0.0, 0.05, Verdict.WORSE),
+        (0.05, 0.0, Verdict.BETTER),
+        (0.05, 0.05, Verdict.FAILING),
+        (0.05, 0.1, Verdict.WORSE),
+        (0.0, 0.0, Verdict.SAME),
+    ],
+)
+def test_the_shares_of_failed_requests_are_compared(share_a: float, share_b: float, expected: Verdict) -> None:
+    found = failing(share_a, share_b)
+    assert found.verdict is expected
+    assert found.shares.low <= found.shares.difference <= found.shares.high
+
+
+def test_versions_that_fail_the_same_share_are_hardly_ever_worse_or_better() -> None:
+    verdicts = [failing(0.02, 0.02, seed).verdict for seed in range(20)]
+    assert verdicts.count(Verdict.FAILING) >= 19
 
 
 def test_the_same_measurements_give_the_same_intervals() -> None:

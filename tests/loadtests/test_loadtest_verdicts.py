@@ -1,0 +1,82 @@
+"""Tests for the first sentence of a run's report, and for the percentiles of its table."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tests.loadtests.metrics_pages import seen_server
+from tests.loadtests.recorded_runs import open_load, recorded_run
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.rendering.terminal import print_parts
+from tpuserve_loadtests.report_model.parts import Headline, Text
+from tpuserve_loadtests.reports.run import run_document, run_report
+
+
+def gates(*texts: str) -> tuple[Threshold, ...]:
+    return tuple(map(Threshold.parse, texts))
+
+
+def run(**more: object) -> Measured:
+    return recorded_run(open_load(300), **more)  # type: ignore[arg-type]  # as recorded_run's
+
+
+def overloaded(measured: Measured) -> Measured:
+    return Measured(measured.load, measured.recorder, measured.span_s, (0.97,))
+
+
+def test_a_sentence_is_the_verdict_and_the_first_reason() -> None:
+    assert Headline("good", "B is better").sentence == "B is better."
+    assert Headline("bad", "Failed", ["p99 is late.", "note"]).sentence == "Failed: p99 is late."
+    assert Headline("bad", "Drifting: p50", ["p50 grew"]).sentence == "Drifting: p50; p50 grew."
+
+
+@pytest.mark.parametrize(
+    ("measured", "texts", "expected"),
+    [
+        (run(), (), "All requests succeeded: 2,400 requests, 300/s, p99 "),
+        (run(), ("p99>1ms",), "Failed the gate: p99>1ms is true, at "),
+        (run(), ("error_rate<1%",), "Failed the gate: error_rate<1% is true, at 0 %."),
+        (
+            run(failures={"gone": 3}),
+            ("error_rate>0.1%",),
+            "Failed the gate: error_rate>0.1% is true, at 0.125 %, most often with: gone.",
+        ),
+        (run(failures={"gone": 3}), (), "Failed: 3 of 2,403 requests; most often with: gone."),
+        (overloaded(run()), (), "Inconclusive: the load generator was the limit; it used 0.97 of one core; increase"),
+    ],
+)
+def test_the_first_sentence_is_the_verdict_and_its_cause(
+    measured: Measured, texts: tuple[str, ...], expected: str
+) -> None:
+    report = run_report(judge_run(measured, model="m", rows=1, gates=gates(*texts)), {})
+    (first, *_) = report.printed()
+    assert isinstance(first, Text)
+    assert first.text.startswith(expected)
+    assert report.statement == first.text
+
+
+def test_the_cause_of_a_missed_latency_gate_is_the_largest_part_of_the_time() -> None:
+    watched = judge_run(run(), model="m", rows=1, gates=gates("p99>1ms"), seen=seen_server(2400, queue_s=0.003))
+    assert " of the mean latency is queue wait." in run_report(watched, {}).statement
+
+
+def test_the_table_has_p95_and_p99_9_and_fits_a_terminal() -> None:
+    measured = run(wrong=2)
+    outcome = judge_run(measured, model="m", rows=1, gates=gates("p95>1s", "p99.9>1s"))
+    for width, columns in (
+        (80, ["p50 ms", "p99 ms", "p99.9 ms", "max ms"]),
+        (120, ["p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms"]),
+    ):
+        console = Console(file=io.StringIO(), width=width)
+        print_parts(run_report(outcome, {}).printed(), console)
+        assert isinstance(console.file, io.StringIO)
+        lines = console.file.getvalue().splitlines()
+        (heading,) = [line for line in lines if "p50 ms" in line]
+        assert [cell.strip() for cell in heading.strip("┃").split("┃")][-len(columns) :] == columns
+        assert max(map(len, lines[: lines.index(heading) + 8])) <= width
+    total = run_document(outcome)["total"]
+    for percent, name in ((95, "p95_ms"), (99.9, "p99_9_ms")):
+        assert total[name] == measured.total.percentile_ms(percent)
