@@ -14,6 +14,7 @@ _FLAGS: Final = {
     "input_file": "--input",
     "lengths": "--length",
     "process": "--arrivals",
+    "request_limit": "--requests",
 }
 
 

@@ -47,6 +47,8 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         "model": outcome.model,
         "load": str(measured.load),
         "users": measured.load.users,
+        "think_time": _think_time(measured.load),
+        "request_limit": measured.load.requests or None,
         "offered_per_s": measured.load.offered_per_s,
         "seed": measured.load.seed,
         "rows_per_request": int(outcome.rows) if float(outcome.rows).is_integer() else outcome.rows,
@@ -69,6 +71,12 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         **outcome.watched.as_document(),
         "notes": list(outcome.notes),
     }
+
+
+def _think_time(load: Load) -> dict[str, float | str] | None:
+    if load.think is None:
+        return None
+    return {"mean_s": load.think.mean_s, "distribution": "exponential" if load.think.is_exponential else "constant"}
 
 
 def _figures(line: Summary) -> dict[str, float | int | None]:

@@ -7,6 +7,7 @@ must call give_process_to_gevent (traffic/gevent_setup.py) before it imports thi
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite, isinf
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -75,7 +76,7 @@ class Scraper:
         self._client.close()
 
     def _keep_scraping(self, zero_s: float, load: Load, scrapes: list[Scrape], over: Event) -> None:
-        interval_s = max(LEAST_INTERVAL_S, load.seconds / MOST_SCRAPES)
+        interval_s = max(LEAST_INTERVAL_S, load.seconds / MOST_SCRAPES) if isfinite(load.seconds) else LEAST_INTERVAL_S
         at_s = 0.0 if load.warm_up_s else interval_s
         # `during` reads the last page after the last response. The first page, at the end of the warm-up, is always
         # read.
@@ -83,6 +84,9 @@ class Scraper:
             if over.wait(max(zero_s + at_s - time.perf_counter(), 0)):
                 return
             self._scrape(zero_s, scrapes)
+            if isinf(load.seconds) and len(scrapes) >= MOST_SCRAPES:
+                del scrapes[1::2]
+                interval_s *= 2
             # After a slow response, skip the pages that were due meanwhile.
             at_s = max(at_s + interval_s, time.perf_counter() - zero_s)
 
