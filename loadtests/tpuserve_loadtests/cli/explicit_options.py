@@ -15,6 +15,7 @@ _FLAGS: Final = {
     "lengths": "--length",
     "process": "--arrivals",
     "request_limit": "--requests",
+    "settling_figure": "--repeat-until-settled",
 }
 
 

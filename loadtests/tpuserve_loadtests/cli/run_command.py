@@ -14,6 +14,7 @@ from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_se
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import refuse_think_time, run_load
 from tpuserve_loadtests.cli.options import think_time_option
+from tpuserve_loadtests.cli.repetition import RepetitionOptions, repeated
 from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic, find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
@@ -23,6 +24,9 @@ from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.think_time import ThinkTime
+    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.outcomes.run import RunOutcome
+    from tpuserve_loadtests.server_side.server_side import Seen
 
 DEFAULT_USERS = 32
 
@@ -34,6 +38,7 @@ Examples:
   tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
   tpuserve loadtest run digits --users 8 --requests 10000          exactly 10,000 requests after the warm-up
   tpuserve loadtest run digits --users 50 --think-time 'exponential(2s)'   interactive users
+  tpuserve loadtest run digits --rate 200 --repeat-until-settled p99   median and interval of several runs
   tpuserve loadtest run digits --rate 200 --html report.html       a page with charts
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
   tpuserve loadtest run digits --rows 1:0.7,8:0.3                  70 % of requests have one row
@@ -74,6 +79,7 @@ class RunOptions(LoadOptions):
         type=click.IntRange(1),
         help="Stop after this number of measured requests and their responses, without --duration or at its end.",
     )
+    repetition: RepetitionOptions = group(RepetitionOptions)
     golden: GoldenOptions = group(GoldenOptions)
     gates: tuple[str, ...] = option(
         "--fail-if",
@@ -109,7 +115,9 @@ def run(options: RunOptions) -> None:
     give_process_to_gevent()
     # Locust also patches the process, so these imports follow gRPC's gevent setup.
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+    from tpuserve_loadtests.outcomes.repetition import judge_repetition
     from tpuserve_loadtests.outcomes.run import judge_run
+    from tpuserve_loadtests.reports.repetition import repetition_report
     from tpuserve_loadtests.reports.run import run_report
 
     traffic, options = find_traffic(options, options.golden.path)
@@ -117,27 +125,36 @@ def run(options: RunOptions) -> None:
     refuse_ineffective(options, options.metrics)
     gates = thresholds(options.gates, "--fail-if")
     options.files.check()
+    repetition = options.repetition
+    settling = repetition.settling
+    if settling is not None:
+        options.files.refuse_distribution()
     # Without a load option, recorded requests keep their times, and other requests use DEFAULT_USERS.
     timeline = None if options.ways else traffic.timeline(options.speed)
     load = _load(options, traffic) if timeline is None else _instants_load(timeline.instants, options)
     load = replace(load, limits_us=limits_us(gates))
     target = with_golden(traffic.find_target(timeline), options.golden, gates)
+    settings = {**describe_settings(target), **golden_settings(target)}
+
+    def judged(measured: "Measured", seen: "Seen") -> "RunOutcome":
+        notes = (*golden_notes(target, measured), *(timeline.notes if timeline else ()))
+        rows, strict = target.workload.rows, options.generator.strict
+        return judge_run(
+            measured, model=traffic.title, rows=rows, gates=gates, strict=strict, seen=seen, extra_notes=notes
+        )
+
     with (
         generating(target, options.generator) as runs,
         watch_server(options.server, options.metrics, traffic.specs) as server,
-        server.during(load) as seen,
     ):
-        measured = run_load(runs, load, Hopeless(gates, load).why)
-    outcome = judge_run(
-        measured,
-        model=traffic.title,
-        rows=target.workload.rows,
-        gates=gates,
-        strict=options.generator.strict,
-        seen=seen,
-        extra_notes=(*golden_notes(target, measured), *(timeline.notes if timeline else ())),
-    )
-    report = run_report(outcome, {**describe_settings(target), **golden_settings(target)})
+        if settling is not None:
+            found = [judged(*each).condensed() for each in repeated(runs, server, load, settling, repetition.most_runs)]
+            outcome = judge_repetition(found, gates, settling, repetition.most_runs, strict=options.generator.strict)
+            report = repetition_report(outcome, settings)
+        else:
+            with server.during(load) as seen:
+                measured = run_load(runs, load, Hopeless(gates, load).why)
+            report = run_report(judged(measured, seen), settings)
     publish(report, options.files, as_json=options.as_json)
 
 

@@ -10,7 +10,8 @@ SECTIONS: Final = {
     "TLS and headers": "ca cert key tls_server_name headers",
     "Requests": "rows lengths input_file recorded recorded_model",
     "Load": (
-        "users think_time rate until trace_file speed process burst rounds request_limit duration warm_up segments seed"
+        "users think_time rate until trace_file speed process burst rounds request_limit duration warm_up segments "
+        "seed settling_figure settled_within most_runs"
     ),
     "Load generator": "processes remote listen generator_limit",
     "Checks and gates": "golden check_share atol rtol objectives gates least_effect unclear",
