@@ -145,7 +145,7 @@ def run(options: RunOptions) -> None:
 
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs) as server,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
     ):
         if settling is not None:
             found = [judged(*each).condensed() for each in repeated(runs, server, load, settling, repetition.most_runs)]

@@ -6,7 +6,7 @@ import click
 
 # Names of values by heading. Values in no section belong to the command itself and come first.
 SECTIONS: Final = {
-    "Server and model": "grpc_address rest_url protocol version label signature_name timeout metrics",
+    "Server and model": "grpc_address rest_url protocol version label signature_name timeout metrics server_pid",
     "TLS and headers": "ca cert key tls_server_name headers",
     "Requests": "rows lengths input_file recorded recorded_model",
     "Load": (

@@ -98,7 +98,8 @@ def soak(options: SoakOptions) -> None:
         log = _open_log(options.log, stack)
         runs = stack.enter_context(generating(target, options.generator))
         # The soak watches the server's process, which is the same for all models.
-        server = stack.enter_context(watch_server(options.server, options.metrics, list(traffic.specs)[:1]))
+        one = list(traffic.specs)[:1]
+        server = stack.enter_context(watch_server(options.server, options.metrics, one, options.server_pid))
         on_segment = partial(_report_segment, segments=segments, planned=planned, log=log)
         run_segments(runs, load, planned, gates, segments, server, on_segment)
     assert segments.total is not None  # at least the first one began

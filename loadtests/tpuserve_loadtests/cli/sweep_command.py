@@ -82,7 +82,7 @@ def sweep(options: SweepOptions) -> None:
     steps: list[RunOutcome] = []
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs) as server,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
     ):
         for load in loads:
             with server.during(load) as seen:

@@ -18,7 +18,12 @@ from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import window_rows
 from tpuserve_loadtests.reports.run_verdict import checks_table, run_headline
-from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline
+from tpuserve_loadtests.reports.server_section import (
+    printed_server,
+    process_timeline,
+    server_section,
+    server_timeline,
+)
 from tpuserve_loadtests.reports.timeline_section import timeline_section
 from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
@@ -149,6 +154,7 @@ def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
             Charts("Latency", _latencies(outcome), _counted(load)),
             server_section(outcome.watched),
             server_timeline(server, load.seconds),
+            process_timeline(outcome.watched.use, load.seconds),
             _lines(outcome),
             errors_table([measured]),
         ],
