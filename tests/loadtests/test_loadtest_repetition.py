@@ -43,7 +43,7 @@ def outcome(
         judge_run(run(median_ms, seed, failures), model="digits", rows=1, gates=parsed).condensed()
         for seed, median_ms in enumerate(medians_ms)
     ]
-    return judge_repetition(runs, parsed, Settling(figure, within), 20, strict=True)
+    return judge_repetition(runs, parsed, Settling(figure, within), 20)
 
 
 STEADY = (4.0,) * 6

@@ -14,6 +14,7 @@ from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_se
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import refuse_think_time, run_load
 from tpuserve_loadtests.cli.options import think_time_option
+from tpuserve_loadtests.cli.pushing import PushOptions, pushing
 from tpuserve_loadtests.cli.repetition import RepetitionOptions, repeated
 from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic, find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
@@ -81,6 +82,7 @@ class RunOptions(LoadOptions):
     )
     repetition: RepetitionOptions = group(RepetitionOptions)
     golden: GoldenOptions = group(GoldenOptions)
+    push: PushOptions = group(PushOptions)
     gates: tuple[str, ...] = option(
         "--fail-if",
         multiple=True,
@@ -125,6 +127,7 @@ def run(options: RunOptions) -> None:
     refuse_ineffective(options, options.metrics)
     gates = thresholds(options.gates, "--fail-if")
     options.files.check()
+    options.push.check()
     repetition = options.repetition
     settling = repetition.settling
     if settling is not None:
@@ -145,16 +148,21 @@ def run(options: RunOptions) -> None:
 
     with (
         generating(target, options.generator) as runs,
+        pushing(runs, options.push, traffic.title) as pushed,
         watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
     ):
-        if settling is not None:
-            found = [judged(*each).condensed() for each in repeated(runs, server, load, settling, repetition.most_runs)]
-            outcome = judge_repetition(found, gates, settling, repetition.most_runs, strict=options.generator.strict)
-            report = repetition_report(outcome, settings)
-        else:
+        if settling is None:
             with server.during(load) as seen:
-                measured = run_load(runs, load, Hopeless(gates, load).why)
-            report = run_report(judged(measured, seen), settings)
+                measured = run_load(pushed.runs, load, Hopeless(gates, load).why)
+            outcomes = [judged(measured, seen)]
+        else:
+            several = repeated(pushed.runs, server, load, settling, repetition.most_runs)
+            outcomes = [judged(*each).condensed() for each in several]
+    if settling is None:
+        report = run_report(outcomes[0].with_notes(pushed.notes), settings)
+    else:
+        outcome = judge_repetition(outcomes, gates, settling, repetition.most_runs, pushed.notes)
+        report = repetition_report(outcome, settings)
     publish(report, options.files, as_json=options.as_json)
 
 

@@ -15,7 +15,7 @@ SECTIONS: Final = {
     ),
     "Load generator": "processes remote listen generator_limit",
     "Checks and gates": "golden check_share atol rtol objectives gates least_effect unclear",
-    "Output": "as_json log junit html csv hdr",
+    "Output": "as_json log junit html csv hdr otlp otlp_interval",
 }
 OWN: Final = "Options"
 # Sections that keep the order above, independent of the order of the option groups.

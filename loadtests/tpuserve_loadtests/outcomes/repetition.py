@@ -19,13 +19,16 @@ MEDIAN = "median"
 
 @dataclass(frozen=True, slots=True)
 class RepetitionOutcome:
-    """Repeated runs of the same load, at least one, with gates over all of them. `most` is the limit of runs."""
+    """Repeated runs of the same load, at least one, with gates over all of them.
+
+    `most` is the limit of runs. `extra_notes` holds notes on all runs.
+    """
 
     runs: tuple[RunOutcome, ...]
     gates: tuple[GateResult, ...]
     settling: Settling
     most: int
-    strict: bool = True
+    extra_notes: tuple[str, ...] = ()
 
     @property
     def measured(self) -> list[Measured]:
@@ -67,9 +70,14 @@ class RepetitionOutcome:
         return f"{name} did not settle in {count} runs: {reached}"
 
     @property
+    def is_generator_limit(self) -> bool:
+        """Whether the load generator failed a run."""
+        return any(run.generator.fails(strict=run.strict) for run in self.runs)
+
+    @property
     def exit_code(self) -> int:
         """The exit code of the first match: generator limit, failed gate, failed requests, not settled, success."""
-        if any(run.generator.fails(strict=self.strict) for run in self.runs):
+        if self.is_generator_limit:
             return EXIT_GENERATOR
         if any(result.failed for result in self.gates):
             return EXIT_GATE
@@ -84,12 +92,12 @@ class RepetitionOutcome:
         for number, run in enumerate(self.runs, start=1):
             for note in run.notes:
                 runs_of.setdefault(note, []).append(str(number))
-        return tuple(
-            note
-            if len(runs) == len(self.runs)
-            else f"run{'s' if len(runs) > 1 else ''} {', '.join(runs)} of {len(self.runs)}: {note}"
+        count = len(self.runs)
+        notes = [
+            note if len(runs) == count else f"run{'s' if len(runs) > 1 else ''} {', '.join(runs)} of {count}: {note}"
             for note, runs in runs_of.items()
-        )
+        ]
+        return (*notes, *self.extra_notes)
 
     @property
     def cases(self) -> list[Case]:
@@ -110,11 +118,15 @@ class RepetitionOutcome:
 
 
 def judge_repetition(
-    runs: Sequence[RunOutcome], gates: Sequence[Threshold], settling: Settling, most: int, *, strict: bool
+    runs: Sequence[RunOutcome],
+    gates: Sequence[Threshold],
+    settling: Settling,
+    most: int,
+    extra_notes: tuple[str, ...] = (),
 ) -> RepetitionOutcome:
     """Judge repeated runs, whose own gates do not count."""
     results = gates_over(gates, [run.measured for run in runs])
-    return RepetitionOutcome(tuple(runs), results, settling, most, strict)
+    return RepetitionOutcome(tuple(runs), results, settling, most, extra_notes)
 
 
 def describe_interval(figure: str, interval: MedianInterval) -> str:

@@ -59,11 +59,14 @@ class RunOutcome:
         """Whether no response was wrong, or a gate on wrong responses decides."""
         return self.total.wrong == 0 or any(result.gate.is_of_checks for result in self.gates)
 
+    def with_notes(self, notes: tuple[str, ...]) -> "RunOutcome":
+        """Return the outcome with further notes."""
+        return replace(self, extra_notes=(*self.extra_notes, *notes))
+
     def condensed(self) -> "RunOutcome":
         """Return the outcome without the run's windows, to save memory. The note on stability remains."""
-        notes = (*self.extra_notes, *([UNSETTLED] if self.measured.stable is False else []))
-        watched = self.watched.condensed()
-        return replace(self, measured=self.measured.condensed(), watched=watched, extra_notes=notes)
+        condensed = replace(self, measured=self.measured.condensed(), watched=self.watched.condensed())
+        return condensed.with_notes((UNSETTLED,)) if self.measured.stable is False else condensed
 
     @property
     def exit_code(self) -> int:

@@ -131,7 +131,7 @@ def _page(outcome: RepetitionOutcome, settings: Mapping[str, str]) -> Page:
 
 def _headline(outcome: RepetitionOutcome) -> Headline:
     notes = [str(result) for result in outcome.gates if result.failed] + list(outcome.notes)
-    if any(run.generator.fails(strict=outcome.strict) for run in outcome.runs):
+    if outcome.is_generator_limit:
         return Headline("warn", NOT_TO_BE_TRUSTED, notes)
     if outcome.exit_code not in (0, EXIT_GENERATOR):
         failures = sum(run.total.failures for run in outcome.runs)
