@@ -158,7 +158,9 @@ def test_a_receiver_that_refuses_is_a_warning_and_a_note(
     assert ended.returncode == 0, ended.stderr
     assert report["total"]["requests"] == 20
     # The exporter repeats a push after a 503. The run can end first.
-    assert ended.stderr.count(f"Warning: Cannot push metrics to {url}: {problem}. The load continues.") == (status != 503)
+    assert ended.stderr.count(f"Warning: Cannot push metrics to {url}: {problem}. The load continues.") == (
+        status != 503
+    )
     assert report["notes"][-1].endswith(f"pushes of metrics to {url} failed: {problem}")
 
 
@@ -201,7 +203,8 @@ def test_metrics_are_exact_by_bucket() -> None:
     for latency_us in (500, 1000, 1001, 2000, 90_000_000):
         recorder.record(latency_us)
     counts = Counts(7, 2, latencies=recorder.state())
-    data = OtlpMetrics(Resource({}), {"model": "m"}, 5).data(counts, LiveFigures(2.0, 2.5, 1.0, None), 9)
+    metrics = OtlpMetrics(Resource({}), {"model": "m"}, 5)
+    data: Any = metrics.data(counts, LiveFigures(2.0, 2.5, 1.0, None), 9)  # points of several types
     requests, latency, throughput, quantiles = data.resource_metrics[0].scope_metrics[0].metrics
     assert [(point.attributes["outcome"], point.value) for point in requests.data.data_points] == [
         ("success", 5),

@@ -166,7 +166,12 @@ def test_a_run_measures_the_process_of_the_server() -> None:
 def test_a_process_that_ends_during_the_load_is_a_note() -> None:
     """Kill the process as soon as the server received a request of the load."""
     with serving(Doubling()) as server, working() as work, ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: server.reached.wait(100) and work.process.kill())
+
+        def kill_after_first_request() -> None:
+            assert server.reached.wait(100)
+            work.process.kill()
+
+        thread.submit(kill_after_first_request)
         options = ("--grpc", server.grpc_address, "--users", "1", "--duration", "500ms", *QUIET)
         pid = ("--server-pid", str(work.process.pid))
         ended = forked_command.run("tpuserve-loadtest", "run", MODEL, *options, *pid, "--json")

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.settling import FIGURES, Settling, gates_over, interval_of
@@ -42,10 +43,11 @@ class RepetitionOutcome:
 
     @property
     def median(self) -> Summary:
-        """The medians of the runs' figures, as a line of the table. A figure that a run lacks is None."""
+        """The medians of the runs' figures, as a line of the table. A count can be a fraction."""
         lines = [run.total for run in self.runs]
         names = [each.name for each in fields(Summary) if each.name != "name"]
-        return Summary(name=MEDIAN, **{name: _median([getattr(line, name) for line in lines]) for name in names})
+        medians: dict[str, Any] = {name: _median([getattr(line, name) for line in lines]) for name in names}
+        return Summary(name=MEDIAN, **medians)
 
     @property
     def intervals(self) -> dict[str, MedianInterval | None]:

@@ -21,7 +21,7 @@ _PHASES: Final = {QUEUE: "queue wait", EXECUTION: "execution"}
 _LEAST_MOMENTS: Final = 3
 
 # A period of the server's metrics, or of its processes.
-_OneMoment = TypeVar("_OneMoment", Moment, ProcessMoment)
+_OneMoment = TypeVar("_OneMoment", bound=Moment | ProcessMoment)
 
 
 def server_section(watched: Watched) -> Shares | Remark:

@@ -36,7 +36,7 @@ _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 def find_resource() -> Resource:
     """Return the description of this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it."""
-    own = {
+    own: Mapping[str, str | int] = {
         "service.name": NAME,
         "service.version": metadata.version("tpuserve-loadtests"),
         "service.instance.id": str(uuid4()),

@@ -6,6 +6,7 @@ The process must call give_process_to_gevent (traffic/gevent_setup.py) before it
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -28,6 +29,7 @@ _TIMEOUT_S: Final = 5.0
 # Limits for the last push, which delays the report: of a receiver that answered the push before, and of another one.
 _LAST_S: Final = 3.0
 _LAST_OF_FAILING_S: Final = 0.5
+_FIRST_REDIRECT: Final = 300
 _PROTOBUF: Final = "application/x-protobuf"
 
 
@@ -65,7 +67,7 @@ class OtlpPush:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._over.set()
-        with gevent.Timeout(_LAST_OF_FAILING_S if self._problem else _LAST_S, False):
+        with suppress(gevent.Timeout), gevent.Timeout(_LAST_OF_FAILING_S if self._problem else _LAST_S):
             self._greenlet.join()
             self._push()
         self._greenlet.kill()
@@ -146,7 +148,7 @@ class _Session(requests.Session):
 
 
 def _problem(response: requests.Response) -> str:
-    if response.status_code >= requests.codes.multiple_choices:
+    if response.status_code >= _FIRST_REDIRECT:
         return f"HTTP {response.status_code} {response.reason}".rstrip()
     if not response.headers.get("content-type", "").startswith(_PROTOBUF):
         return ""
