@@ -29,8 +29,8 @@ def run(*arguments: str) -> forked_command.Ended:
 def test_texts_of_think_times() -> None:
     assert ThinkTime.parse("200ms") == ThinkTime(0.2)
     assert ThinkTime.parse(" Exponential( 2s ) ") == ThinkTime(2.0, is_exponential=True)
-    assert str(ThinkTime(0.2)) == "think time of 200 ms"
-    assert str(ThinkTime(2.0, is_exponential=True)) == "exponential think time with a mean of 2 s"
+    assert str(ThinkTime(0.2)) == "think time 200 ms"
+    assert str(ThinkTime(2.0, is_exponential=True)) == "exponential think time 2 s"
 
 
 @pytest.mark.parametrize("text", ["", "0", "fast", "exponential", "exponential()", "uniform(1s)", "1s..2s"])

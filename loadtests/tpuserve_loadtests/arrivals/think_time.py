@@ -35,4 +35,4 @@ class ThinkTime:
 
     def __str__(self) -> str:
         mean = f"{1000 * self.mean_s:.4g} ms" if self.mean_s < 1 else f"{self.mean_s:.4g} s"
-        return f"exponential think time with a mean of {mean}" if self.is_exponential else f"think time of {mean}"
+        return f"{'exponential ' if self.is_exponential else ''}think time {mean}"
