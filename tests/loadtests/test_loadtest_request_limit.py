@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,31 @@ def test_invalid_limits_are_usage_errors(arguments: list[str], complaint: str) -
     ended = run("--grpc", "127.0.0.1:1", *arguments)
     assert ended.returncode == 2
     assert complaint in ended.stderr
+
+
+SCENARIO = """
+models:
+  - {model: doubling, weight: 3, protocol: grpc}
+  - {model: doubling, name: other, protocol: rest}
+load: {users: 4, think_time: exponential(1ms), requests: 80, warm_up: 0}
+"""
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_scenario_sets_users_think_time_and_the_limit(server: Doubling, tmp_path: Path, processes: str) -> None:
+    path = tmp_path / "mixed.yaml"
+    path.write_text(SCENARIO)
+    addresses = ("--grpc", server.grpc_address, "--rest", server.rest_url)
+    options = ("--scenario", str(path), *addresses, "--processes", processes, *BUSY_IS_FINE, "--json")
+    ended = forked_command.run("tpuserve-loadtest", "run", *options)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["load"] == "4 users, exponential think time 1 ms"
+    assert found["total"]["requests"] == found["request_limit"] == len(server.rows) == 80
+    # A rate on the command line replaces the users of the file, with their think time. The limit remains.
+    replaced = forked_command.run("tpuserve-loadtest", "run", *options, "--rate", "400")
+    assert replaced.returncode == 0, replaced.stderr
+    assert json.loads(replaced.stdout)["total"]["requests"] == len(server.rows) - 80 == 80
 
 
 @pytest.mark.parametrize("process", PROCESSES)

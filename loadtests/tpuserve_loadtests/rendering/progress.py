@@ -10,6 +10,7 @@ from rich.text import Text
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.live_figures import RECENT_S, LiveFigures, LivePeriod
 from tpuserve_loadtests.measurement.recorder import Counts
+from tpuserve_loadtests.report_model.units import three_digits
 
 # Without a terminal: seconds between lines, and the share of the time so far, so that long runs print few lines.
 LINE_S: Final = 10.0
@@ -64,7 +65,7 @@ class Progress:
 
 
 def _words(figures: LiveFigures, counts: Counts) -> str:
-    p50, p99 = ("-" if ms is None else f"{ms:.3g} ms" for ms in (figures.p50_ms, figures.p99_ms))
+    p50, p99 = ("-" if ms is None else f"{three_digits(ms)} ms" for ms in (figures.p50_ms, figures.p99_ms))
     return (
         f"{figures.rate_per_s:,.0f}/s  p50 {p50}  p99 {p99}  {counts.failures:,} failures  {counts.requests:,} requests"
     )
