@@ -20,7 +20,7 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-vers
 # All extras except `torch` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
 # CPU build. The server's `tpu` needs libtpu on every platform, but libtpu has few wheels. The group dev has the
 # exporter's `tpu`.
-EXTRAS := $(addprefix --extra ,gcs image jax s3 tflite)
+EXTRAS := $(addprefix --extra ,gcs image jax otlp s3 tflite)
 # Extras of the image. Clients of TPUs and GPUs take several GB, so they are optional: requirements/tpu.in and cuda.in.
 IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # Dependencies of PyTorch that requirements/dev.lock contains.

@@ -12,6 +12,8 @@ import yaml
 
 from tpuserve_loadtests.arrivals.process import PROCESSES
 from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.arrivals.think_time import FORMS as THINK_TIMES
+from tpuserve_loadtests.arrivals.think_time import ThinkTime
 from tpuserve_loadtests.distribution import FORMS, Distribution
 from tpuserve_loadtests.duration import parse_duration
 from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
@@ -26,6 +28,7 @@ _FIELDS: Final = {
     "rest": "rest_url",
     "trace": "trace_file",
     "arrivals": "process",
+    "requests": "request_limit",
     "fail_if": "gates",
     "slo": "objectives",
 }
@@ -64,6 +67,8 @@ class Settings:
     users: int | None = None
     rate: str | None = None
     trace_file: Path | None = None
+    think_time: ThinkTime | None = None
+    request_limit: int | None = None
     speed: float | None = None
     process: str | None = None
     burst: int | None = None
@@ -290,11 +295,13 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
 def _load_keys(folder: Path) -> dict[str, _Key]:
     return {
         "users": _Key("an integer of at least 1", _number(1, integer=True)),
+        "think_time": _Key(f"a think time such as {THINK_TIMES}", lambda raw: ThinkTime.parse(_scalar(raw))),
         "rate": _Key("requests per second: 500, 100,200,400 or 100..1000", _rate),
         "trace": _Key("a file of arrival times", _path(folder)),
         "speed": _Key("a number above 0", _number(0, above=True)),
         "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _one_of(*PROCESSES)),
         "burst": _Key("an integer of at least 2", _number(2, integer=True)),
+        "requests": _Key("an integer of at least 1", _number(1, integer=True)),
         "duration": _Key("a duration such as 30s or 2m", _duration()),
         "warm_up": _Key("a duration such as 5s, or 0", _duration(zero=True)),
         "seed": _Key("an integer of at least 0", _number(0, integer=True)),

@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self, TypeAlias
 
 import numpy as np
@@ -58,6 +58,10 @@ class RateProfile:
         first = self.segments[0].start_per_s or self.segments[0].end_per_s
         return RateProfile((Segment(warm_up_s, first, first), *self.segments))
 
+    def lasting(self, seconds: float) -> "RateProfile":
+        """Return a constant rate for `seconds` seconds. Requires a constant rate."""
+        return RateProfile((replace(self.segments[0], seconds=seconds),))
+
     @property
     def is_level(self) -> bool:
         """Whether the rate is constant."""
@@ -71,6 +75,8 @@ class RateProfile:
     @property
     def mean_per_s(self) -> float:
         """The mean rate over the profile, in requests per second."""
+        if self.is_level:
+            return self.segments[0].start_per_s
         return self.requests / sum(segment.seconds for segment in self.segments)
 
     def instants(self, requests: Instants) -> Instants:

@@ -14,6 +14,8 @@ _FLAGS: Final = {
     "input_file": "--input",
     "lengths": "--length",
     "process": "--arrivals",
+    "request_limit": "--requests",
+    "settling_figure": "--repeat-until-settled",
 }
 
 

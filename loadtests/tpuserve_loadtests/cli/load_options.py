@@ -15,7 +15,7 @@ from tpuserve_loadtests.cli.options import (
     VersionOptions,
     json_option,
 )
-from tpuserve_loadtests.cli.server_metrics import metrics_option
+from tpuserve_loadtests.cli.server_metrics import metrics_option, pids_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class LoadOptions:
     requests: RequestOptions = group(RequestOptions)
     generator: GeneratorOptions = group(GeneratorOptions)
     metrics: str = metrics_option()
+    server_pid: tuple[int, ...] = pids_option()
     as_json: bool = json_option()
     files: FileOptions = group(FileOptions)
 

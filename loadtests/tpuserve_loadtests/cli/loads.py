@@ -1,5 +1,6 @@
 """Loads from options, and their execution with progress output."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tpuserve_loadtests.cli.options import (
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.process import Process
+    from tpuserve_loadtests.arrivals.think_time import ThinkTime
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
@@ -29,6 +31,8 @@ _MOMENT_S: Final = 1.0
 _WAITING: Final = "Interrupted. Waiting for responses in flight, at most --timeout. Press Ctrl-C again to stop waiting."
 # Options that define the load, of which a command takes at most one.
 WAYS: Final = ("users", "rate", "trace_file")
+# Options that belong to one of these.
+OF_WAYS: Final = ("think_time",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +44,20 @@ class LoadTerms:
     process: "Process"
     burst: int
     seed: int
+    requests: int = 0
 
     @classmethod
     def of(cls, time: TimeOptions, arrivals: ArrivalOptions, generator: GeneratorOptions) -> Self:
         """Take the terms from the options."""
         return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, generator.seed)
 
-    def closed(self, users: int, protocols: int) -> "Load":
+    def closed(self, users: int, protocols: int, think: "ThinkTime | None" = None) -> "Load":
         """Return a load of `users`, which the protocols share. Raise a usage error for fewer users than protocols."""
         from tpuserve_loadtests.arrivals.load import Load
 
         if users < protocols:
             raise click.UsageError(f"--users {users} is too low for {protocols} protocols. Each protocol needs a user.")
-        return Load(self.seconds, self.warm_up_s, users, seed=self.seed)
+        return Load(self.seconds, self.warm_up_s, users, seed=self.seed, requests=self.requests, think=think)
 
     def open(self, rate: str) -> "Load":
         """Return a load with a rate for RateProfile.parse. Raise a usage error for an invalid rate."""
@@ -63,16 +68,31 @@ class LoadTerms:
             profile = RateProfile.parse(rate, self.seconds)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--rate") from None
+        if math.isinf(self.seconds) and not profile.is_level:
+            raise click.UsageError("--requests with steps or a ramp in --rate needs --duration, which sets its length.")
         return Load(
-            self.seconds, self.warm_up_s, profile=profile, process=self.process, burst=self.burst, seed=self.seed
+            self.seconds,
+            self.warm_up_s,
+            profile=profile,
+            process=self.process,
+            burst=self.burst,
+            seed=self.seed,
+            requests=self.requests,
         )
 
     def users_or_rate(self, options: UsersOrRateOptions, protocols: int) -> "Load":
         """Return the closed load of --users or the open load of --rate. Raise a usage error for both."""
         refuse_both(options.users, options.rate)
         if options.rate:
+            refuse_think_time(options.think_time)
             return self.open(options.rate)
-        return self.closed(options.users or DEFAULT_COMPARED_USERS, protocols)
+        return self.closed(options.users or DEFAULT_COMPARED_USERS, protocols, options.think_time)
+
+
+def refuse_think_time(think: "ThinkTime | None") -> None:
+    """Raise a usage error for --think-time with an open load."""
+    if think:
+        raise click.UsageError("--think-time has no effect in an open load, whose arrivals do not wait for responses.")
 
 
 def refuse_both(users: int | str | None, rate: str | None) -> None:

@@ -11,6 +11,7 @@ from tpuserve_loadtests.duration import Duration
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.process import Process
+    from tpuserve_loadtests.arrivals.think_time import ThinkTime
 
 # Copies from tpuserve_client.address, which imports gRPC and is too slow for --help.
 ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
@@ -174,6 +175,26 @@ class ArrivalOptions:
     burst: int = option("--burst", type=click.IntRange(2), default=10, show_default=True, help="Requests per burst.")
 
 
+def think_time_option() -> Any:  # noqa: ANN401  a field of any type
+    """Declare --think-time, the pause of a closed load's users."""
+    return option(
+        "--think-time",
+        metavar="TIME",
+        callback=_think_time,
+        help="Closed load: pause of a user after a response: 200ms, or exponential(200ms) with this mean.  "
+        "[default: none]",
+    )
+
+
+def _think_time(context: click.Context, parameter: click.Parameter, value: str | None) -> "ThinkTime | None":
+    from tpuserve_loadtests.arrivals.think_time import ThinkTime
+
+    try:
+        return None if value is None else ThinkTime.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @dataclass(frozen=True, slots=True)
 class UsersOrRateOptions:
     """A closed load, or an open one."""
@@ -182,6 +203,7 @@ class UsersOrRateOptions:
         "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_COMPARED_USERS}]"
     )
     rate: str | None = option("--rate", metavar="RATE", help="Open load: rate in requests/s.")
+    think_time: "ThinkTime | None" = think_time_option()
 
 
 @dataclass(frozen=True, slots=True)

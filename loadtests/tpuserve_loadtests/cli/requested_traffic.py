@@ -11,7 +11,7 @@ from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import with_values
 from tpuserve_loadtests.cli.explicit_options import explicit_names, flag
-from tpuserve_loadtests.cli.loads import WAYS
+from tpuserve_loadtests.cli.loads import OF_WAYS, WAYS
 from tpuserve_loadtests.cli.options import MeasuredServerOptions, ModelOptions, RequestOptions, VersionOptions
 from tpuserve_loadtests.cli.target import Requests, find_lines, find_spec, find_target, read_recording
 from tpuserve_loadtests.cli.tolerances import find_tolerances
@@ -54,7 +54,8 @@ class ModelTraffic:
 class RequestedTraffic:
     """The traffic that a command requests, with the title of its report.
 
-    If `parts` is empty, the command sends requests to one model, `spec`, over every address.
+    If `parts` is empty, the command sends requests to one model, `spec`, over every address. `explicit` names the
+    values that the command line or the scenario sets.
     """
 
     title: str
@@ -62,6 +63,7 @@ class RequestedTraffic:
     requests: Requests
     spec: "ModelSpec | None"
     parts: tuple[ModelTraffic, ...] = ()
+    explicit: frozenset[str] = frozenset()
 
     @property
     def least_users(self) -> int:
@@ -159,6 +161,7 @@ def find_traffic(
     Raises usage errors. Sends no request to the server.
     """
     models = options.models
+    explicit = explicit_names() if explicit is None else explicit
     if models.scenario is None:
         if models.model is None:
             raise click.UsageError("Missing MODEL. Set the model's name, or --scenario.")
@@ -166,9 +169,8 @@ def find_traffic(
         server = options.server
         addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
         spec = find_spec(models.model, options.version.version, options.version.label)
-        return RequestedTraffic(
-            str(spec), addresses, Requests.of(options.requests, find_access(server.access), golden), spec
-        ), options
+        requests = Requests.of(options.requests, find_access(server.access), golden)
+        return RequestedTraffic(str(spec), addresses, requests, spec, explicit=frozenset(explicit)), options
     if models.model is not None:
         raise click.UsageError(f"--scenario names the models. Omit {models.model!r}.")
     scenario = _read(models.scenario)
@@ -179,9 +181,10 @@ def find_traffic(
     for name in _OF_ONE_MODEL:
         if getattr(options.version if name in ("version", "label") else options.requests, name):
             raise click.UsageError(f"A scenario sets this value for each model. Omit {flag(name)}.")
-    options = _merged(options, scenario.settings, explicit_names() if explicit is None else explicit, own_load)
+    options = _merged(options, scenario.settings, explicit, own_load)
     options = _with_address(options)
-    return _scenario_traffic(scenario, models.scenario, options.server, options.requests.timeout), options
+    traffic = _scenario_traffic(scenario, models.scenario, options.server, options.requests.timeout)
+    return replace(traffic, explicit=frozenset((*explicit, *scenario.settings.explicit_values()))), options
 
 
 def _with_address(options: _Options) -> _Options:
@@ -200,7 +203,7 @@ def _read(path: Path) -> "Scenario":
 def _merged(options: _Options, settings: "Settings", explicit: Collection[str], own_load: bool) -> _Options:
     """Set the scenario's values for options that the command line omits."""
     # A load option on the command line replaces every load setting of the file.
-    hidden = {*explicit, *(WAYS if own_load or not set(WAYS).isdisjoint(explicit) else ())}
+    hidden = {*explicit, *((*WAYS, *OF_WAYS) if own_load or not set(WAYS).isdisjoint(explicit) else ())}
     return with_values(
         options, {name: value for name, value in settings.explicit_values().items() if name not in hidden}
     )

@@ -1,5 +1,6 @@
 """The command `tpuserve loadtest run`: a single load and its report."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,11 @@ from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_i
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
 from tpuserve_loadtests.cli.load_options import LoadOptions
-from tpuserve_loadtests.cli.loads import run_load
-from tpuserve_loadtests.cli.options import TimeOptions
-from tpuserve_loadtests.cli.requested_traffic import find_traffic
+from tpuserve_loadtests.cli.loads import refuse_think_time, run_load
+from tpuserve_loadtests.cli.options import think_time_option
+from tpuserve_loadtests.cli.pushing import PushOptions, pushing
+from tpuserve_loadtests.cli.repetition import RepetitionOptions, repeated
+from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic, find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
@@ -21,6 +24,10 @@ from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.arrivals.think_time import ThinkTime
+    from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.outcomes.run import RunOutcome
+    from tpuserve_loadtests.server_side.server_side import Seen
 
 DEFAULT_USERS = 32
 
@@ -30,6 +37,9 @@ Examples:
   tpuserve loadtest run digits --protocol grpc --users 64 --duration 1m
   tpuserve loadtest run digits --rest http://localhost:8501 --input images.npz --rows 4 --json
   tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
+  tpuserve loadtest run digits --users 8 --requests 10000          exactly 10,000 requests after the warm-up
+  tpuserve loadtest run digits --users 50 --think-time 'exponential(2s)'   interactive users
+  tpuserve loadtest run digits --rate 200 --repeat-until-settled p99   median and interval of several runs
   tpuserve loadtest run digits --rate 200 --html report.html       a page with charts
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
   tpuserve loadtest run digits --rows 1:0.7,8:0.3                  70 % of requests have one row
@@ -64,7 +74,15 @@ class RunOptions(LoadOptions):
     speed: float = option(
         "--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Speed factor of --trace and --recorded."
     )
+    think_time: "ThinkTime | None" = think_time_option()
+    request_limit: int | None = option(
+        "--requests",
+        type=click.IntRange(1),
+        help="Stop after this number of measured requests and their responses, without --duration or at its end.",
+    )
+    repetition: RepetitionOptions = group(RepetitionOptions)
     golden: GoldenOptions = group(GoldenOptions)
+    push: PushOptions = group(PushOptions)
     gates: tuple[str, ...] = option(
         "--fail-if",
         multiple=True,
@@ -99,7 +117,9 @@ def run(options: RunOptions) -> None:
     give_process_to_gevent()
     # Locust also patches the process, so these imports follow gRPC's gevent setup.
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+    from tpuserve_loadtests.outcomes.repetition import judge_repetition
     from tpuserve_loadtests.outcomes.run import judge_run
+    from tpuserve_loadtests.reports.repetition import repetition_report
     from tpuserve_loadtests.reports.run import run_report
 
     traffic, options = find_traffic(options, options.golden.path)
@@ -107,38 +127,58 @@ def run(options: RunOptions) -> None:
     refuse_ineffective(options, options.metrics)
     gates = thresholds(options.gates, "--fail-if")
     options.files.check()
+    options.push.check()
+    repetition = options.repetition
+    settling = repetition.settling
+    if settling is not None:
+        options.files.refuse_distribution()
     # Without a load option, recorded requests keep their times, and other requests use DEFAULT_USERS.
     timeline = None if options.ways else traffic.timeline(options.speed)
-    load = _load(options, traffic.least_users) if timeline is None else _instants_load(timeline.instants, options.time)
+    load = _load(options, traffic) if timeline is None else _instants_load(timeline.instants, options)
     load = replace(load, limits_us=limits_us(gates))
     target = with_golden(traffic.find_target(timeline), options.golden, gates)
+    settings = {**describe_settings(target), **golden_settings(target)}
+
+    def judged(measured: "Measured", seen: "Seen") -> "RunOutcome":
+        notes = (*golden_notes(target, measured), *(timeline.notes if timeline else ()))
+        rows, strict = target.workload.rows, options.generator.strict
+        return judge_run(
+            measured, model=traffic.title, rows=rows, gates=gates, strict=strict, seen=seen, extra_notes=notes
+        )
+
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs) as server,
-        server.during(load) as seen,
+        pushing(runs, options.push, traffic.title) as pushed,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
     ):
-        measured = run_load(runs, load, Hopeless(gates, load).why)
-    outcome = judge_run(
-        measured,
-        model=traffic.title,
-        rows=target.workload.rows,
-        gates=gates,
-        strict=options.generator.strict,
-        seen=seen,
-        extra_notes=(*golden_notes(target, measured), *(timeline.notes if timeline else ())),
-    )
-    report = run_report(outcome, {**describe_settings(target), **golden_settings(target)})
+        if settling is None:
+            with server.during(load) as seen:
+                measured = run_load(pushed.runs, load, Hopeless(gates, load).why)
+            outcomes = [judged(measured, seen)]
+        else:
+            several = repeated(pushed.runs, server, load, settling, repetition.most_runs)
+            outcomes = [judged(*each).condensed() for each in several]
+    if settling is None:
+        report = run_report(outcomes[0].with_notes(pushed.notes), settings)
+    else:
+        outcome = judge_repetition(outcomes, gates, settling, repetition.most_runs, pushed.notes)
+        report = repetition_report(outcome, settings)
     publish(report, options.files, as_json=options.as_json)
 
 
-def _load(options: RunOptions, protocols: int) -> "Load":
+def _load(options: RunOptions, traffic: "RequestedTraffic") -> "Load":
     if options.ways > 1:
         raise click.UsageError("--users, --rate and --trace exclude each other. Set one of them.")
     if options.trace_file is not None:
         return _trace_load(options.trace_file, options)
+    terms = options.terms
+    if options.request_limit:
+        seconds = terms.seconds if "duration" in traffic.explicit else math.inf
+        terms = replace(terms, requests=options.request_limit, seconds=seconds)
     if options.rate is not None:
-        return options.terms.open(options.rate)
-    return options.terms.closed(options.users or DEFAULT_USERS, protocols)
+        refuse_think_time(options.think_time)
+        return terms.open(options.rate)
+    return terms.closed(options.users or DEFAULT_USERS, traffic.least_users, options.think_time)
 
 
 def _trace_load(path: Path, options: RunOptions) -> "Load":
@@ -148,12 +188,13 @@ def _trace_load(path: Path, options: RunOptions) -> "Load":
         trace = read_trace(path, options.speed)
     except BadTrace as error:
         raise click.BadParameter(str(error), param_hint="--trace") from None
-    return _instants_load(trace, options.time)
+    return _instants_load(trace, options)
 
 
-def _instants_load(instants: tuple[float, ...], time: TimeOptions) -> "Load":
+def _instants_load(instants: tuple[float, ...], options: RunOptions) -> "Load":
     """Return a load with the recording's duration. Its first part is the warm-up."""
     from tpuserve_loadtests.arrivals.load import Load
 
-    warm_up_s = min(time.warm_up, instants[-1] / 2)
-    return Load(instants[-1] - warm_up_s, warm_up_s, trace=instants)
+    refuse_think_time(options.think_time)
+    warm_up_s = min(options.time.warm_up, instants[-1] / 2)
+    return Load(instants[-1] - warm_up_s, warm_up_s, trace=instants, requests=options.request_limit or 0)

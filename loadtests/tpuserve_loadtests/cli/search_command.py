@@ -65,7 +65,7 @@ def search(options: SearchOptions) -> None:
     terms = options.terms
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs) as server,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
     ):
         searched = search_rate(runs, server, terms, within, objectives, trust_generator=not options.generator.strict)
     report = search_report(traffic.title, searched, objectives, describe_settings(target))

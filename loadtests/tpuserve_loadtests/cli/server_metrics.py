@@ -33,23 +33,46 @@ def sides_metrics_option() -> Any:  # noqa: ANN401  a field of any type
     return _metrics_option("auto|URL[,URL]|off", _checked_sides, "for two servers, the pages of A and B")
 
 
-def watch_server(options: ServerOptions, choice: str, specs: "Collection[ModelSpec]") -> "ServerWatch":
-    """Watch the page that `choice` names. If the server has no page, the run has a note."""
+def pids_option() -> Any:  # noqa: ANN401  a field of any type
+    """Declare --server-pid, the server's processes."""
+    return option(
+        "--server-pid",
+        metavar="PID",
+        multiple=True,
+        type=click.IntRange(1),
+        help="Process of the server on this machine, to measure its CPU and memory with its child processes; "
+        "repeatable.",
+    )
+
+
+def watch_server(
+    options: ServerOptions, choice: str, specs: "Collection[ModelSpec]", pids: tuple[int, ...] = ()
+) -> "ServerWatch":
+    """Watch the page that `choice` names, and the processes. If the server has no page, the run has a note.
+
+    Raises a usage error if a process does not run.
+    """
     from tpuserve_loadtests.server_side.dialect import Served
+    from tpuserve_loadtests.server_side.process_use import NoProcess, ProcessTree
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
+
+    try:
+        processes = ProcessTree(pids) if pids else None
+    except NoProcess as error:
+        raise click.BadParameter(str(error), param_hint="--server-pid") from None
 
     # Include all versions, because a label can move while a load runs.
     served = Served(tuple((spec.name, spec.version) for spec in specs))
     if choice == OFF:
-        return ServerWatch("", served)
+        return ServerWatch("", served, processes=processes)
     access = find_access(options.access)
     if choice != AUTO:
-        return ServerWatch(choice, served, access=page_access(access, choice, options))
+        return ServerWatch(choice, served, access=page_access(access, choice, options), processes=processes)
     rest_url = options.rest_url or (None if options.grpc_address else DEFAULT_REST)
     if rest_url is None:
-        return ServerWatch("", served, HOW)
+        return ServerWatch("", served, HOW, processes=processes)
     parts = urlsplit(rest_url)
-    return ServerWatch(f"{parts.scheme}://{parts.netloc}", served, access=access)
+    return ServerWatch(f"{parts.scheme}://{parts.netloc}", served, access=access, processes=processes)
 
 
 def page_access(access: "Access", url: str, options: ServerOptions) -> "Access":

@@ -17,6 +17,7 @@ from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_se
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import LoadTerms, run_load
 from tpuserve_loadtests.cli.options import TimeOptions, UsersOrRateOptions, least_effect_option
+from tpuserve_loadtests.cli.pushing import PushOptions, pushing
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
@@ -62,6 +63,7 @@ class SoakOptions(LoadOptions):
         "Smallest change of latency or rate over the soak that counts; 0.05 is 5 %."
     )
     golden: GoldenOptions = group(GoldenOptions)
+    push: PushOptions = group(PushOptions)
     gates: tuple[str, ...] = option(
         "--fail-if", multiple=True, metavar="GATE...", help="Gates of the whole soak, as in `run`."
     )
@@ -89,6 +91,7 @@ def soak(options: SoakOptions) -> None:
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
     refuse_ineffective(options, options.metrics)
     options.files.check()
+    options.push.check()
     gates = thresholds(options.gates, "--fail-if")
     terms, planned = options.terms, options.segments
     load = segment_load(terms, options.load, planned, traffic.least_users)
@@ -97,10 +100,12 @@ def soak(options: SoakOptions) -> None:
     with ExitStack() as stack:
         log = _open_log(options.log, stack)
         runs = stack.enter_context(generating(target, options.generator))
+        pushed = stack.enter_context(pushing(runs, options.push, traffic.title))
         # The soak watches the server's process, which is the same for all models.
-        server = stack.enter_context(watch_server(options.server, options.metrics, list(traffic.specs)[:1]))
+        one = list(traffic.specs)[:1]
+        server = stack.enter_context(watch_server(options.server, options.metrics, one, options.server_pid))
         on_segment = partial(_report_segment, segments=segments, planned=planned, log=log)
-        run_segments(runs, load, planned, gates, segments, server, on_segment)
+        run_segments(pushed.runs, load, planned, gates, segments, server, on_segment)
     assert segments.total is not None  # at least the first one began
     run = judge_run(
         segments.total,
@@ -108,7 +113,7 @@ def soak(options: SoakOptions) -> None:
         rows=target.workload.rows,
         gates=gates,
         strict=options.generator.strict,
-        extra_notes=golden_notes(target, segments.total),
+        extra_notes=(*golden_notes(target, segments.total), *pushed.notes),
     )
     outcome = judge_soak(run, segments, planned, options.least_effect, server.why_not)
     report = soak_report(outcome, {**describe_settings(target), **golden_settings(target)})

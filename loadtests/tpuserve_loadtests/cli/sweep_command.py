@@ -9,7 +9,8 @@ from tpuserve_loadtests.cli.command import command, option
 from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.load_options import LoadOptions
-from tpuserve_loadtests.cli.loads import refuse_both, run_load
+from tpuserve_loadtests.cli.loads import refuse_both, refuse_think_time, run_load
+from tpuserve_loadtests.cli.options import think_time_option
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.arrivals.think_time import ThinkTime
     from tpuserve_loadtests.outcomes.run import RunOutcome
 
 DEFAULT_USERS = "1,2,4,8,16,32,64,128"
@@ -41,6 +43,7 @@ class SweepOptions(LoadOptions):
         "--users", metavar="N,N,...", help=f"Closed loads: numbers of users.  [default: {DEFAULT_USERS}]"
     )
     rate: str | None = option("--rate", metavar="R,R,...", help="Open loads: rates in requests/s.")
+    think_time: "ThinkTime | None" = think_time_option()
     until: tuple[str, ...] = option(
         "--until",
         multiple=True,
@@ -78,7 +81,7 @@ def sweep(options: SweepOptions) -> None:
     steps: list[RunOutcome] = []
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs) as server,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
     ):
         for load in loads:
             with server.during(load) as seen:
@@ -102,6 +105,7 @@ def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
     refuse_both(options.users, options.rate)
     terms = options.terms
     if options.rate:
+        refuse_think_time(options.think_time)
         profile = terms.open(options.rate).profile
         assert profile is not None  # an open load has one
         rates = [segment.start_per_s for segment in profile.segments]
@@ -115,4 +119,4 @@ def _loads(options: SweepOptions, protocols: int) -> "list[Load]":
         raise click.BadParameter(f"{options.users!r} is not a list of users. Write 1,2,4,8.", param_hint="--users")
     # Each protocol needs a user, so the first steps of the default can coincide.
     counts = dict.fromkeys(int(each) if options.users else max(int(each), protocols) for each in users)
-    return [terms.closed(count, protocols) for count in counts]
+    return [terms.closed(count, protocols, options.think_time) for count in counts]

@@ -46,6 +46,13 @@ class Hopeless:
 
     def _most_requests(self, elapsed_s: float, counts: Counts) -> float | None:
         """Return an upper bound for the number of requests of the whole load, or None if it is too early."""
+        planned = self._planned_requests(elapsed_s, counts)
+        if not self.load.requests:
+            return planned
+        return self.load.requests if planned is None else min(planned, self.load.requests)
+
+    def _planned_requests(self, elapsed_s: float, counts: Counts) -> float | None:
+        """Return the bound that the duration sets."""
         offered = self.load.offered_per_s
         if offered is not None:
             return offered * self.load.seconds * (1.0 if self.load.trace else _OPEN_MARGIN)

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Final
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.measurement.recorder import Recorder, Window
 from tpuserve_loadtests.measurement.tally import Summary, Tally
 from tpuserve_loadtests.statistics.bootstrap import Block
 from tpuserve_loadtests.statistics.stability import is_stable
@@ -60,10 +60,11 @@ class Measured:
 
         None if unknown. An open load's throughput is set by its schedule, and random.
         """
-        size = max(len(self.recorder.windows) // _PARTS, 1)
-        if self.stopped or len(self.recorder.windows) < _PARTS:
+        windows = self._complete_windows()
+        size = max(len(windows) // _PARTS, 1)
+        if self.stopped or len(windows) < _PARTS:
             return None
-        parts = [self.recorder.windows[start : start + size] for start in range(0, size * _PARTS, size)]
+        parts = [windows[start : start + size] for start in range(0, size * _PARTS, size)]
         rates = [float(sum(window.completed.total() for window in part)) for part in parts]
         medians: list[float | None] = []
         for part in parts:
@@ -87,15 +88,18 @@ class Measured:
     def blocks(self) -> tuple[Block, ...]:
         """Return the windows with complete measurements, for resampling."""
         window_s = self.recorder.window_s
-        complete = self.recorder.windows[: max(int(self.span_s / window_s + 1e-6), 1)]
         found = []
-        for window in complete:
+        for window in self._complete_windows():
             merged = Tally()
             for tally in window.tallies.values():
                 merged.add(tally)
             completed, (values, counts) = window.completed.total(), merged.histogram.recorded()
             found.append(Block(values, counts, completed, window_s, merged.failures))
         return tuple(found)
+
+    def _complete_windows(self) -> list[Window]:
+        """Return the windows before the end of the measured time, at least one."""
+        return self.recorder.windows[: max(int(self.span_s / self.recorder.window_s + 1e-6), 1)]
 
     def _rate(self, *lines: str) -> float:
         completed = sum(window.completed[name] for window in self.recorder.windows for name in lines)

@@ -7,15 +7,16 @@ few milliseconds need more. These histograms keep three digits from a microsecon
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.tally import Tally
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
+from tpuserve_loadtests.statistics.live_latencies import LiveLatencies, LiveLatencyRecorder
 
-# Number of windows for a run of any length. Each window holds a histogram per line (180 KB).
+# Largest number of windows for a run of any length. Each window holds a histogram per line (180 KB).
 WINDOWS: Final = 40
 LEAST_WINDOW_S: Final = 0.1
 # Distinct messages are limited, because messages with an address or request number would grow memory without bound.
@@ -34,17 +35,36 @@ class ErrorCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of requests, failures, wrong responses, and responses later than each of the load's limits."""
+    """Counts of requests, failures, wrong responses, and responses later than each of the load's limits.
+
+    `latencies` are those of successful requests.
+    """
 
     requests: int = 0
     failures: int = 0
     late: tuple[int, ...] = ()
     wrong: int = 0
+    latencies: LiveLatencies = field(default_factory=LiveLatencies, compare=False)
 
     def __add__(self, other: "Counts") -> "Counts":
         late = tuple(map(sum, zip_longest(self.late, other.late, fillvalue=0)))
-        wrong = self.wrong + other.wrong
-        return Counts(self.requests + other.requests, self.failures + other.failures, late, wrong)
+        return Counts(
+            self.requests + other.requests,
+            self.failures + other.failures,
+            late,
+            self.wrong + other.wrong,
+            self.latencies + other.latencies,
+        )
+
+    def to_wire(self) -> list[Any]:  # plain values of several types
+        """Return a document for `from_wire`, which msgpack can encode."""
+        return [self.requests, self.failures, list(self.late), self.wrong, self.latencies.to_wire()]
+
+    @classmethod
+    def from_wire(cls, document: list[Any]) -> Self:
+        """Return the counts that `to_wire` encoded."""
+        requests, failures, late, wrong, latencies = document
+        return cls(requests, failures, tuple(late), wrong, LiveLatencies.from_wire(latencies))
 
 
 @dataclass(slots=True)
@@ -58,14 +78,15 @@ class Window:
 class Recorder:
     """Recorder of a run. Belongs to one thread, which runs all greenlets of a load test.
 
-    Times are seconds from the run's start.
+    Times are seconds from the run's start. A load with a number of requests ends at an unknown time, so its windows
+    start short and double in length.
     """
 
     def __init__(self, lines: Sequence[str], load: Load) -> None:
         """Record a run of `load`. `lines` are the names of lines, in the table's order."""
         self.lines = tuple(lines)
-        windows = min(max(int(load.seconds / LEAST_WINDOW_S), 1), WINDOWS)
-        self.window_s = load.seconds / windows
+        windows = 1 if load.requests else min(max(int(load.seconds / LEAST_WINDOW_S), 1), WINDOWS)
+        self.window_s = LEAST_WINDOW_S if load.requests else load.seconds / windows
         self.warm_up_s = load.warm_up_s
         self.warm_up_requests = 0
         self.dropped = 0
@@ -79,15 +100,15 @@ class Recorder:
         self._failures = 0
         self._wrong = 0
         self._late = [0] * len(load.limits_us)
+        self._live = LiveLatencyRecorder()
 
     def record(self, line: str, due_s: float, finished_s: float, error: str | None) -> None:
         """Count a finished request. `error` is None for a success.
 
         Requests due in the warm-up have no recorded latency.
         """
-        at = int((finished_s - self.warm_up_s) / self.window_s)
-        if error is None and finished_s >= self.warm_up_s and at < len(self.windows):
-            self.windows[at].completed[line] += 1
+        if error is None and (window := self._window_of_response(due_s, finished_s)) is not None:
+            window.completed[line] += 1
         if due_s < self.warm_up_s:
             self.warm_up_requests += 1
             return
@@ -96,6 +117,7 @@ class Recorder:
         if error is None:
             latency_us = (finished_s - due_s) * 1e6
             tally.record_success(latency_us)
+            self._live.record(latency_us)
             for number, limit_us in enumerate(self._limits_us):
                 self._late[number] += latency_us > limit_us
         else:
@@ -116,7 +138,7 @@ class Recorder:
 
     def counts(self) -> Counts:
         """Return the counts so far, without the warm-up. Cheap."""
-        return Counts(self._requests, self._failures, tuple(self._late), self._wrong)
+        return Counts(self._requests, self._failures, tuple(self._late), self._wrong, self._live.state())
 
     def tally(self, line: str | None = None) -> Tally:
         """Merge the tallies of all windows, for one line or for all."""
@@ -130,7 +152,7 @@ class Recorder:
     def condensed(self) -> "Recorder":
         """Return a copy with a single window, which uses a fortieth of the memory and records no further requests."""
         one = copy(self)
-        one.window_s = self._load.seconds
+        one.window_s = self.window_s * len(self.windows)
         tallies = {name: tally for name in self.lines if (tally := self.tally(name)).requests}
         one.windows = [Window(tallies, sum((window.completed for window in self.windows), Counter()))]
         return one
@@ -149,19 +171,54 @@ class Recorder:
         self._failures += other._failures
         self._wrong += other._wrong
         self._late = [mine + theirs for mine, theirs in zip(self._late, other._late, strict=True)]
-        for mine, others in zip(self.windows, other.windows, strict=True):
-            mine.completed.update(others.completed)
-            for line, tally in others.tallies.items():
-                mine.tallies.setdefault(line, Tally()).add(tally)
+        self._live.add(other._live.state())
+        while self.window_s < other.window_s:
+            self._double_windows()
+        while other.window_s < self.window_s:
+            other._double_windows()
+        self._extend(len(other.windows))
+        for mine, others in zip(self.windows, other.windows, strict=False):
+            _merge(mine, others)
         for key, count in other._errors.items():
             self._count_error(key, count)
 
     def _tally_at(self, line: str, due_s: float) -> Tally:
-        window = self.windows[min(int((due_s - self.warm_up_s) / self.window_s), len(self.windows) - 1)]
+        if self._load.requests:
+            window = self._window_at(due_s)
+        else:
+            window = self.windows[min(int((due_s - self.warm_up_s) / self.window_s), len(self.windows) - 1)]
         tally = window.tallies.get(line)
         if tally is None:
             tally = window.tallies[line] = Tally()
         return tally
+
+    def _window_of_response(self, due_s: float, finished_s: float) -> Window | None:
+        """Return the window of a response, or None if the rate omits it.
+
+        A load of some seconds counts the responses that arrive in that time. A load of some requests counts the
+        responses to these requests.
+        """
+        if self._load.requests:
+            return self._window_at(finished_s) if due_s >= self.warm_up_s else None
+        at = int((finished_s - self.warm_up_s) / self.window_s)
+        return self.windows[at] if finished_s >= self.warm_up_s and at < len(self.windows) else None
+
+    def _window_at(self, at_s: float) -> Window:
+        """Return the window of a time, for a load with a number of requests. Add and merge windows as needed."""
+        while (at := int((at_s - self.warm_up_s) / self.window_s)) >= WINDOWS:
+            self._double_windows()
+        self._extend(at + 1)
+        return self.windows[at]
+
+    def _extend(self, count: int) -> None:
+        self.windows += [Window({}, Counter()) for _ in range(count - len(self.windows))]
+
+    def _double_windows(self) -> None:
+        """Merge each window of an even number with the next one."""
+        self.window_s *= 2
+        for first, second in zip(self.windows[::2], self.windows[1::2], strict=False):
+            _merge(first, second)
+        self.windows = self.windows[::2]
 
     def _count_error(self, key: tuple[str, str], count: int) -> None:
         if key not in self._errors and len(self._errors) >= MAX_DISTINCT_ERRORS:
@@ -175,11 +232,12 @@ class Recorder:
             "dropped": self.dropped,
             "unanswered": self.unanswered,
             "lag": [self.lag.encode(), self.lag.max_us],
-            "counts": [self._requests, self._failures, self._late, self._wrong],
+            "counts": self.counts().to_wire(),
             "windows": [
                 {"tallies": {name: tally.to_wire() for name, tally in window.tallies.items()}, **_completed(window)}
                 for window in self.windows
             ],
+            "window_s": self.window_s,
             "errors": [[*key, count] for key, count in self._errors.items()],
         }
 
@@ -189,12 +247,23 @@ class Recorder:
         other.warm_up_requests, other.dropped = document["warm_up_requests"], document["dropped"]
         other.unanswered = document["unanswered"]
         other.lag = LatencyHistogram.decode(*document["lag"])
-        other._requests, other._failures, other._late, other._wrong = document["counts"]
+        counts = Counts.from_wire(document["counts"])
+        other._requests, other._failures, other._wrong = counts.requests, counts.failures, counts.wrong
+        other._late = list(counts.late)
+        other._live.add(counts.latencies)
+        other.window_s = document["window_s"]
+        other._extend(len(document["windows"]))
         for window, sent in zip(other.windows, document["windows"], strict=True):
             window.completed.update(sent["answered"])
             window.tallies.update({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()})
         other._errors.update({(line, message): count for line, message, count in document["errors"]})
         self.add(other)
+
+
+def _merge(window: Window, other: Window) -> None:
+    window.completed.update(other.completed)
+    for line, tally in other.tallies.items():
+        window.tallies.setdefault(line, Tally()).add(tally)
 
 
 def _completed(window: Window) -> dict[str, dict[str, int]]:

@@ -1,6 +1,6 @@
 """The outcome of a run: its measurements, verdicts and exit code."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import GeneratorVerdict, judge_generator
@@ -58,6 +58,15 @@ class RunOutcome:
     def all_correct(self) -> bool:
         """Whether no response was wrong, or a gate on wrong responses decides."""
         return self.total.wrong == 0 or any(result.gate.is_of_checks for result in self.gates)
+
+    def with_notes(self, notes: tuple[str, ...]) -> "RunOutcome":
+        """Return the outcome with further notes."""
+        return replace(self, extra_notes=(*self.extra_notes, *notes))
+
+    def condensed(self) -> "RunOutcome":
+        """Return the outcome without the run's windows, to save memory. The note on stability remains."""
+        condensed = replace(self, measured=self.measured.condensed(), watched=self.watched.condensed())
+        return condensed.with_notes((UNSETTLED,)) if self.measured.stable is False else condensed
 
     @property
     def exit_code(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tpuserve_loadtests.report_model.units import MIB
 from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
 from tpuserve_loadtests.server_side.server_side import ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
@@ -65,6 +66,12 @@ _COLUMNS: Final = (
     _server_column("executing", lambda server: server.executing, "{:.2f}".format, spare=True),
     CORES,
     REFUSED,
+    ServerColumn("pid cores", lambda watched: None if watched.use is None else watched.use.cpu_cores),
+    ServerColumn(
+        "pid MiB",
+        lambda watched: None if watched.use is None else watched.use.peak_memory_bytes / MIB,
+        "{:,.0f}".format,
+    ),
 )
 
 

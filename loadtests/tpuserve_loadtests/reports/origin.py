@@ -22,11 +22,12 @@ def describe_origin(runs: Sequence[Measured]) -> str:
 def describe_load(measured: Measured) -> dict[str, str]:
     """Describe the load."""
     load = measured.load
+    limit = f", until {load.requests:,} requests" if load.requests else ""
     warm_up = f", after {seconds(load.warm_up_s)} of warm-up" if load.warm_up_s else ""
     kind = "open" if load.is_open else "closed"
     return {
         "Load": f"{load} ({kind})",
-        "Measured": f"{seconds(load.seconds)}{warm_up}",
+        "Measured": f"{seconds(measured.span_s if load.requests else load.seconds)}{limit}{warm_up}",
         "Seed": str(load.seed) if load.is_open else "",
         "Generator": f"{len(measured.cores)} process{'es' if len(measured.cores) > 1 else ''}",
     }

@@ -18,7 +18,12 @@ from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import window_rows
 from tpuserve_loadtests.reports.run_verdict import checks_table, run_headline
-from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline
+from tpuserve_loadtests.reports.server_section import (
+    printed_server,
+    process_timeline,
+    server_section,
+    server_timeline,
+)
 from tpuserve_loadtests.reports.timeline_section import timeline_section
 from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
@@ -48,6 +53,8 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         "model": outcome.model,
         "load": str(measured.load),
         "users": measured.load.users,
+        "think_time": _think_time(measured.load),
+        "request_limit": measured.load.requests or None,
         "offered_per_s": measured.load.offered_per_s,
         "seed": measured.load.seed,
         "rows_per_request": int(outcome.rows) if float(outcome.rows).is_integer() else outcome.rows,
@@ -70,6 +77,12 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         **outcome.watched.as_document(),
         "notes": list(outcome.notes),
     }
+
+
+def _think_time(load: Load) -> dict[str, float | str] | None:
+    if load.think is None:
+        return None
+    return {"mean_s": load.think.mean_s, "distribution": "exponential" if load.think.is_exponential else "constant"}
 
 
 def _figures(line: Summary) -> dict[str, float | int | None]:
@@ -143,6 +156,7 @@ def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
             Charts("Latency", _latencies(outcome), _counted(load)),
             server_section(outcome.watched),
             server_timeline(server, load.seconds),
+            process_timeline(outcome.watched.use, load.seconds),
             _lines(outcome),
             errors_table([measured]),
         ],

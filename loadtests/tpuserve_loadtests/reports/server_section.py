@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers
 from tpuserve_loadtests.report_model.parts import Charts, Printed, Remark, Row, Share, Shares, Table, Text
@@ -10,6 +10,7 @@ from tpuserve_loadtests.report_model.scales import Linear, latency_scale
 from tpuserve_loadtests.report_model.time_axis import TimeAxis
 from tpuserve_loadtests.report_model.units import MIB, milliseconds, three_digits
 from tpuserve_loadtests.server_side.latency_parts import EXECUTION, QUEUE, Part
+from tpuserve_loadtests.server_side.process_use import ProcessMoment, ProcessUse
 from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
 
@@ -19,24 +20,38 @@ _PHASES: Final = {QUEUE: "queue wait", EXECUTION: "execution"}
 # Fewer moments do not make a curve.
 _LEAST_MOMENTS: Final = 3
 
-_Figure = Callable[[Moment], float | None]
+# A period of the server's metrics, or of its processes.
+_OneMoment = TypeVar("_OneMoment", bound=Moment | ProcessMoment)
 
 
 def server_section(watched: Watched) -> Shares | Remark:
     """Return the time breakdown, or a remark with the reason if the server reports no metrics."""
-    server, note = watched.server, watched.note
-    if server is None:
-        return Remark([note[:1].upper() + note[1:]] if note else [], "Server metrics")
+    server, note = watched.server, watched.note[:1].upper() + watched.note[1:]
+    processes = process_lines(watched.use)
+    if server is None and not processes:
+        return Remark([note] if note else [], "Server metrics")
     shares = [Share(part.name, part.share, milliseconds(part.mean_ms)) for part in watched.parts]
-    return Shares(_WHERE if shares else "Server activity", shares, server_lines(server))
+    facts = ([note] if note else []) if server is None else server_lines(server)
+    return Shares(_WHERE if shares else "Server activity", shares, [*facts, *processes])
 
 
 def printed_server(watched: Watched) -> list[Printed]:
-    """List the time breakdown, if known, and the server's activity; nothing without metrics."""
-    if watched.server is None:
+    """List the time breakdown, if known, the server's activity and its processes, as far as they are known."""
+    server = watched.server
+    table = [_table(server, watched.parts)] if server is not None and watched.parts else []
+    lines = [] if server is None else [f"server: {line}" for line in server_lines(server)]
+    return [*table, *(Text(f"  {line}") for line in (*lines, *process_lines(watched.use)))]
+
+
+def process_lines(use: ProcessUse | None) -> list[str]:
+    """Describe CPU and memory of the server's processes in a line, or return an empty list without processes."""
+    if use is None:
         return []
-    table = [_table(watched.server, watched.parts)] if watched.parts else []
-    return [*table, *(Text(f"  server: {line}") for line in server_lines(watched.server))]
+    name = f"server process{'es' if len(use.pids) > 1 else ''} {', '.join(map(str, use.pids))}"
+    children = use.processes - len(use.pids)
+    family = f" and {children} child process{'es' if children > 1 else ''}" if children > 0 else ""
+    memory = f"peak memory {use.peak_memory_bytes / MIB:,.0f} MiB, {use.memory_bytes / MIB:,.0f} MiB at the end"
+    return [f"{name}{family}: {use.cpu_cores:.2f} cores, {memory}"]
 
 
 def server_lines(server: ServerSide) -> list[str]:
@@ -59,30 +74,45 @@ def server_lines(server: ServerSide) -> list[str]:
 
 def server_timeline(server: ServerSide | None, planned_s: float) -> Charts | None:
     """Chart the server's metrics on the clients' time axis. Return None for fewer than three moments."""
-    moments = server.timeline if server is not None else ()
+    return None if server is None else _charts("Server over time", _PICTURES, server.timeline, planned_s)
+
+
+def process_timeline(use: ProcessUse | None, planned_s: float) -> Charts | None:
+    """Chart CPU and memory of the server's processes. Return None for fewer than three moments."""
+    return None if use is None else _charts("Server processes over time", _PROCESS_PICTURES, use.timeline, planned_s)
+
+
+def _charts(
+    title: str, pictures: "Sequence[_Picture[_OneMoment]]", moments: Sequence[_OneMoment], planned_s: float
+) -> Charts | None:
     if len(moments) < _LEAST_MOMENTS:
         return None
     time = TimeAxis(max(planned_s, moments[-1].at_s + moments[-1].seconds))
-    return Charts("Server over time", [_draw(picture, moments, time) for picture in _PICTURES])
+    return Charts(title, [_draw(picture, moments, time) for picture in pictures])
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Generic[_OneMoment]):
     name: str
-    figure: _Figure
+    figure: Callable[[_OneMoment], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture:
+class _Picture(Generic[_OneMoment]):
     """A chart of the server's figures, with their text format."""
 
     title: str
     unit: str
-    lines: tuple[_Line, ...]
+    lines: tuple[_Line[_OneMoment], ...]
     written: Callable[[float], str]
 
 
-_PICTURES: Final = (
+def _mib(size: float) -> str:
+    return f"{size:,.0f} MiB"
+
+
+_CORES: Final = "CPU cores in use"
+_PICTURES: Final[tuple[_Picture[Moment], ...]] = (
     _Picture(
         "Queue and device",
         "ms, mean",
@@ -90,17 +120,21 @@ _PICTURES: Final = (
         milliseconds,
     ),
     _Picture("Rows per batch", "rows, mean", (_Line("rows", lambda one: one.batch_rows),), three_digits),
-    _Picture("CPU cores in use", "cores", (_Line("cores", lambda one: one.cpu_cores),), three_digits),
+    _Picture(_CORES, "cores", (_Line("cores", lambda one: one.cpu_cores),), three_digits),
     _Picture(
         "Memory",
         "MiB",
         (_Line("resident", lambda one: None if one.memory_bytes is None else one.memory_bytes / MIB),),
-        lambda size: f"{size:,.0f} MiB",
+        _mib,
     ),
+)
+_PROCESS_PICTURES: Final[tuple[_Picture[ProcessMoment], ...]] = (
+    _Picture(_CORES, "cores", (_Line("cores", lambda one: one.cpu_cores),), three_digits),
+    _Picture("Memory", "MiB", (_Line("resident", lambda one: one.memory_bytes / MIB),), _mib),
 )
 
 
-def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Chart | None:
+def _draw(picture: _Picture[_OneMoment], moments: Sequence[_OneMoment], time: TimeAxis) -> Chart | None:
     """Draw a chart, or return None if the server does not report its figures."""
     known = [line for line in picture.lines if any(line.figure(one) is not None for one in moments)]
     curves = [
@@ -127,16 +161,16 @@ def _draw(picture: _Picture, moments: Sequence[Moment], time: TimeAxis) -> Chart
     )
 
 
-def _period(time: TimeAxis, moment: Moment) -> str:
+def _period(time: TimeAxis, moment: Moment | ProcessMoment) -> str:
     return time.period(moment.at_s, moment.seconds)
 
 
-def _cells(picture: _Picture, known: Sequence[_Line], moment: Moment) -> list[str]:
+def _cells(picture: _Picture[_OneMoment], known: Sequence[_Line[_OneMoment]], moment: _OneMoment) -> list[str]:
     found = [line.figure(moment) for line in known]
     return ["-" if value is None else picture.written(value) for value in found]
 
 
-def _tooltip(picture: _Picture, known: Sequence[_Line], moment: Moment) -> list[str]:
+def _tooltip(picture: _Picture[_OneMoment], known: Sequence[_Line[_OneMoment]], moment: _OneMoment) -> list[str]:
     return [f"{line.name} {cell}" for line, cell in zip(known, _cells(picture, known, moment), strict=True)]
 
 

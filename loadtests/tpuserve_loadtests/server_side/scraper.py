@@ -16,13 +16,11 @@ from gevent.event import Event
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.server_side.page import NoPage, Page
+from tpuserve_loadtests.server_side.reading_times import reading_times
 from tpuserve_loadtests.server_side.server_side import Scrape
 
 # The path of tpuserve's metrics page, and the usual path of TensorFlow Serving's.
 PATHS: Final = ("/metrics", "/monitoring/prometheus/metrics")
-# Rendering a page takes the server some milliseconds, and a chart has few pixels.
-LEAST_INTERVAL_S: Final = 1.0
-MOST_SCRAPES: Final = 60
 MAX_PAGE_BYTES: Final = 16 * 2**20
 _BLOCK_BYTES: Final = 64 * 2**10
 _TIMEOUT_S: Final = 3.0
@@ -75,16 +73,8 @@ class Scraper:
         self._client.close()
 
     def _keep_scraping(self, zero_s: float, load: Load, scrapes: list[Scrape], over: Event) -> None:
-        interval_s = max(LEAST_INTERVAL_S, load.seconds / MOST_SCRAPES)
-        at_s = 0.0 if load.warm_up_s else interval_s
-        # `during` reads the last page after the last response. The first page, at the end of the warm-up, is always
-        # read.
-        while not at_s or at_s < load.seconds - interval_s / 2:
-            if over.wait(max(zero_s + at_s - time.perf_counter(), 0)):
-                return
+        for _ in reading_times(zero_s, load, over, scrapes):
             self._scrape(zero_s, scrapes)
-            # After a slow response, skip the pages that were due meanwhile.
-            at_s = max(at_s + interval_s, time.perf_counter() - zero_s)
 
     def _scrape(self, zero_s: float, scrapes: list[Scrape]) -> str:
         """Add a page, or return the reason why the server did not send one."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from tpuserve_loadtests.server_side.dialect import Figures, Served, memory_bytes, read_figures, start_time_s
 from tpuserve_loadtests.server_side.page import Buckets, NoPage, Page
+from tpuserve_loadtests.server_side.process_use import ProcessUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,14 @@ class ServerSide:
 
 @dataclass(slots=True)
 class Seen:
-    """The observations of a server after a run: a `stretch`, or a `note` with the reason.
+    """The observations of a server after a run: a `stretch`, or a `note` with the reason, and the use of its processes.
 
-    Both are empty if nothing was watched.
+    All are empty if nothing was watched.
     """
 
     stretch: Stretch | None = None
     note: str = ""
+    use: ProcessUse | None = None
 
 
 def read_stretch(scrapes: Sequence[Scrape], served: Served) -> Stretch:

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.server_side.latency_parts import Part, counts_differ, latency_parts
+from tpuserve_loadtests.server_side.process_use import ProcessUse, join_uses
 from tpuserve_loadtests.server_side.server_side import Seen, ServerSide, Stretch, draw_server_side
 
 
@@ -13,7 +14,8 @@ from tpuserve_loadtests.server_side.server_side import Seen, ServerSide, Stretch
 class Watched:
     """One run, or several of the same load. `server` is None without metrics, and `note` may give the reason.
 
-    `parts` is the time breakdown of a request, and empty if it is unknown.
+    `parts` is the time breakdown of a request, and empty if it is unknown. `use` is the CPU and memory of the server's
+    processes, or None without `--server-pid`.
     """
 
     runs: tuple[Measured, ...]
@@ -21,11 +23,12 @@ class Watched:
     server: ServerSide | None
     parts: tuple[Part, ...]
     note: str
+    use: ProcessUse | None = None
 
     @classmethod
     def of(cls, measured: Measured, seen: Seen) -> Self:
         """Return a single run."""
-        return cls._join((measured,), () if seen.stretch is None else (seen.stretch,), seen.note)
+        return cls._join((measured,), () if seen.stretch is None else (seen.stretch,), seen.note, seen.use)
 
     @classmethod
     def together(cls, watched: Sequence["Watched"]) -> Self:
@@ -35,14 +38,17 @@ class Watched:
         note = next((one.note for one in watched if one.note), "")
         if known and len(known) < len(watched):
             note = f"the server's metrics cover {len(known)} of {len(watched)} runs: {note}"
-        return cls._join(runs, tuple(stretch for one in known for stretch in one.stretches), note)
+        use = join_uses([one.use for one in watched if one.use is not None])
+        return cls._join(runs, tuple(stretch for one in known for stretch in one.stretches), note, use)
 
     @classmethod
-    def _join(cls, runs: tuple[Measured, ...], stretches: tuple[Stretch, ...], note: str) -> Self:
+    def _join(
+        cls, runs: tuple[Measured, ...], stretches: tuple[Stretch, ...], note: str, use: ProcessUse | None
+    ) -> Self:
         if not stretches:
-            return cls(runs, stretches, None, (), note)
+            return cls(runs, stretches, None, (), note, use)
         server = draw_server_side(stretches)
-        return cls(runs, stretches, server, latency_parts(runs, server), note or counts_differ(runs, server))
+        return cls(runs, stretches, server, latency_parts(runs, server), note or counts_differ(runs, server), use)
 
     @property
     def latency_ms(self) -> float | None:
@@ -54,8 +60,9 @@ class Watched:
         return replace(self, runs=tuple(measured.condensed() for measured in self.runs))
 
     def as_document(self) -> dict[str, Any]:  # plain values of several types
-        """Return a JSON document with `server` and `latency_parts`, in milliseconds."""
+        """Return a JSON document with `server`, `server_process` and `latency_parts`, in milliseconds."""
         return {
             "latency_parts": [asdict(part) for part in self.parts],
             "server": None if self.server is None else self.server.as_document(),
+            "server_process": None if self.use is None else self.use.as_document(),
         }

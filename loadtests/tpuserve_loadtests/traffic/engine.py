@@ -91,7 +91,7 @@ class Engine:
         """Run a load, and block until its last response arrives, or until `watch` or Ctrl-C stops it."""
         recorder = Recorder(self.lines, load)
         index, processes = self._share
-        users = 1 if load.is_open else load.users // processes + (index < load.users % processes)
+        users = 1 if load.is_open else load.users_of(index, processes)
         checks = AnswerChecks([sender.line for sender in self._senders], self._checks, load.seed + index)
         self._traffic = traffic = Traffic(
             load, self._senders, recorder, self._fire, checks, order=self._order, share=self._share
@@ -99,6 +99,8 @@ class Engine:
         started_at, cpu_start_s = time.time(), time.process_time()
         if users:
             self._runner.start(users, spawn_rate=users)
+        else:
+            traffic.landed.set()
         stopped = self._wait(traffic, load, watch)
         # The same instant ends the schedule and the measured time, so that the arrivals after it do not count.
         elapsed_s = traffic.end_schedule()
@@ -109,19 +111,30 @@ class Engine:
             gevent.wait([traffic.dispatched, self.hurried], timeout=_SCHEDULE_GRACE_S, count=1)
         traffic.stop()
         self._land(traffic)
+        landed_s = time.perf_counter() - traffic.start_s
         self._runner.stop()
         if self.hurried.is_set():
             stopped = stopped or STOPPED_EARLY
         span_s = min(elapsed_s - load.warm_up_s, load.seconds) if stopped else load.seconds
-        return Measured(load, recorder, max(span_s, 0.0), (cores,), stopped, started_at)
+        if load.requests:
+            span_s = landed_s - load.warm_up_s
+        span_s = max(span_s, 0.0)
+        return Measured(load.lasting(span_s), recorder, span_s, (cores,), stopped, started_at)
 
     def _wait(self, traffic: Traffic, load: Load, watch: Watch) -> str:
-        """Wait until the load's time is up. Return a reason if the wait ended early, or an empty string."""
+        """Wait until the load's time is up, or its requests are answered.
+
+        Return a reason if the wait ended early, or an empty string.
+        """
         while (elapsed_s := time.perf_counter() - traffic.start_s) < load.total_s:
             if reason := watch(elapsed_s, traffic.recorder.counts()):
                 return reason
-            if self.interrupted.wait(min(TICK_S, load.total_s - elapsed_s)):
+            ends = [self.interrupted, traffic.landed] if load.requests else [self.interrupted]
+            gevent.wait(ends, timeout=min(TICK_S, load.total_s - elapsed_s), count=1)
+            if self.interrupted.is_set():
                 return STOPPED_EARLY
+            if load.requests and traffic.landed.is_set():
+                break
         return ""
 
     def _land(self, traffic: Traffic) -> None:
@@ -130,6 +143,7 @@ class Engine:
         self._environment.stop_timeout = self._stop_s
         if not traffic.landed.is_set():
             traffic.give_up()
+        if not traffic.landed.is_set() or traffic.is_pausing:
             self._environment.stop_timeout = 0  # users are killed while they wait
 
     def _fire(self, line: Line, latency_ms: float, length: int, error: Exception | None) -> None:

@@ -39,7 +39,7 @@ class Shares:
         if kind == "measured":
             self._reports[worker] = data
         elif kind == "counts":
-            self._counts[worker] = Counts(data[0], data[1], tuple(data[2]), data[3])
+            self._counts[worker] = Counts.from_wire(data)
 
     def measured(self, stopped: str, started_at: float, lost: tuple[str, ...]) -> Measured:
         """Merge all reports. Workers without a report count with zero cores."""
@@ -48,4 +48,4 @@ class Shares:
             recorder.add_wire(report["recorder"])
         span_s = max((report["span_s"] for report in self._reports.values()), default=0.0)
         cores = tuple(self._reports[name]["cores"] if name in self._reports else 0.0 for name in self._counts)
-        return Measured(self._load, recorder, span_s, cores, stopped, started_at, lost)
+        return Measured(self._load.lasting(span_s), recorder, span_s, cores, stopped, started_at, lost)

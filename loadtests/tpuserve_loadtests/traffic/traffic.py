@@ -6,7 +6,9 @@ The process must call give_process_to_gevent (gevent_setup) before it imports th
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, count, takewhile
+from random import Random
 from typing import Final
 
 import gevent
@@ -57,7 +59,7 @@ class Traffic:
         self._end_s = math.inf
         # The instant of the schedule's next arrival.
         self._next_s = math.inf
-        # Set when the schedule is complete, or has no arrival before its end.
+        # Set when the schedule is complete or has no arrival before its end, or when the last of the load's requests begins.
         self.dispatched = Event()
         # Set when no more requests will be sent and the last response has arrived.
         self.landed = Event()
@@ -74,6 +76,8 @@ class Traffic:
         self._requests_of = [count(*share) for _ in senders]
         self._is_mixed = bool(order)
         self._checks = checks
+        self._left = load.requests_of(*share) if load.requests and load.users else math.inf
+        self._random = Random(load.seed + self._index)
 
     def end_schedule(self) -> float:
         """End the schedule now, and return its length in seconds.
@@ -85,6 +89,11 @@ class Traffic:
         if self._next_s > self._end_s:
             self.dispatched.set()
         return self._end_s - self.start_s
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether users pause between requests, possibly for long after the end of the load."""
+        return self._load.think is not None
 
     def stop(self) -> None:
         """Stop sending, and drop the arrivals that were due before the end of the schedule and have not left.
@@ -110,15 +119,41 @@ class Traffic:
         self._land()
 
     def _drive_closed(self) -> None:
-        if self._is_mixed:
-            while not self.stopped:
-                self._send(next(self._requests), time.perf_counter())
-            return
-        # Each user stays on one line, so that a slow line does not take users from a fast one.
-        line = next(self._users) % len(self._senders)
-        sender, numbers = self._senders[line], self._requests_of[line]
-        while not self.stopped:
-            self._ask(sender, next(numbers), time.perf_counter())
+        user = next(self._users)
+        send = self._send_next
+        if not self._is_mixed:
+            # Each user stays on one line, so that a slow line does not take users from a fast one.
+            line = user % len(self._senders)
+            send = partial(self._ask_next, self._senders[line], self._requests_of[line])
+        if self._load.think is not None:
+            # Users that begin together would continue to send together.
+            self._pause(self._load.think.mean_s * user / self._load.users)
+        while not self.stopped and self._may_send(due_s := time.perf_counter()):
+            send(due_s)
+            if self._load.think is not None and not self.stopped:
+                self._pause(self._load.think.draw_s(self._random))
+
+    def _send_next(self, due_s: float) -> None:
+        self._send(next(self._requests), due_s)
+
+    def _ask_next(self, sender: Sender, numbers: "count[int]", due_s: float) -> None:
+        self._ask(sender, next(numbers), due_s)
+
+    def _may_send(self, due_s: float) -> bool:
+        """Return whether the load has a request left, and take it. A request of the warm-up does not count."""
+        if due_s - self.start_s < self._load.warm_up_s:
+            return True
+        is_left = self._left > 0
+        self._left -= is_left
+        if not self._left:
+            self.dispatched.set()
+        return is_left
+
+    def _pause(self, seconds: float) -> None:
+        """Pause a user, which is not in flight meanwhile. The end of the load does not wait for it."""
+        self._land()
+        gevent.sleep(seconds)
+        self._in_flight += 1
 
     def _dispatch(self) -> None:
         wait = PreciseWait()

@@ -85,7 +85,7 @@ class Worker:
             raise CannotTakePart(error.message) from None
 
     def _watch(self, _: float, counts: Counts) -> str:
-        self._send("counts", [counts.requests, counts.failures, list(counts.late), counts.wrong])
+        self._send("counts", counts.to_wire())
         return ""
 
     def _listen(self) -> None:
