@@ -12,13 +12,20 @@ from pathlib import Path
 
 from tests.loadtests.truth import cases, commands
 from tests.loadtests.truth.table import print_table
-from tests.loadtests.truth.tester import measure, settle
+from tests.loadtests.truth.tester import TAKES, measure, settle
 
 
 def main() -> int:
     """Run the rows and print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.loadtests.truth", description=__doc__)
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of rows, such as 'closed*'")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=TAKES,
+        metavar="N",
+        help="runs of a row on a busy machine (default: %(default)s)",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a row is WRONG")
     options = parser.parse_args()
 
@@ -27,10 +34,10 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = [measure(case, folder) for case in cases.EVERY if is_wanted(case.name)]
+        rows = [measure(case, folder, options.patience) for case in cases.EVERY if is_wanted(case.name)]
         for title, attempt in commands.named(folder).items():
             if is_wanted(title):
-                rows += settle(title, attempt)
+                rows += settle(title, attempt, options.patience)
     print_table(rows)
     return int(options.check and not all(row.is_right for row in rows))
 

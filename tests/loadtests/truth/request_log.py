@@ -62,6 +62,10 @@ class Log:
         """Return the entries for which `holds` is true."""
         return Log(tuple(filter(holds, self.entries)))
 
+    def of(self, protocol: str, model: str) -> "Log":
+        """Return the entries of a protocol and of a model, or of all models for an empty string."""
+        return self.where(lambda entry: entry.protocol == protocol and model in ("", entry.model))
+
     @property
     def ok(self) -> "Log":
         """The correct responses."""

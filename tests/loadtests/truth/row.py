@@ -36,8 +36,8 @@ class Pair:
 class Row:
     """A row. `counts` must be equal pairs, by name. `close` pairs may deviate by TOLERANCE.
 
-    `findings` are violations of other rules, such as a wrong verdict. `reasons` are the load tester's own reasons to
-    distrust its run. `lateness_ms` is the p99 delay of the server's own responses.
+    `findings` are contradictions within the report. `misjudged` are wrong verdicts on the server. `reasons` are the
+    load tester's own reasons to distrust its run. `lateness_ms` is the p99 delay of the server's own responses.
     """
 
     shape: str
@@ -49,6 +49,7 @@ class Row:
     exit_code: int
     expected_exit: int
     findings: tuple[str, ...] = ()
+    misjudged: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     lateness_ms: float = 0.0
     takes: int = 1
@@ -56,19 +57,19 @@ class Row:
 
     @property
     def wrong_counts(self) -> tuple[str, ...]:
-        """Counts that are not exact, wrong verdicts and exit codes. No state of the machine excuses them.
+        """Counts that are not exact, contradictions and wrong exit codes. No state of the machine excuses them.
 
-        The exit code of a run that the load tester distrusts is 98.
+        The exit code of a run that the load tester distrusts is 98. A wrong verdict has the exit code of that verdict.
         """
         found = [f"{name} {pair}" for name, pair in self.counts.items() if pair.said != pair.true]
-        if self.exit_code != (98 if self.reasons else self.expected_exit):
+        if self.exit_code != (98 if self.reasons else self.expected_exit) and not self.misjudged:
             found.append(f"exit code {self.exit_code}, expected {self.expected_exit}")
         return (*found, *self.findings)
 
     @property
     def wrong_figures(self) -> tuple[str, ...]:
-        """Figures that deviate too far, or that no client can have observed."""
-        found = []
+        """Figures that deviate too far, or that no client can have observed, and verdicts from such figures."""
+        found = list(self.misjudged)
         for name, pair in self.close.items():
             if abs(pair.deviation) > TOLERANCE:
                 found.append(f"{name} {pair} ({pair.deviation:+.1%})")

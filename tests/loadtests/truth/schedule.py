@@ -20,7 +20,7 @@ def planned(
     """
     total = sum(seconds * (first + last) / 2 for seconds, first, last in pieces)
     unit = _unit(process, total, seed, burst)
-    return np.interp(unit[unit < total], *_integral(pieces)).tolist()
+    return _floats(np.interp(unit[unit < total], *_integral(pieces)))
 
 
 def _unit(process: str, total: float, seed: int, burst: int) -> NDArray[np.float64]:
@@ -47,10 +47,14 @@ def diurnal(seconds: float, mean_per_s: float, swing: float) -> list[float]:
     at_s = np.linspace(0, seconds, 200_001)
     phase = 2 * np.pi * at_s / seconds
     counts = mean_per_s * (at_s + swing * seconds / (2 * np.pi) * (np.cos(phase) - 1))
-    return np.interp(np.arange(int(counts[-1])), counts, at_s).tolist()
+    return _floats(np.interp(np.arange(int(counts[-1])), counts, at_s))
 
 
 def spikes(seconds: float, rate_per_s: float, at_s: Sequence[float], size: int) -> list[float]:
     """Return even arrivals with `size` more at once at each time of `at_s`."""
     even = np.arange(int(seconds * rate_per_s)) / rate_per_s
-    return np.sort(np.concatenate([even, np.repeat(np.asarray(at_s), size)])).tolist()
+    return _floats(np.sort(np.concatenate([even, np.repeat(np.asarray(at_s), size)])))
+
+
+def _floats(instants: NDArray[np.float64]) -> list[float]:
+    return [float(instant) for instant in instants]

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,11 +75,13 @@ async def _serve(script: Script) -> Log:
     ended = asyncio.Event()
     desk = Desk(script, loop, ended.set)
     numbers = itertools.count(1)
+    sides: dict[str, Callable[[], asyncio.Protocol]] = {
+        "grpc": lambda: GrpcConnection(next(numbers), desk, script),
+        "rest": lambda: RestConnection(next(numbers), desk, script),
+    }
     ports = {}
-    for name, kind in (("grpc", GrpcConnection), ("rest", RestConnection)):
-        listener = await loop.create_server(
-            lambda kind=kind: kind(next(numbers), desk, script), _LOCAL, 0, backlog=_BACKLOG
-        )
+    for name, connection in sides.items():
+        listener = await loop.create_server(connection, _LOCAL, 0, backlog=_BACKLOG)
         ports[name] = listener.sockets[0].getsockname()[1]
     loop.add_reader(sys.stdin, ended.set)  # readable at its end, because the script was its only content
     # A collection of the imported modules would delay a response by milliseconds.

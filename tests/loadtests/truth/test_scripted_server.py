@@ -34,7 +34,9 @@ Predict = Callable[[], bytes | int]
 def grpc_predict(server: ScriptedServer) -> Iterator[Predict]:
     """Yield a function that returns a response's bytes. It raises RpcError."""
     with grpc.insecure_channel(server.grpc) as channel:
-        call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict"
+        )
         yield lambda: bytes(call(MESSAGE, timeout=60))
 
 
@@ -72,10 +74,10 @@ def outcomes(predict: Predict, right: bytes, count: int) -> list[str]:
 def test_both_protocols_answer_and_log() -> None:
     with serving(Script(service_s=0.001)) as server:
         with grpc_predict(server) as predict:
-            response = official.PredictResponse.FromString(predict())
+            response = official.PredictResponse.FromString(bytes(predict()))
             np.testing.assert_array_equal(tensor.from_proto(response.outputs["y"]), 2 * X)
         with rest_predict(server) as predict:
-            assert json.loads(predict()) == {"outputs": {"y": (2 * X).tolist(), "rows": [2]}}
+            assert json.loads(bytes(predict())) == {"outputs": {"y": (2 * X).tolist(), "rows": [2]}}
         log = server.end()
     assert [(each.protocol, each.model, each.status) for each in log.entries] == [
         ("grpc", "m", "ok"),
