@@ -87,10 +87,10 @@ class Log:
         late = [entry.finished_s - entry.due_s for entry in self.entries if entry.status == OK]
         return 1000 * percentile(late, 99) if late else 0.0
 
-    def rate_per_s(self, seconds: float) -> float:
-        """Return the rate of correct responses in the first `seconds` after the first arrival."""
-        end_s = self.entries[0].arrived_s + seconds
-        return sum(entry.finished_s <= end_s for entry in self.ok.entries) / seconds
+    def rate_per_s(self, from_s: float, seconds: float) -> float:
+        """Return the rate of correct responses in `seconds`, from `from_s` after the first arrival."""
+        start_s = self.entries[0].arrived_s + from_s
+        return sum(0 <= entry.finished_s - start_s <= seconds for entry in self.ok.entries) / seconds
 
     def latencies_ms(self) -> list[float]:
         """Return the latencies of correct responses, from arrival to response."""
@@ -103,9 +103,30 @@ class Log:
         planned arrival i. No request can arrive before its planned time. The latest start for which this holds exceeds
         the real one by the shortest delay of a request.
         """
-        pairs = list(zip(self.entries, planned_s, strict=True))
-        start_s = min(entry.arrived_s - at_s for entry, at_s in pairs)
-        return [1000 * (entry.finished_s - start_s - at_s) for entry, at_s in pairs[skipped:] if entry.status == OK]
+        delays = self._delays_s(planned_s)
+        start_s = min(delays)
+        return [
+            1000 * (delay_s - start_s + entry.latency_s)
+            for entry, delay_s in list(zip(self.entries, delays, strict=True))[skipped:]
+            if entry.status == OK
+        ]
+
+    def latencies_of_two_ms(self, planned_s: Sequence[float]) -> list[float]:
+        """Return `latencies_from_ms` of two senders, each with a connection, a start and every second planned arrival."""
+        numbers = sorted({entry.connection for entry in self.entries})
+        one, two = (self.where(lambda entry, own=number: entry.connection == own) for number in numbers)
+        if len(one) < len(two) or one._spread_s(planned_s[::2]) > one._spread_s(planned_s[1::2][: len(one)]):
+            one, two = two, one
+        return one.latencies_from_ms(planned_s[::2]) + two.latencies_from_ms(planned_s[1::2])
+
+    def _delays_s(self, planned_s: Sequence[float]) -> list[float]:
+        return [entry.arrived_s - at_s for entry, at_s in zip(self.entries, planned_s, strict=True)]
+
+    def _spread_s(self, planned_s: Sequence[float]) -> float:
+        if len(planned_s) != len(self):
+            return math.inf
+        delays = self._delays_s(planned_s)
+        return max(delays) - min(delays)
 
 
 def percentile(values: Iterable[float], percent: float) -> float:

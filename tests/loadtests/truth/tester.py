@@ -50,8 +50,8 @@ class Case:
     """A run of `tpuserve loadtest run` against a script. `planned` are the arrivals of an open load.
 
     `files` writes files into a directory and returns further options. `apart` is the number of requests before the
-    load, such as those of `--golden record`. With `latencies` false, the case is only about counts. With `dies`, the
-    server cannot read all requests. With `ends_early`, the load ends before its time.
+    load, such as those of `--golden record`. `percents` are the percentiles to judge, none for a case of counts
+    alone. With `dies`, the server cannot read all requests. With `ends_early`, the load ends before its time.
     """
 
     shape: str
@@ -64,7 +64,7 @@ class Case:
     model: tuple[str, ...] = (MODEL,)
     apart: int = 0
     exit_code: int = 0
-    latencies: bool = True
+    percents: tuple[int, ...] = PERCENTILES
     dies: bool = False
     ends_early: bool = False
 
@@ -130,21 +130,22 @@ def judge(case: Case, said: Said, log: Log) -> Row:
         planned=planned,
         logged=len(log),
         counts=counts,
-        close=_percentiles(case, total, log, warm_up) if case.latencies else {},
+        close=_percentiles(case, total, log, warm_up),
         exit_code=said.exit_code,
         expected_exit=case.exit_code,
+        floors=floors(counted, case.percents),
         reasons=tuple(generator["limits"]),
         lateness_ms=log.lateness_ms,
-        notes=tuple(said.document["notes"]),
     )
 
 
 def _percentiles(case: Case, total: Mapping[str, Any], log: Log, warm_up: int) -> dict[str, Pair]:
     if case.planned is not None and len(log) == len(case.planned):
-        latencies = log.latencies_from_ms(case.planned, warm_up)
+        is_single = "--processes" not in case.options
+        latencies = log.latencies_from_ms(case.planned, warm_up) if is_single else log.latencies_of_two_ms(case.planned)
     else:
         latencies = log[warm_up:].latencies_ms()
-    return percentiles(total, latencies)
+    return percentiles(total, latencies, case.percents)
 
 
 def percentiles(
@@ -155,6 +156,12 @@ def percentiles(
         f"p{percent}": Pair(said[f"p{percent}_ms"], percentile(latencies_ms, percent) if latencies_ms else None)
         for percent in percents
     }
+
+
+def floors(log: Log, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
+    """Return the percentiles of the server's own latencies."""
+    latencies_ms = log.latencies_ms()
+    return {f"p{percent}": percentile(latencies_ms, percent) for percent in percents if latencies_ms}
 
 
 def _wrong_answers(total: Mapping[str, Any], log: Log) -> dict[str, Pair]:
