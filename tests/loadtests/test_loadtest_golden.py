@@ -121,6 +121,16 @@ def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: str) -> 
         checks.check(line, 3, body(protocol, floats(9.0)))
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "rest"])
+def test_a_response_that_cannot_be_compared_is_wrong(protocol: str) -> None:
+    line = line_of(protocol, floats(1.0))
+    checks = AnswerChecks([line], CheckPlan(), seed=0)
+    without_y = {"grpc": encode_golden({"z": np.zeros(1)}), "rest": b'{"outputs": {"z": [0.0]}}'}
+    for answer in (without_y[protocol], b"\xff unreadable", b""):
+        with pytest.raises(WrongAnswer, match=r"^wrong response: "):
+            checks.check(line, 0, answer)
+
+
 def drawn(share: float, seed: int, answers: int, *rows: dict[str, Array]) -> list[int]:
     checks = AnswerChecks([line_of("grpc", *rows)], CheckPlan(share), seed)
     return [number for number in range(answers) if checks.is_due()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tpuserve_client.dtypes import Array
+from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import Signature, TensorSpec
@@ -62,8 +63,8 @@ class AnswerChecks:
         """Check a response. `turn` is as in Sender.
 
         Raises:
-            WrongAnswer: the response differs from the golden answer.
-            Internal: the response cannot be decoded.
+            WrongAnswer: the response differs from the golden answer, or cannot be decoded to compare them.
+            Internal: the response cannot be decoded, and the line has no golden answers.
         """
         self._lines[line.name].check(turn, answer)
 
@@ -94,7 +95,10 @@ class _LineCheck:
         if self._golden.is_verbatim(number, answer):
             return
         golden = self._golden.outputs(number)
-        outputs = self._read(answer, golden)
+        try:
+            outputs = self._read(answer, golden)
+        except TpuserveError as error:  # for instance, JSON without one of the outputs
+            raise WrongAnswer(f"wrong response: {error.message}") from None
         difference = find_difference(outputs, golden, self._tolerance)
         if difference is not None:
             raise WrongAnswer(self._message(difference, outputs))

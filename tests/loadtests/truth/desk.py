@@ -1,0 +1,93 @@
+"""Desk of the scripted server: decides when and how each prediction ends, and writes the log. It knows no protocol."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from heapq import heapreplace
+from typing import Final
+
+from tests.loadtests.truth.request_log import OK, Entry
+from tests.loadtests.truth.script import REFUSAL_S, REFUSALS, Fault, Script, Wrong
+
+_SEED: Final = 20
+
+# Called at the end of a prediction, unless the connection ended first. The fault or the kind of wrong response.
+Reply = Callable[[Fault | Wrong | None], None]
+
+
+class Desk:
+    """Desk of one server. Belongs to the event loop."""
+
+    def __init__(self, script: Script, loop: asyncio.AbstractEventLoop, die: Callable[[], None]) -> None:
+        """Set up the desk. `die` ends the process."""
+        self.entries: list[Entry] = []
+        # The last request by model and protocol, for a response that belongs to another request.
+        self.latest: dict[tuple[str, str], bytes] = {}
+        self._script = script
+        self._loop = loop
+        self._die = die
+        self._random = random.Random(_SEED)
+        self._free_s = [0.0] * script.slots
+        self._began_s = 0.0
+        self._leaked: list[bytearray] = []
+
+    def accept(self, protocol: str, model: str, connection: int, arrived_s: float, reply: Reply) -> Entry:
+        """Take a prediction that was read completely at `arrived_s`, and schedule its end."""
+        script, number = self._script, len(self.entries) + 1
+        if number == 1:
+            self._begin(arrived_s)
+        fault = script.fault(number)
+        service_s = REFUSAL_S if fault in REFUSALS else self._service_s(number, arrived_s - self._began_s)
+        due_s = self._held(self._start_s(arrived_s, service_s) + service_s)
+        entry = Entry(number, protocol, model, connection, arrived_s, service_s, due_s)
+        self.entries.append(entry)
+        if script.leak_bytes:
+            self._leaked.append(bytearray(b"\1" * script.leak_bytes))  # written, so that it is resident
+        if fault is Fault.SILENT:
+            entry.status = fault
+        else:
+            self._loop.call_at(due_s, self._end, entry, fault or script.wrongness(number), reply)
+        return entry
+
+    def _begin(self, now_s: float) -> None:
+        self._began_s = now_s
+        if self._script.freeze_s:
+            # A blocked event loop neither reads nor writes, like a stopped process.
+            self._loop.call_at(now_s + self._script.freeze_at_s, time.sleep, self._script.freeze_s)
+        if self._script.die_at_s:
+            self._loop.call_at(now_s + self._script.die_at_s, self._die)
+
+    def _service_s(self, number: int, elapsed_s: float) -> float:
+        script = self._script
+        if script.slow_every and number % script.slow_every == 0:
+            return script.slow_s
+        return script.service_s + script.growth * elapsed_s + script.spread_s * self._random.random()
+
+    def _start_s(self, arrived_s: float, service_s: float) -> float:
+        """Return the start of the service, and occupy the slot that is free first."""
+        if not self._free_s:
+            return arrived_s
+        start_s = max(arrived_s, self._free_s[0])
+        heapreplace(self._free_s, start_s + service_s)
+        return start_s
+
+    def _held(self, due_s: float) -> float:
+        script = self._script
+        start_s = self._began_s + script.hold_at_s
+        return start_s + script.hold_s if script.hold_s and 0 <= due_s - start_s < script.hold_s else due_s
+
+    def _end(self, entry: Entry, outcome: Fault | Wrong | None, reply: Reply) -> None:
+        if entry.status:  # the connection ended first
+            return
+        # Before the response is written, so that no client can read it earlier.
+        entry.finished_s = time.monotonic()
+        entry.status = OK if outcome is None else outcome
+        reply(outcome)
+
+
+def end_pending(entries: list[Entry], status: str) -> None:
+    """End the pending predictions of a connection."""
+    for entry in entries:
+        if not entry.status:
+            entry.status, entry.finished_s = status, time.monotonic()

@@ -1,0 +1,108 @@
+"""REST side of the scripted server: HTTP/1.1 with persistent connections."""
+
+import asyncio
+import json
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from tests.loadtests.truth import answers
+from tests.loadtests.truth.desk import Desk, end_pending
+from tests.loadtests.truth.script import Fault, Script, Wrong
+
+if TYPE_CHECKING:
+    from tests.loadtests.truth.request_log import Entry
+
+_PREDICT: Final = re.compile(r"/v1/models/([^/:]+)(?:/versions/\d+)?:predict")
+_METADATA: Final = re.compile(r"/v1/models/([^/:]+)(?:/versions/\d+)?/metadata")
+_STATUS: Final = re.compile(r"/v1/models/[^/:]+(?:/versions/\d+)?")
+_PAGES: Final = ("/metrics", "/monitoring/prometheus/metrics")
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_END: Final = b"\r\n\r\n"
+_CODES: Final = {Fault.UNAVAILABLE: 503, Fault.INTERNAL: 500, Fault.EXHAUSTED: 429}
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class RestConnection(asyncio.Protocol):
+    """A connection. Clients send the next request after the response."""
+
+    def __init__(self, number: int, desk: Desk, script: Script) -> None:
+        self._number, self._desk, self._script = number, desk, script
+        self._buffer = bytearray()
+        self._entries: list[Entry] = []
+        self._responses = 0
+        self._is_closing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Log that the client left."""
+        end_pending(self._entries, "abandoned")
+
+    def data_received(self, data: bytes) -> None:
+        """Read requests."""
+        now_s = time.monotonic()
+        self._buffer += data
+        while (head := self._buffer.find(_END)) >= 0:
+            found = _LENGTH.search(self._buffer, 0, head)
+            end = head + len(_END) + (int(found[1]) if found else 0)
+            if len(self._buffer) < end:
+                return
+            line, body = bytes(self._buffer[:head]).split(b"\r\n", 1)[0], bytes(self._buffer[head + len(_END) : end])
+            del self._buffer[:end]
+            self._take(line.split(b" ")[1].decode(), body, now_s)
+
+    def _take(self, path: str, body: bytes, now_s: float) -> None:
+        if (found := _PREDICT.fullmatch(path)) is not None:
+            self._predict(found[1], body, now_s)
+        elif (found := _METADATA.fullmatch(path)) is not None:
+            self._send(200, answers.rest_metadata(found[1]))
+        elif _STATUS.fullmatch(path):
+            self._send(200, answers.rest_status())
+        elif path in _PAGES:
+            self._send(200, _metrics(), "text/plain")
+        else:
+            self._send(404, json.dumps({"error": f"no {path}"}).encode())
+
+    def _predict(self, model: str, body: bytes, now_s: float) -> None:
+        other, self._desk.latest[model, "rest"] = self._desk.latest.get((model, "rest"), body), body
+
+        def reply(outcome: Fault | Wrong | None) -> None:
+            if outcome in _CODES:
+                self._send(_CODES[Fault(outcome)], json.dumps({"error": f"scripted: {outcome}"}).encode())
+            elif outcome in (Fault.CUT, Fault.RESET):
+                self._close()
+            elif outcome is Fault.TORN:
+                self._send(200, answers.rest_answer(body), torn=True)
+            elif outcome is Wrong.SWAPPED:
+                self._send(200, answers.rest_answer(other))
+            else:
+                self._send(200, answers.rest_answer(body, Wrong(outcome) if outcome else None))
+
+        entry = self._desk.accept("rest", model, self._number, now_s, reply)
+        if self._is_closing:
+            end_pending([entry], Fault.CUT)
+        self._entries = [entry]
+
+    def _send(self, status: int, body: bytes, kind: str = "application/json", *, torn: bool = False) -> None:
+        head = f"HTTP/1.1 {status} -\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+        self._transport.write(head.encode() + (body[: len(body) // 2] if torn else body))
+        self._responses += 1
+        if torn or (self._script.eject_every and self._responses >= self._script.eject_every):
+            self._close()
+
+    def _close(self) -> None:
+        """End the connection for the client, but read on, so that the log has every request that it sent."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._transport.write_eof()
+
+
+def _metrics() -> bytes:
+    with open("/proc/self/statm") as file:
+        resident_bytes = int(file.read().split()[1]) * _PAGE_BYTES
+    return f"tpuserve_requests_total 1\nprocess_resident_memory_bytes {resident_bytes}\n".encode()
