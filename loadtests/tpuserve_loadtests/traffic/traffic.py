@@ -59,7 +59,7 @@ class Traffic:
         self._end_s = math.inf
         # The instant of the schedule's next arrival.
         self._next_s = math.inf
-        # Set when the schedule is complete or has no arrival before its end, or when the last of the load's requests begins.
+        # Set when the schedule is complete or has no arrival before its end, or when the load's last request begins.
         self.dispatched = Event()
         # Set when no more requests will be sent and the last response has arrived.
         self.landed = Event()

@@ -112,7 +112,7 @@ class Log:
         ]
 
     def latencies_of_two_ms(self, planned_s: Sequence[float]) -> list[float]:
-        """Return `latencies_from_ms` of two senders, each with a connection, a start and every second planned arrival."""
+        """Return `latencies_from_ms` of two senders, each with a connection, a start and half of the planned arrivals."""
         numbers = sorted({entry.connection for entry in self.entries})
         one, two = (self.where(lambda entry, own=number: entry.connection == own) for number in numbers)
         if len(one) < len(two) or one._spread_s(planned_s[::2]) > one._spread_s(planned_s[1::2][: len(one)]):
