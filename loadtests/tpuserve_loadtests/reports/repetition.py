@@ -13,7 +13,7 @@ from tpuserve_loadtests.report_model.scales import Linear
 from tpuserve_loadtests.report_model.units import milliseconds, per_second
 from tpuserve_loadtests.reports.errors import errors_table, printed_errors
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
-from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells, latency_cells
+from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import run_row
@@ -79,6 +79,7 @@ def _printed(outcome: RepetitionOutcome) -> list[Printed]:
     lines = [(str(number), run.total) for number, run in enumerate(outcome.runs, start=1)]
     intervals = [(name, interval) for name, interval in outcome.intervals.items() if interval is not None]
     return [
+        Text(_headline(outcome).sentence, folds=True),
         Table(
             f"{first.model}: {runs} of {first.measured.span_s:.1f} s, {first.measured.load}, {rows}",
             ["run", "requests", "failures", *wrong, "rate/s", *LATENCIES],
@@ -97,10 +98,10 @@ def _printed(outcome: RepetitionOutcome) -> list[Printed]:
                 for name, line in (*lines, (MEDIAN, outcome.median))
             ],
             names="right",
-            margins="roomy" if wrong else "always",
+            spare=SPARE_LATENCIES,
+            margins="fitting",
         ),
         *(Text(f"  {name}: {describe_interval(name, interval)}") for name, interval in intervals),
-        Text(f"  {outcome.statement}"),
         *(error for run in outcome.runs for error in printed_errors(run.measured)),
         *printed_server(outcome.watched),
         *(Text(f"  {line}") for line in (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))),

@@ -114,10 +114,13 @@ class Log:
     def latencies_of_two_ms(self, planned_s: Sequence[float]) -> list[float]:
         """Return `latencies_from_ms` of two senders, each with a connection, a start and half of the planned arrivals."""
         numbers = sorted({entry.connection for entry in self.entries})
-        one, two = (self.where(lambda entry, own=number: entry.connection == own) for number in numbers)
+        one, two = map(self._of_connection, numbers)
         if len(one) < len(two) or one._spread_s(planned_s[::2]) > one._spread_s(planned_s[1::2][: len(one)]):
             one, two = two, one
         return one.latencies_from_ms(planned_s[::2]) + two.latencies_from_ms(planned_s[1::2])
+
+    def _of_connection(self, number: int) -> "Log":
+        return self.where(lambda entry: entry.connection == number)
 
     def _delays_s(self, planned_s: Sequence[float]) -> list[float]:
         return [entry.arrived_s - at_s for entry, at_s in zip(self.entries, planned_s, strict=True)]
