@@ -61,5 +61,5 @@ def shown(value: object) -> str:
     try:
         text = reprlib.repr(value)
     except Exception:  # repr of a caller's object can raise anything
-        text = f"a {type(value).__name__}"
+        text = f"this {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"

@@ -28,7 +28,9 @@ def check_nesting(value: object) -> None:
         if depth > MAX_RANK:
             raise InvalidArgument(f"Not an array: lists have more than {MAX_RANK} levels, or a list contains itself.")
         if count > _MAX_ELEMENTS:
-            raise InvalidArgument(f"Not an array: lists have more than {_MAX_ELEMENTS:,} elements.")
+            raise InvalidArgument(
+                f"Not an array: lists have more than {_MAX_ELEMENTS:,} elements, or a list contains itself."
+            )
         value = _first(value)
 
 

@@ -1,4 +1,7 @@
-"""Tests for the client's classify and regress: its messages against the official ones, and real servers."""
+"""Tests for the client's calls against real servers: classify, regress, and predictions in parts.
+
+The messages of classify and regress are compared with the official ones.
+"""
 
 import asyncio
 from typing import Any
@@ -111,3 +114,17 @@ def test_zero_rows_keep_their_shape_over_grpc_and_are_refused_over_rest(serving:
         client.predict("kinds", nothing)
     with Client(serving.grpc_address) as client:
         assert client.predict("kinds", nothing)["mean"].shape == (0,)
+
+
+def test_parts_of_a_large_input_come_from_one_version(address: str) -> None:
+    x = np.arange(10, dtype=np.float32)
+    with Client(address) as client:
+        prediction = client.predict("half", {"x": x.reshape(-1, 1)}, label="stable", max_batch_size=3)
+        assert prediction["y"].reshape(-1).tolist() == (x / 2 + 2).tolist()
+        assert (prediction.version, prediction.signature_name) == (123, "serving_default")
+        text = client.predict("kinds", {"text": list("abcde")}, signature_name="text", max_batch_size=2)
+        assert text["plain"].tolist() == [b"a", b"b", b"c", b"d", b"e"]
+        with pytest.raises(InvalidArgument, match=r"output total: float32.* has no dimension for rows"):
+            client.predict("kinds", {"x": x}, signature_name="scalar", max_batch_size=3)
+        with pytest.raises(InvalidArgument, match=r"output twice has shape \[6\] for 3 rows"):
+            client.predict("kinds", {"x": x}, signature_name="uneven", max_batch_size=3)
