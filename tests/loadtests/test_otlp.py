@@ -157,10 +157,9 @@ def test_a_receiver_that_refuses_is_a_warning_and_a_note(
     ended, report = run(server, url, "run", MODEL, "--users", "1", "--requests", "20")
     assert ended.returncode == 0, ended.stderr
     assert report["total"]["requests"] == 20
-    # The exporter repeats a push after a 503. The run can end first.
-    assert ended.stderr.count(f"Warning: Cannot push metrics to {url}: {problem}. The load continues.") == (
-        status != 503
-    )
+    warnings = ended.stderr.count(f"Warning: Cannot push metrics to {url}: {problem}. The load continues.")
+    # The exporter repeats a push after a 503, and the run can end first.
+    assert warnings in ((0, 1) if status == 503 else (1,))
     assert report["notes"][-1].endswith(f"pushes of metrics to {url} failed: {problem}")
 
 
