@@ -22,7 +22,7 @@ def behind(shared_upstream: Upstream) -> Upstream:
 
 @pytest.fixture(scope="package")
 def shared_process() -> Iterator[UpstreamProcess]:
-    with upstream_process(prediction_s=0.002) as running:
+    with upstream_process() as running:
         yield running
 
 
@@ -31,3 +31,10 @@ def process(shared_process: UpstreamProcess) -> UpstreamProcess:
     """Return a model server in a process of its own, without requests so far."""
     shared_process.executed()
     return shared_process
+
+
+@pytest.fixture(scope="package")
+def slow_process() -> Iterator[UpstreamProcess]:
+    """Start a model server in a process of its own that needs 50 ms for a prediction."""
+    with upstream_process(prediction_s=0.05) as running:
+        yield running

@@ -12,12 +12,12 @@ from tests.clients.faults.fault_proxy import proxied
 from tests.clients.faults.fork_loop import RIGHT, run_fork_loop
 from tests.clients.faults.scripted_upstream import UpstreamProcess
 
-FORK_CALLS = 200
+FORK_CALLS = 100
 BURST_CALLS = 200
 
 
-def test_parent_and_child_get_their_own_answers(protocol: str, kind: str, process: UpstreamProcess) -> None:
-    with proxied(process.addresses[protocol]) as (proxy, address):
+def test_parent_and_child_get_their_own_answers(protocol: str, kind: str, slow_process: UpstreamProcess) -> None:
+    with proxied(slow_process.addresses[protocol]) as (proxy, address):
         assert run_fork_loop(kind, address, FORK_CALLS) == {RIGHT: FORK_CALLS}
         assert proxy.connections > 1
 
