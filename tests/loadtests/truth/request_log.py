@@ -66,6 +66,10 @@ class Log:
         """Return the entries of a protocol and of a model, or of all models for an empty string."""
         return self.where(lambda entry: entry.protocol == protocol and model in ("", entry.model))
 
+    def on(self, connection: int) -> "Log":
+        """Return the entries of a connection."""
+        return self.where(lambda entry: entry.connection == connection)
+
     @property
     def ok(self) -> "Log":
         """The correct responses."""
@@ -112,15 +116,14 @@ class Log:
         ]
 
     def latencies_of_two_ms(self, planned_s: Sequence[float]) -> list[float]:
-        """Return `latencies_from_ms` of two senders, each with a connection, a start and half of the planned arrivals."""
-        numbers = sorted({entry.connection for entry in self.entries})
-        one, two = map(self._of_connection, numbers)
-        if len(one) < len(two) or one._spread_s(planned_s[::2]) > one._spread_s(planned_s[1::2][: len(one)]):
-            one, two = two, one
-        return one.latencies_from_ms(planned_s[::2]) + two.latencies_from_ms(planned_s[1::2])
-
-    def _of_connection(self, number: int) -> "Log":
-        return self.where(lambda entry: entry.connection == number)
+        """Return `latencies_from_ms` of two senders, with a connection, a start and half of the planned arrivals each."""
+        halves = planned_s[::2], planned_s[1::2]
+        one, two = (self.on(number) for number in sorted({entry.connection for entry in self.entries}))
+        # The arrivals fit only their own sender's half of the plan.
+        fit = min(
+            ((one, two), (two, one)), key=lambda pair: pair[0]._spread_s(halves[0]) + pair[1]._spread_s(halves[1])
+        )
+        return [latency for log, half in zip(fit, halves, strict=True) for latency in log.latencies_from_ms(half)]
 
     def _delays_s(self, planned_s: Sequence[float]) -> list[float]:
         return [entry.arrived_s - at_s for entry, at_s in zip(self.entries, planned_s, strict=True)]
