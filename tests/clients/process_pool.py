@@ -35,7 +35,7 @@ def _inputs(number: int) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _is_right(prediction: Prediction, number: int) -> bool:
-    return prediction["y"].tolist() == [[2.0 * number + 1] * 4]
+    return bool((prediction["y"] == 2.0 * number + 1).all())
 
 
 def main(method: str, kind: str, address: str, calls: int) -> None:
