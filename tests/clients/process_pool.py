@@ -6,13 +6,16 @@ Run as a program, in a process of its own, because a fork copies the locks of al
 import asyncio
 import multiprocessing
 import sys
-from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tpuserve_client import AsyncClient, Client, Prediction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROCESSES = 3
 
