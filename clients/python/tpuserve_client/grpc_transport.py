@@ -312,8 +312,11 @@ def _keepalive(pool: Pool) -> list[tuple[str, int | str]]:
     """
     if pool.keepalive_s is None:
         return []
+    timeout_ms = max(1, round(pool.keepalive_timeout_s * 1000))
     return [
         ("grpc.keepalive_time_ms", max(1, round(pool.keepalive_s * 1000))),
-        ("grpc.keepalive_timeout_ms", max(1, round(pool.keepalive_timeout_s * 1000))),
+        ("grpc.keepalive_timeout_ms", timeout_ms),
+        # Without it, a ping without an answer ends the connection only after a minute.
+        ("grpc.http2.ping_timeout_ms", timeout_ms),
         ("grpc.http2.max_pings_without_data", 0),
     ]

@@ -3,13 +3,14 @@
 from typing import Final
 
 from tests.clients.faults.fault import UNAVAILABLE, Fault, grpc_error, page, rest_error
-from tests.clients.faults.trial import Scenario, works_over
+from tests.clients.faults.trial import Scenario
 
 _HOUR_MS: Final = 3_600_000
+_HTTP2: Final = (Fault.REFUSED_STREAM, Fault.GOAWAY_UNPROCESSED, Fault.ENHANCE_YOUR_CALM, Fault.GOAWAY_AFTER_RESPONSE)
 
 
-def _once(fault: Fault, timeout_s: float = 5.0) -> Scenario:
-    return Scenario(fault.value, fault, protocols=works_over(fault), timeout_s=timeout_s)
+def _once(fault: Fault) -> Scenario:
+    return Scenario(fault.value, fault, protocols=("grpc",) if fault in _HTTP2 else ("grpc", "rest"))
 
 
 NOT_EXECUTED: Final = [

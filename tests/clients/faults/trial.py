@@ -127,9 +127,3 @@ def _predict(client: Client) -> Exception | None:
         return error
     np.testing.assert_array_equal(answer["y"], X * 2 + 1)
     return None
-
-
-def works_over(fault: Fault) -> tuple[str, ...]:
-    """Return the protocols that know a fault."""
-    http2 = (Fault.REFUSED_STREAM, Fault.GOAWAY_UNPROCESSED, Fault.ENHANCE_YOUR_CALM, Fault.GOAWAY_AFTER_RESPONSE)
-    return ("grpc",) if fault in http2 else ("grpc", "rest")
