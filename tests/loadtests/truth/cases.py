@@ -59,6 +59,7 @@ def _scenario(folder: Path) -> tuple[str, ...]:
     return ("--scenario", str(file))
 
 
+_POISSON: Final = planned([(10.3, 200, 200)], "poisson")
 _DAY: Final = diurnal(2.0, 150.0, 0.8)
 _SPIKES: Final = spikes(1.5, 100.0, (0.4, 1.0), 30)
 # More arrivals at once than the load generator keeps in flight.
@@ -312,6 +313,33 @@ WRONG_ANSWERS: Final = tuple(
     )
 )
 
+# Loads with a number of requests, and closed loads with pauses.
+LIMITED: Final = (
+    Case(
+        shape="closed users, 150 requests",
+        behaviour="both, varying",
+        script=_STEADY,
+        options=("--users", "8", "--requests", "150", "--warm-up", "0"),
+        protocol="both",
+        percents=_MOST,
+        requests=150,
+    ),
+    Case(
+        shape="Poisson, 150 requests, warm-up",
+        behaviour="gRPC, varying",
+        script=_STEADY,
+        options=("--rate", "200", "--requests", "150", "--warm-up", "300ms"),
+        planned=_POISSON[: sum(at_s < 0.3 for at_s in _POISSON) + 150],
+        requests=150,
+    ),
+    Case(
+        shape="closed users, think time",
+        behaviour="gRPC, varying",
+        script=_STEADY,
+        options=("--think-time", "exponential(20ms)", *_warm(8)),
+    ),
+)
+
 DROPPED: Final = Case(
     shape="flood trace",
     behaviour="gRPC, no responses for 4 s",
@@ -337,4 +365,4 @@ EARLY_ENDS: Final = tuple(
     for seed in range(1, 9)
 )
 
-EVERY: Final = (*CLOSED, *OPEN, *STALLS, *REFUSALS, *BROKEN, *EJECTED, *WRONG_ANSWERS, DROPPED, *EARLY_ENDS)
+EVERY: Final = (*CLOSED, *OPEN, *STALLS, *REFUSALS, *BROKEN, *EJECTED, *WRONG_ANSWERS, *LIMITED, DROPPED, *EARLY_ENDS)

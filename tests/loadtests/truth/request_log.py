@@ -116,7 +116,7 @@ class Log:
         ]
 
     def latencies_of_two_ms(self, planned_s: Sequence[float]) -> list[float]:
-        """Return `latencies_from_ms` of two senders. Each has a connection, a start and half of the arrivals."""
+        """Return `latencies_from_ms` of two senders: each has a connection, a start and half of the plan."""
         halves = planned_s[::2], planned_s[1::2]
         one, two = (self.on(number) for number in sorted({entry.connection for entry in self.entries}))
         # The arrivals fit only their own sender's half of the plan.
