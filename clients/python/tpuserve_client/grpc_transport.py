@@ -318,5 +318,4 @@ def _keepalive(pool: Pool) -> list[tuple[str, int | str]]:
         ("grpc.keepalive_timeout_ms", timeout_ms),
         # Without it, a ping without an answer ends the connection only after a minute.
         ("grpc.http2.ping_timeout_ms", timeout_ms),
-        ("grpc.http2.max_pings_without_data", 0),
     ]
