@@ -123,8 +123,9 @@ def print_outcomes(outcomes: Outcomes) -> bool:
             if pid in of:
                 counts[outcome if outcome in (RIGHT, WRONG) else "error"] += number
         print(f"{name:>8} {counts[RIGHT]:8,} {counts[WRONG]:8,} {counts['error']:8,}")
-    for error, number in Counter(outcome for _, outcome in outcomes if outcome not in (RIGHT, WRONG)).most_common(5):
-        print(f"{number} workers: {error}")
+    texts = Counter(outcome for _, outcome in outcomes.elements() if outcome not in (RIGHT, WRONG))
+    for text, number in texts.most_common(5):
+        print(f"{number:,} calls: {text}")
     return all(outcome == RIGHT for _, outcome in outcomes)
 
 
