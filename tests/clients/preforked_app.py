@@ -45,7 +45,7 @@ async def predict_awaited(protocol: str, number: int) -> dict[str, Any]:
 
 @app.exception_handler(TpuserveError)
 def show_error(_request: Request, error: TpuserveError) -> JSONResponse:
-    return JSONResponse({"pid": os.getpid(), "error": f"{type(error).__name__}: {error}"}, 502)
+    return JSONResponse({"pid": os.getpid(), "error": f"{type(error).__name__}: {error.message}"}, 502)
 
 
 async def _call_each() -> None:

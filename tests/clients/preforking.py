@@ -51,6 +51,8 @@ def preforked(addresses: dict[str, str]) -> Iterator[int]:
             pass_fds=[listener.fileno()],
         )
     try:
+        with closing(_connection(port)) as connection:
+            _get(connection, "/pid")  # the answer follows the calls of the parent process
         yield port
     finally:
         process.terminate()
@@ -81,14 +83,18 @@ def _connect_to_each_worker(port: int) -> list[tuple[int, HTTPConnection]]:
     connections: list[tuple[int, HTTPConnection]] = []
     try:
         for _ in range(WORKERS):
-            connection = HTTPConnection("127.0.0.1", port, timeout=_LIMIT_S)
+            connection = _connection(port)
             pid: int = _get(connection, "/pid")["pid"]
-            os.kill(pid, signal.SIGSTOP)
             connections.append((pid, connection))
+            os.kill(pid, signal.SIGSTOP)
     finally:
         for pid, _ in connections:
             os.kill(pid, signal.SIGCONT)
     return connections
+
+
+def _connection(port: int) -> HTTPConnection:
+    return HTTPConnection("127.0.0.1", port, timeout=_LIMIT_S)
 
 
 def _request(connection: HTTPConnection, pid: int, route: Route, number: int) -> str:
@@ -117,8 +123,9 @@ def print_outcomes(outcomes: Outcomes) -> bool:
             if pid in of:
                 counts[outcome if outcome in (RIGHT, WRONG) else "error"] += number
         print(f"{name:>8} {counts[RIGHT]:8,} {counts[WRONG]:8,} {counts['error']:8,}")
-    for error, number in Counter(outcome for _, outcome in outcomes if outcome not in (RIGHT, WRONG)).most_common(5):
-        print(f"{number} workers: {error}")
+    texts = Counter(outcome for _, outcome in outcomes.elements() if outcome not in (RIGHT, WRONG))
+    for text, number in texts.most_common(5):
+        print(f"{number:,} calls: {text}")
     return all(outcome == RIGHT for _, outcome in outcomes)
 
 

@@ -6,16 +6,13 @@ Run as a program, in a process of its own, because a fork copies the locks of al
 import asyncio
 import multiprocessing
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tpuserve_client import AsyncClient, Client, Prediction
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROCESSES = 3
 
@@ -38,7 +35,7 @@ def _inputs(number: int) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _is_right(prediction: Prediction, number: int) -> bool:
-    return bool((prediction["y"] == 2.0 * number + 1).all())
+    return bool(prediction["y"].tolist() == [[2.0 * number + 1] * 4])
 
 
 def main(method: str, kind: str, address: str, calls: int) -> None:
@@ -46,18 +43,21 @@ def main(method: str, kind: str, address: str, calls: int) -> None:
     if kind == "sync":
         client = Client(address)
         client.predict("affine", _inputs(0))
-        predict: Callable[[int], bool] = partial(predict_blocking, client)
+        print(_count_right(method, partial(predict_blocking, client), calls))
     else:
         awaited = AsyncClient(address)
         asyncio.run(_use(awaited))
-        predict = partial(predict_awaited, awaited)
-    with multiprocessing.get_context(method).Pool(PROCESSES) as pool:
-        # A chunk of one number pickles the client for each call.
-        print(sum(pool.imap_unordered(predict, range(1, calls + 1), chunksize=1)))
+        print(_count_right(method, partial(predict_awaited, awaited), calls))
 
 
 async def _use(client: AsyncClient) -> None:
     await client.predict("affine", _inputs(0))
+
+
+def _count_right(method: str, predict: Callable[[int], bool], calls: int) -> int:
+    with multiprocessing.get_context(method).Pool(PROCESSES) as pool:
+        # A chunk of one number pickles the client for each call.
+        return sum(pool.imap_unordered(predict, range(1, calls + 1), chunksize=1))
 
 
 if __name__ == "__main__":

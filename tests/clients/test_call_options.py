@@ -51,6 +51,22 @@ def test_function_gives_a_fresh_header_for_each_attempt(timed_client: Client, se
     assert [served.headers["authorization"] for served in server.served] == ["Bearer old", "Bearer new"]
 
 
+def test_time_of_a_function_counts_towards_the_deadline(
+    timed_client: Client, server: ModelServer, clock: Clock
+) -> None:
+    def slow_token(seconds: float) -> str:
+        clock.now_s += seconds
+        return "Bearer late"
+
+    timed_client.predict("affine", {"x": X}, timeout_s=30.0, headers={"authorization": lambda: slow_token(10.0)})
+    left_s = server.served[0].time_left_s
+    assert left_s is not None
+    assert left_s <= 20.0
+    with pytest.raises(DeadlineExceeded, match="before the request was sent"):
+        timed_client.predict("affine", {"x": X}, timeout_s=30.0, headers={"authorization": lambda: slow_token(40.0)})
+    assert len(server.served) == 1
+
+
 def test_function_of_the_client_may_be_a_coroutine(address: str, server: ModelServer) -> None:
     async def token() -> str:
         await asyncio.sleep(0)

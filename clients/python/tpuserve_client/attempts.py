@@ -133,19 +133,20 @@ class Attempts:
         self, call: Call, exchange: Exchange, tries: _Tries, timeout_s: float | None, *, may_retry: bool = True
     ) -> Steps[Reply | float]:
         """Return the reply, or the pause in seconds before the next attempt. Raises the error of the last attempt."""
-        if timeout_s is not None and timeout_s <= 0:
-            raise DeadlineExceeded("The deadline passed before the request was sent.")
-        tries.number += 1
         began_s = self._clock()
-        endpoint: Endpoint | None = None
+        self._left_s(timeout_s, began_s)
+        tries.number += 1
+        asked: Endpoint | None = None
         try:
             endpoint = yield from self._choose(call, tries)
             headers = yield from _headers(call)
+            left_s = self._left_s(timeout_s, began_s)
             call.attempts += 1
             call.address = str(endpoint)
-            reply = yield Send(endpoint, _with_headers(exchange, headers), timeout_s)
+            asked = endpoint
+            reply = yield Send(endpoint, _with_headers(exchange, headers), left_s)
         except TpuserveError as error:
-            pause_s = self._judge(call, tries, endpoint, error) if may_retry else None
+            pause_s = self._judge(call, tries, asked, error) if may_retry else None
             self._report(call, exchange, began_s, error, pause_s)
             if pause_s is None:
                 raise
@@ -155,6 +156,14 @@ class Attempts:
         self._report(call, exchange, began_s, None, None)
         assert isinstance(reply, Reply)  # the drivers send a reply for each Send
         return reply
+
+    def _left_s(self, timeout_s: float | None, began_s: float) -> float | None:
+        """Return the rest of an attempt's time: lookups and the caller's functions use some. Raises DeadlineExceeded."""
+        if timeout_s is None:
+            return None
+        if (left_s := timeout_s - (self._clock() - began_s)) <= 0:
+            raise DeadlineExceeded("The deadline passed before the request was sent.")
+        return left_s
 
     def _choose(self, call: Call, tries: _Tries) -> Steps[Endpoint]:
         while (place := self._endpoints.stale()) is not None:
@@ -187,7 +196,7 @@ class Attempts:
             self._lookups.land(place, None)
 
     def _judge(self, call: Call, tries: _Tries, endpoint: Endpoint | None, error: TpuserveError) -> float | None:
-        """Count the failure. Return the pause before the next attempt in seconds, or None to stop."""
+        """Count the failure, also against the endpoint if it got the request. Return the pause before the next attempt in seconds, or None to stop."""
         if endpoint is not None:
             self._count(endpoint, error)
         tries.executions += error.may_have_run
