@@ -13,6 +13,7 @@ import click
 BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
     "codecs": "codecs.codecs",
+    "client": "client.client",
     "peers": "peers.peers",
     "reload": "reload.reload",
     "resnet": "devices.resnet",
