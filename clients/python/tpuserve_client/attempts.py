@@ -136,17 +136,17 @@ class Attempts:
         began_s = self._clock()
         self._left_s(timeout_s, began_s)
         tries.number += 1
-        asked: Endpoint | None = None
+        reached: Endpoint | None = None
         try:
             endpoint = yield from self._choose(call, tries)
             headers = yield from _headers(call)
             left_s = self._left_s(timeout_s, began_s)
             call.attempts += 1
             call.address = str(endpoint)
-            asked = endpoint
+            reached = endpoint
             reply = yield Send(endpoint, _with_headers(exchange, headers), left_s)
         except TpuserveError as error:
-            pause_s = self._judge(call, tries, asked, error) if may_retry else None
+            pause_s = self._judge(call, tries, reached, error) if may_retry else None
             self._report(call, exchange, began_s, error, pause_s)
             if pause_s is None:
                 raise
@@ -158,7 +158,10 @@ class Attempts:
         return reply
 
     def _left_s(self, timeout_s: float | None, began_s: float) -> float | None:
-        """Return the rest of an attempt's time: lookups and the caller's functions use some. Raises DeadlineExceeded."""
+        """Return the rest of an attempt's time, of which lookups and the caller's functions use some.
+
+        Raises DeadlineExceeded.
+        """
         if timeout_s is None:
             return None
         if (left_s := timeout_s - (self._clock() - began_s)) <= 0:
@@ -196,7 +199,10 @@ class Attempts:
             self._lookups.land(place, None)
 
     def _judge(self, call: Call, tries: _Tries, endpoint: Endpoint | None, error: TpuserveError) -> float | None:
-        """Count the failure, also against the endpoint if it got the request. Return the pause before the next attempt in seconds, or None to stop."""
+        """Count the failure, also against the endpoint if the client sent it the request.
+
+        Return the pause before the next attempt in seconds, or None to stop.
+        """
         if endpoint is not None:
             self._count(endpoint, error)
         tries.executions += error.may_have_run
