@@ -140,8 +140,16 @@ def judge(case: Case, said: Said, log: Log) -> Row:
         expected_exit=case.exit_code,
         floors=floors(counted, case.percents),
         reasons=tuple(generator["limits"]),
-        lateness_ms=log.lateness_ms,
+        lateness_ms=_outside_freeze(log, case.script).lateness_ms,
     )
+
+
+def _outside_freeze(log: Log, script: Script) -> Log:
+    """Return the requests whose response was not due while the script stopped the server."""
+    if not script.freeze_s:
+        return log
+    start_s = log.entries[0].arrived_s + script.freeze_at_s
+    return log.where(lambda entry: not 0 <= entry.due_s - start_s <= script.freeze_s)
 
 
 def _percentiles(case: Case, total: Mapping[str, Any], log: Log, warm_up: int) -> dict[str, Pair]:
