@@ -158,7 +158,10 @@ class Attempts:
         return reply
 
     def _left_s(self, timeout_s: float | None, began_s: float) -> float | None:
-        """Return the rest of an attempt's time: lookups and the caller's functions use some. Raises DeadlineExceeded."""
+        """Return the rest of an attempt's time, of which lookups and header functions use some.
+
+        Raises DeadlineExceeded if no time is left.
+        """
         if timeout_s is None:
             return None
         if (left_s := timeout_s - (self._clock() - began_s)) <= 0:
@@ -196,7 +199,10 @@ class Attempts:
             self._lookups.land(place, None)
 
     def _judge(self, call: Call, tries: _Tries, endpoint: Endpoint | None, error: TpuserveError) -> float | None:
-        """Count the failure, also against the endpoint if it got the request. Return the pause before the next attempt in seconds, or None to stop."""
+        """Count the failure. Return the pause before the next attempt in seconds, or None to stop.
+
+        `endpoint` is None if the client sent no request.
+        """
         if endpoint is not None:
             self._count(endpoint, error)
         tries.executions += error.may_have_run
