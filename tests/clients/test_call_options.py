@@ -62,9 +62,10 @@ def test_time_of_a_function_counts_towards_the_deadline(
     left_s = server.served[0].time_left_s
     assert left_s is not None
     assert left_s <= 20.0
+    sent = len(server.served)
     with pytest.raises(DeadlineExceeded, match="before the request was sent"):
         timed_client.predict("affine", {"x": X}, timeout_s=30.0, headers={"authorization": lambda: slow_token(40.0)})
-    assert len(server.served) == 1
+    assert len(server.served) == sent
 
 
 def test_function_of_the_client_may_be_a_coroutine(address: str, server: ModelServer) -> None:

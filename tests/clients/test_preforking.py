@@ -49,3 +49,27 @@ def test_pool_of_processes_predicts_with_pickled_client(
     command.append(str(POOL_CALLS))
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert (ended.returncode, ended.stdout.strip()) == (0, str(POOL_CALLS)), ended.stderr
+
+
+def test_fork_during_an_asyncio_call_over_grpc(upstream: UpstreamProcess) -> None:
+    command = [sys.executable, "-m", "tests.clients.fork_during_call"]
+    command += [upstream.addresses["grpc"], upstream.addresses["rest"]]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.stdout.splitlines() == [
+        "child, AsyncClient over gRPC: FailedPrecondition",
+        "child, AsyncClient over REST: right",
+        "child, Client over gRPC: right",
+        "parent, the pending call: right",
+        "parent, the next call: right",
+    ], ended.stderr
+
+
+def test_grpc_without_fork_support_fails_at_once(upstream: UpstreamProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
+    with preforked(upstream.addresses) as port:
+        grpc = count_outcomes(port, 16, [("sync", "grpc"), ("async", "grpc")])
+        rest = count_outcomes(port, 16, [("sync", "rest"), ("async", "rest")])
+    assert {outcome.partition(".")[0] for _, outcome in grpc} == {
+        "FailedPrecondition: GRPC_ENABLE_FORK_SUPPORT disables gRPC in forked processes"
+    }
+    assert {outcome for _, outcome in rest} == {RIGHT}

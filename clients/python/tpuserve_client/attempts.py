@@ -158,9 +158,9 @@ class Attempts:
         return reply
 
     def _left_s(self, timeout_s: float | None, began_s: float) -> float | None:
-        """Return the rest of an attempt's time, of which lookups and the caller's functions use some.
+        """Return the rest of an attempt's time, of which lookups and header functions use some.
 
-        Raises DeadlineExceeded.
+        Raises DeadlineExceeded if no time is left.
         """
         if timeout_s is None:
             return None
@@ -199,9 +199,9 @@ class Attempts:
             self._lookups.land(place, None)
 
     def _judge(self, call: Call, tries: _Tries, endpoint: Endpoint | None, error: TpuserveError) -> float | None:
-        """Count the failure, also against the endpoint if the client sent it the request.
+        """Count the failure. Return the pause before the next attempt in seconds, or None to stop.
 
-        Return the pause before the next attempt in seconds, or None to stop.
+        `endpoint` is None if the client sent no request.
         """
         if endpoint is not None:
             self._count(endpoint, error)
