@@ -89,14 +89,14 @@ def test_the_report_has_a_line_for_each_run_and_the_median() -> None:
     names = [line.split("│")[1].strip() for line in text.splitlines() if "│" in line]
     assert names == ["1", "2", "3", "4", "5", "6", "median"]
     assert re.search(r"^  p50: median [34]\.\d\d ms, 95 % interval 3\.\d\d ms to 4\.\d\d ms$", text, re.MULTILINE)
-    assert "  p50 settled within 10 % after 6 runs\n" in text
+    assert text.startswith("p50 settled within 10 % after 6 runs: median ")
     assert "p50>5ms: passed" in text
     document = json.loads(json.dumps(report.document()))
     assert document["repeated_until"]["settled"] is True
     assert document["figures"]["p50"]["low"] <= document["figures"]["p50"]["median"]
     assert len(document["runs"]) == 6
     page = render_page(report.page())
-    assert "P50 settled within 10 % after 6 runs" in page
+    assert "p50 settled within 10 % after 6 runs" in page
     assert "p50 by run" in page
     assert [row["run"] for row in report.rows()] == [1, 2, 3, 4, 5, 6]
     assert 'name="the figure settled"' in junit_xml(report)
@@ -105,7 +105,9 @@ def test_the_report_has_a_line_for_each_run_and_the_median() -> None:
 def test_an_unsettled_figure_is_a_failed_case() -> None:
     found = outcome(WILD)
     assert [case.name for case in found.cases if case.problem] == ["the figure settled"]
-    assert "Inconclusive: p50 did not settle" in render_page(repetition_report(found, {}).page())
+    page = render_page(repetition_report(found, {}).page())
+    assert "Inconclusive" in page
+    assert "p50 did not settle" in page
 
 
 def test_runs_are_repeated_until_the_figure_settles(server: Doubling) -> None:

@@ -141,8 +141,11 @@ def _headline(outcome: RepetitionOutcome) -> Headline:
         )
         return Headline("bad", words, [outcome.statement, *notes])
     if not outcome.is_settled:
-        return Headline("warn", f"Inconclusive: {outcome.statement}", notes)
-    return Headline("good", outcome.statement[:1].upper() + outcome.statement[1:], notes)
+        return Headline("warn", "Inconclusive", [outcome.statement, *notes])
+    figure = outcome.settling.figure
+    interval = outcome.intervals[figure]
+    assert interval is not None  # a settled figure has one
+    return Headline("good", outcome.statement, [describe_interval(figure, interval), *notes])
 
 
 def _tiles(outcome: RepetitionOutcome) -> list[Tile]:
