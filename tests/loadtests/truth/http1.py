@@ -89,10 +89,13 @@ class RestConnection(asyncio.Protocol):
         self._entries = [entry]
 
     def _send(self, status: int, body: bytes, kind: str = "application/json", *, torn: bool = False) -> None:
-        head = f"HTTP/1.1 {status} -\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
-        self._transport.write(head.encode() + (body[: len(body) // 2] if torn else body))
         self._responses += 1
-        if torn or (self._script.eject_every and self._responses >= self._script.eject_every):
+        # Without the header, a client that sends at once cannot know that the connection ends.
+        is_last = bool(self._script.eject_every) and self._responses >= self._script.eject_every
+        last = "connection: close\r\n" if is_last else ""
+        head = f"HTTP/1.1 {status} -\r\ncontent-type: {kind}\r\n{last}content-length: {len(body)}\r\n\r\n"
+        self._transport.write(head.encode() + (body[: len(body) // 2] if torn else body))
+        if torn or is_last:
             self._close()
 
     def _close(self) -> None:
