@@ -50,6 +50,7 @@ def sweep() -> list[Row]:
                 expected_exit=0,
                 reasons=tuple(step["generator"]["limits"]),
                 lateness_ms=part.lateness_ms,
+                machine=said.machine,
             )
         )
     return rows
@@ -103,6 +104,7 @@ def search(folder: Path) -> list[Row]:
             misjudged=tuple(misjudged),
             reasons=(problem,) if problem else (),
             lateness_ms=log.lateness_ms,
+            machine=said.machine,
         )
     ]
 
@@ -178,6 +180,7 @@ def soak(case: Soak) -> list[Row]:
             ),
             reasons=(*document["generator"]["limits"], *(["the verdict is unclear"] * is_unclear)),
             lateness_ms=log.lateness_ms,
+            machine=said.machine,
         )
     ]
 
@@ -259,6 +262,7 @@ def _side(case: Comparison, said: Said, side: str, log: Log, runs: Sequence[dict
         misjudged=() if case.is_certain else misjudged,
         reasons=(*said.document["generator_limits"], *(["the verdict is unclear"] * is_unclear)),
         lateness_ms=log.lateness_ms,
+        machine=said.machine,
     )
 
 
@@ -307,6 +311,7 @@ def mlperf(case: Mlperf) -> list[Row]:
             expected_exit=_GATE,
             reasons=tuple(detail for detail in kept_up if detail != "not the limit"),
             lateness_ms=log.lateness_ms,
+            machine=said.machine,
         )
     ]
 

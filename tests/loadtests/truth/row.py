@@ -39,6 +39,7 @@ class Row:
     `findings` are contradictions within the report. `misjudged` are wrong verdicts on the server. `reasons` are the
     load tester's own reasons to distrust its run. `floors` are percentiles of the server's own latencies, which no
     client can observe as shorter. `lateness_ms` is the p99 delay of the server's responses after their scripted time.
+    `machine` is a reason of the machine to distrust the figures, if any.
     """
 
     shape: str
@@ -54,6 +55,7 @@ class Row:
     misjudged: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     lateness_ms: float = 0.0
+    machine: str = ""
     takes: int = 1
 
     @property
@@ -90,7 +92,7 @@ class Row:
             return f"the run distrusts itself: {'; '.join(self.reasons)}"
         if self.lateness_ms > _BUSY_MS:
             return f"busy machine: the server's own timers were {self.lateness_ms:.1f} ms late at p99"
-        return ""
+        return self.machine
 
     @property
     def verdict(self) -> str:

@@ -46,7 +46,12 @@ def test_a_false_report_is_wrong(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"reasons": ("1 % of requests were sent late",), "exit_code": 98}, {"lateness_ms": 9.0}]
+    "changes",
+    [
+        {"reasons": ("1 % of requests were sent late",), "exit_code": 98},
+        {"lateness_ms": 9.0},
+        {"machine": "busy machine"},
+    ],
 )
 def test_an_excuse_covers_figures_and_no_counts(changes: dict[str, object]) -> None:
     row = replace(TRUE, close=LATE, **changes)  # type: ignore[arg-type]  # values of several types

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tests.loadtests.truth.machine import MachineWatch
 from tests.loadtests.truth.request_log import OK, Log, percentile
 from tests.loadtests.truth.row import PERCENTILES, Pair, Row
 from tests.loadtests.truth.script import REFUSALS, Script, Wrong
@@ -21,11 +22,12 @@ Document = dict[str, Any]  # a report's JSON
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The report of a run."""
+    """The report of a run. `machine` is a reason of the machine to distrust its figures, if any."""
 
     document: Any  # a report's JSON, of a type that depends on the command
     exit_code: int
     errors: str
+    machine: str = ""
 
 
 def loadtest(*arguments: str, constants: Mapping[str, float] | None = None) -> Said:
@@ -34,9 +36,10 @@ def loadtest(*arguments: str, constants: Mapping[str, float] | None = None) -> S
     `constants` are as in forked_command.run.
     """
     metrics = () if "--server-metrics" in arguments else ("--server-metrics", "off")
+    watch = MachineWatch()
     ended = forked_command.run("tpuserve-loadtest", *arguments, *metrics, "--json", constants=constants)
     assert ended.stdout, ended.stderr
-    return Said(json.loads(ended.stdout), ended.returncode, ended.stderr)
+    return Said(json.loads(ended.stdout), ended.returncode, ended.stderr, watch.reason())
 
 
 def addresses(server: ScriptedServer, protocol: Protocol) -> tuple[str, ...]:
@@ -141,6 +144,7 @@ def judge(case: Case, said: Said, log: Log) -> Row:
         floors=floors(counted, case.percents),
         reasons=tuple(generator["limits"]),
         lateness_ms=_outside_freeze(log, case.script).lateness_ms,
+        machine=said.machine,
     )
 
 
