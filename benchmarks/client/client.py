@@ -1,7 +1,7 @@
 """Measure the client's CPU per prediction next to grpcio, httpx and the official stub, and its import. Linux only.
 
-Run: `.venv/bin/python -m benchmarks client [--quick] [--json]`. About 4 minutes, or 1 with `--quick`. The server runs in
-its own process, and its CPU is not counted. Libraries take turns in each round. Figures are medians over the rounds.
+Run: `.venv/bin/python -m benchmarks client [--quick] [--json]`. About 4 minutes, or 1 with `--quick`. The server runs
+in its own process, and its CPU is not counted. Libraries take turns in each round. Figures are medians over the rounds.
 """
 
 import gc
@@ -95,11 +95,13 @@ def _server() -> Iterator[dict[Protocol, int]]:
     """Start the server. Yield its ports."""
     ports = {protocol: free_port() for protocol in PROTOCOLS}
     command = [sys.executable, str(Path(__file__).with_name("server.py")), *map(str, ports.values())]
-    with tempfile.TemporaryDirectory(prefix="tpuserve-client-") as directory:
-        with started(command, Path(directory) / "server.log") as tree:
-            try:
-                with Client(f"http://127.0.0.1:{ports['rest']}") as client:  # the server opens this port last
-                    client.wait_until_ready(READY_TIMEOUT_S)
-            except TpuserveError as error:
-                raise ServerDied(f"{error}\n{tree.log_tail()}") from None
-            yield ports
+    with (
+        tempfile.TemporaryDirectory(prefix="tpuserve-client-") as directory,
+        started(command, Path(directory) / "server.log") as tree,
+    ):
+        try:
+            with Client(f"http://127.0.0.1:{ports['rest']}") as client:  # the server opens this port last
+                client.wait_until_ready(READY_TIMEOUT_S)
+        except TpuserveError as error:
+            raise ServerDied(f"{error}\n{tree.log_tail()}") from None
+        yield ports
