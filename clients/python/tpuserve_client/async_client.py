@@ -212,7 +212,8 @@ class AsyncClient(ClientCore):
     async def _carry_out(self, step: Step) -> Any:  # noqa: ANN401  the result depends on the step
         match step:
             case Send():
-                transport = await self._connections.get(step.endpoint)
+                connections, endpoint = self._connections, step.endpoint
+                transport = connections.find(endpoint) or await connections.open(endpoint)
                 return await transport.send(step.exchange, step.timeout_s)
             case Pause():
                 await self._sleep(step.seconds)

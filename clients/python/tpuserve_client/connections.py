@@ -69,13 +69,17 @@ class AsyncConnections:
         self._by_loop = WeakKeyDictionary()
         self._is_closed = False
 
-    async def get(self, endpoint: Endpoint) -> AsyncTransport:
-        """Return the endpoint's transport on the running loop. Raises FailedPrecondition after `close`."""
+    def find(self, endpoint: Endpoint) -> AsyncTransport | None:
+        """Return the endpoint's transport on the running loop, or None before its first use."""
         of_loop = self._by_loop.get(asyncio.get_running_loop())
         if of_loop is None or (used := of_loop.get(endpoint)) is None:
-            used = await self._add(endpoint)
+            return None
         used.used_s = time.monotonic()
         return used.transport
+
+    async def open(self, endpoint: Endpoint) -> AsyncTransport:
+        """Return the endpoint's transport, created if necessary. Raises FailedPrecondition after `close`."""
+        return (await self._add(endpoint)).transport
 
     async def close(self) -> None:
         """Close the running loop's transports, and forget those of other loops."""

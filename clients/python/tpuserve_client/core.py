@@ -92,7 +92,7 @@ class ClientCore:
         if retry is not None and not isinstance(retry, Retry):
             raise InvalidArgument(f"retry must be a Retry, not {shown(retry)}.")
         return Call(
-            model=None if spec is None else str(spec),
+            spec=spec,
             address=self._places[0].target,
             retry=retry or self._settings.retry,
             began_s=self._timing.clock(),

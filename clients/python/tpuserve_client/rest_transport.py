@@ -198,7 +198,7 @@ def _reason(error: Exception) -> str:
 
 def _reply(response: httpx.Response, body: bytes) -> Reply:
     if response.is_success:
-        return Reply(body, dict(response.headers))  # httpx returns header names in lower case
+        return Reply(body, response.headers)  # httpx finds names of either case
     raise from_http(
         response.status_code,
         _message(response, body),
