@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -15,10 +16,12 @@ import grpc
 import uvicorn
 import uvloop
 
-from benchmarks.harness.echo_asgi import Message, Receive, Send
 from benchmarks.harness.mlp_model import INPUT, OUTPUT
 from benchmarks.harness.targets import MODEL_NAME
 from benchmarks.loadgen.body import grpc_answer, rest_answer
+
+if TYPE_CHECKING:
+    from benchmarks.harness.echo_asgi import Message, Receive, Send
 
 SIGNATURE = {
     "inputs": {INPUT: {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}, {"size": "64"}]}}},

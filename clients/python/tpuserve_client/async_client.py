@@ -9,9 +9,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tpuserve_client.async_connections import AsyncConnections
 from tpuserve_client.attempts import Attempt
 from tpuserve_client.client import Inputs
-from tpuserve_client.connections import AsyncConnections
 from tpuserve_client.core import OWN_TIMEOUT, ClientCore, Timeout, make_async_transport
 from tpuserve_client.dtypes import Array
 from tpuserve_client.examples import Example

@@ -22,7 +22,7 @@ def needs_signature(inputs: object) -> bool:
     if not isinstance(inputs, Mapping):
         return True
     try:
-        return not all([isinstance(value, _ARRAYS) for value in inputs.values()])
+        return not all(isinstance(value, _ARRAYS) for value in inputs.values())
     except Exception as error:  # a caller's class can raise anything
         raise _unreadable(error) from error
 
