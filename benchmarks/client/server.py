@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from typing import TYPE_CHECKING
 
 import grpc
 import uvicorn

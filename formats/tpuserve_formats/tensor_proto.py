@@ -19,6 +19,8 @@ from tpuserve_formats.varint import packed_varints, read_varint, varint
 
 # Default limit on the memory of one tensor's repeated values. It applies to files, which are trusted like the model.
 MAX_REPEATED_BYTES = 256 * 1024 * 1024
+# Shapes that the process remembers, in bytes: eight dimensions of up to 2 million.
+_LONGEST_KNOWN_SHAPE = 64
 # numpy's limit on dimensions.
 _MAX_RANK = 64
 # protobuf writes more strings than this faster than this module does (python -m benchmarks codecs).
@@ -126,7 +128,7 @@ def encode_tensor(array: Array, *, as_content: bool = False) -> bytes:
 def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) -> tuple[int, ...]:
     if proto.unknown_rank:
         raise FormatError("the shape has unknown rank")
-    shape = tuple([dim.size for dim in proto.dim])
+    shape = _sizes(proto)
     # The content has the size of the shape, which needs no further checks.
     size_bytes = math.prod(shape) * wire_type.dtype.itemsize
     if content and len(content) == size_bytes and len(shape) <= _MAX_RANK and min(shape, default=0) >= 0:
@@ -139,6 +141,19 @@ def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) 
     if math.prod([size or 1 for size in shape]) * wire_type.dtype.itemsize > sys.maxsize:
         raise FormatError(f"shape {list(shape)} is too large")
     return shape
+
+
+def _sizes(proto: TensorShapeProto) -> tuple[int, ...]:
+    # Reading creates an object for each dimension. Most tensors of a process have the same few shapes.
+    serialized = proto.SerializeToString()
+    if len(serialized) > _LONGEST_KNOWN_SHAPE:
+        return tuple([dim.size for dim in proto.dim])
+    return _known_sizes(serialized)
+
+
+@lru_cache(maxsize=1024)
+def _known_sizes(serialized: bytes) -> tuple[int, ...]:
+    return tuple([dim.size for dim in TensorShapeProto.FromString(serialized).dim])
 
 
 def _decode_content(content: bytes, wire_type: WireType, shape: tuple[int, ...], lenient: bool) -> Array:
@@ -155,7 +170,7 @@ def _decode_content(content: bytes, wire_type: WireType, shape: tuple[int, ...],
     if wire_type.field == "bool_val" and not lenient and np.frombuffer(content, np.uint8).max() > 1:
         # numpy would keep such a byte unchanged.
         raise FormatError("tensor_content contains a byte that is not a bool")
-    return np.frombuffer(content, wire_type.dtype).reshape(shape)
+    return np.ndarray(shape, wire_type.dtype, content)
 
 
 def _decode_string_list(content: bytes, shape: tuple[int, ...]) -> Array:

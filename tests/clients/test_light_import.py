@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import tpuserve_client
+
 
 @pytest.mark.parametrize("module", ["tpuserve_client", "tpuserve_client.grpc_transport", "tpuserve_client.cli"])
 def test_import_brings_no_tensorflow_and_no_server(module: str) -> None:
@@ -25,3 +27,19 @@ def test_each_protocols_library_is_loaded_only_when_used() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert "httpx" in loaded
     assert "grpc" not in loaded
+
+
+def test_import_brings_no_asyncio_and_no_library_of_commands() -> None:
+    program = (
+        "import sys, tpuserve_client as t; print('asyncio' in sys.modules); t.Client('http://localhost:1').close()"
+    )
+    program += "; print({'rich', 'click', 'pygments', 'httpx._main'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.split("\n") == ["False", "set()", ""]
+
+
+def test_async_client_is_an_export_like_the_others() -> None:
+    assert "AsyncClient" in dir(tpuserve_client)
+    assert tpuserve_client.AsyncClient.__name__ == "AsyncClient"
+    with pytest.raises(AttributeError, match="no attribute 'Asynclient'"):
+        _ = tpuserve_client.Asynclient  # type: ignore[attr-defined]  # a misspelled name

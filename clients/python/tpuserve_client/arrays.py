@@ -10,9 +10,11 @@ from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.errors import InvalidArgument, TpuserveError
 from tpuserve_client.names import shown
 from tpuserve_client.nested import check_masks, check_nesting, has_bytearray, with_bytes
+from tpuserve_formats.dtypes import BY_DTYPE
 
 # Kinds of numpy's text dtypes: fixed-width str, fixed-width bytes, variable-width str.
 _TEXT_KINDS: Final = frozenset("UST")
+_NUMBERS: Final = frozenset(BY_DTYPE.keys() - {STRING})
 # Largest message of protobuf. JSON texts of as many bytes would be larger still.
 _MAX_MESSAGE_BYTES: Final = 2**31 - 1
 
@@ -24,6 +26,8 @@ def as_array(value: object) -> Array:
     an array of its elements, as in numpy. Raises InvalidArgument for a ragged list, for masked elements, for values
     other than numbers, booleans and text, and for any exception of the value's own methods.
     """
+    if type(value) is np.ndarray and value.dtype in _NUMBERS:  # the usual case, which needs no inspection
+        return value
     try:
         array = _natural_array(value)
         if array.dtype.kind in _TEXT_KINDS or array.dtype == STRING:
@@ -92,7 +96,7 @@ def _string(item: object) -> bytes:
 
 def check_size(arrays: Mapping[str, Array]) -> None:
     """Raise InvalidArgument if the arrays need more than 2 GiB, protobuf's limit, before anything copies them."""
-    size_bytes = sum(array.nbytes for array in arrays.values())
+    size_bytes = sum([array.nbytes for array in arrays.values()])
     if size_bytes > _MAX_MESSAGE_BYTES:
         raise InvalidArgument(
             f"The inputs have {size_bytes:,} bytes, but a request has at most {_MAX_MESSAGE_BYTES:,}. Send fewer rows "

@@ -9,9 +9,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tpuserve_client.async_connections import AsyncConnections
 from tpuserve_client.attempts import Attempt
 from tpuserve_client.client import Inputs
-from tpuserve_client.connections import AsyncConnections
 from tpuserve_client.core import OWN_TIMEOUT, ClientCore, Timeout, make_async_transport
 from tpuserve_client.dtypes import Array
 from tpuserve_client.examples import Example
@@ -212,7 +212,8 @@ class AsyncClient(ClientCore):
     async def _carry_out(self, step: Step) -> Any:  # noqa: ANN401  the result depends on the step
         match step:
             case Send():
-                transport = await self._connections.get(step.endpoint)
+                connections, endpoint = self._connections, step.endpoint
+                transport = connections.find(endpoint) or await connections.open(endpoint)
                 return await transport.send(step.exchange, step.timeout_s)
             case Pause():
                 await self._sleep(step.seconds)

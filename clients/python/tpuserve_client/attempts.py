@@ -16,6 +16,7 @@ from tpuserve_client.errors import (
 )
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.flights import Flights
+from tpuserve_client.model import ModelSpec
 from tpuserve_client.names import shown
 from tpuserve_client.request_headers import HeaderSource, read_headers
 from tpuserve_client.retry import Retry, RetryBudget, is_retryable
@@ -57,14 +58,18 @@ class Call:
     times of the client's clock; `expires_s` is None without a deadline.
     """
 
-    model: str | None
+    spec: ModelSpec | None
     address: str
     retry: Retry
     began_s: float
     limit_s: float | None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, HeaderSource] = field(default_factory=dict)
+    headers: Mapping[str, str]
+    sources: Mapping[str, HeaderSource]
     attempts: int = 0
+
+    @property
+    def model(self) -> str | None:
+        return None if self.spec is None else str(self.spec)
 
     @property
     def expires_s(self) -> float | None:
@@ -81,7 +86,7 @@ class _Tries:
 
     number: int = 0
     executions: int = 0
-    endpoints: set[Endpoint] = field(default_factory=set)
+    endpoints: list[Endpoint] = field(default_factory=list)
 
 
 class Attempts:
@@ -122,7 +127,7 @@ class Attempts:
 
     def remaining_s(self, call: Call) -> float | None:
         """Return the seconds to the call's deadline, negative after it, or None without a deadline."""
-        return None if call.expires_s is None else call.expires_s - self._clock()
+        return None if call.limit_s is None else call.began_s + call.limit_s - self._clock()
 
     def add_context(self, error: TpuserveError, call: Call) -> None:
         """Add the call's address, model, number of attempts and limit to its error."""
@@ -138,8 +143,13 @@ class Attempts:
         tries.number += 1
         reached: Endpoint | None = None
         try:
-            endpoint = yield from self._choose(call, tries)
-            headers = yield from _headers(call)
+            if self._endpoints.stale() is not None:
+                yield from self._look_up_stale(call)
+            endpoint = self._choose(call, tries)
+            headers = trace_headers()
+            if call.sources:
+                headers |= yield from _evaluated(call)
+            headers |= call.headers
             left_s = self._left_s(timeout_s, began_s)
             call.attempts += 1
             call.address = str(endpoint)
@@ -168,7 +178,7 @@ class Attempts:
             raise DeadlineExceeded("The deadline passed before the request was sent.")
         return left_s
 
-    def _choose(self, call: Call, tries: _Tries) -> Steps[Endpoint]:
+    def _look_up_stale(self, call: Call) -> Steps[None]:
         while (place := self._endpoints.stale()) is not None:
             flight, is_leader = self._lookups.join(place)
             if is_leader:
@@ -178,11 +188,13 @@ class Attempts:
                 if not flight.done.done():
                     raise DeadlineExceeded(f"The address of {place.host} did not arrive before the deadline.")
             else:  # use the addresses of the last lookup meanwhile
-                break
+                return
+
+    def _choose(self, call: Call, tries: _Tries) -> Endpoint:
         endpoint = self._endpoints.choose(tries.endpoints)
         if endpoint is None:
             raise Unavailable(f"The lookup of {call.address} failed.")
-        tries.endpoints.add(endpoint)
+        tries.endpoints.append(endpoint)
         return endpoint
 
     def _look_up(self, place: Address) -> Steps[None]:
@@ -237,9 +249,9 @@ class Attempts:
             _log.exception("The hook on_attempt failed")
 
 
-def _headers(call: Call) -> Steps[dict[str, str]]:
-    """Return the headers of one attempt: trace context, results of the caller's functions, and the call's own."""
-    headers = trace_headers()
+def _evaluated(call: Call) -> Steps[dict[str, str]]:
+    """Return the headers whose values the caller's functions return, for one attempt."""
+    headers: dict[str, str] = {}
     for name, source in call.sources.items():
         try:
             value = yield Evaluate(source)
@@ -248,7 +260,6 @@ def _headers(call: Call) -> Steps[dict[str, str]]:
         except Exception as error:
             raise Unauthenticated(f"The function for the header {name} failed: {shown(error)}") from error
         headers |= read_headers({name: value})
-    headers.update(call.headers)
     return headers
 
 

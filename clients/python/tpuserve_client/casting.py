@@ -11,6 +11,7 @@ from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_client.names import named_values
 from tpuserve_client.ragged import pack_rows, split_names
 
+_ARRAYS = (np.ndarray, np.generic)
 # Kinds of numpy dtypes that each kind of input accepts from a list, without losing fractions or meaning.
 # V is the kind of ml_dtypes' bfloat16 and float8.
 _ACCEPTED_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf", "c": "iufc"}
@@ -21,7 +22,7 @@ def needs_signature(inputs: object) -> bool:
     if not isinstance(inputs, Mapping):
         return True
     try:
-        return not all(isinstance(value, np.ndarray | np.generic) for value in inputs.values())
+        return not all(isinstance(value, _ARRAYS) for value in inputs.values())
     except Exception as error:  # a caller's class can raise anything
         raise _unreadable(error) from error
 
@@ -71,7 +72,7 @@ def _array(name: str, value: object, spec: TensorSpec | None) -> Array:
         array = as_array(value)
     except InvalidArgument as error:
         raise InvalidArgument(f"Input {name}: {error.message}") from error.__cause__
-    if isinstance(value, np.ndarray | np.generic) or spec is None or spec.dtype is None or array.dtype == spec.dtype:
+    if isinstance(value, _ARRAYS) or spec is None or spec.dtype is None or array.dtype == spec.dtype:
         return array
     return _cast(array, spec)
 

@@ -1,12 +1,12 @@
 """The part that `Client` and `AsyncClient` share: settings, the state of a process, and the options of a call."""
 
 import enum
+import sys
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tpuserve_client.address import Address
 from tpuserve_client.attempts import Attempts, Call
-from tpuserve_client.connections import AsyncConnections, Connections
 from tpuserve_client.endpoint import Endpoint, Endpoints
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.exchange import AsyncTransport, Transport, Wire
@@ -20,6 +20,10 @@ from tpuserve_client.retry import Retry, RetryBudget
 from tpuserve_client.settings import Settings, Timing
 from tpuserve_client.tls import Tls
 
+if TYPE_CHECKING:
+    from tpuserve_client.async_connections import AsyncConnections
+    from tpuserve_client.connections import Connections
+
 
 class _Own(enum.Enum):
     """Default of a call's timeout that selects the client's own timeout. None already means "no deadline"."""
@@ -31,6 +35,7 @@ class _Own(enum.Enum):
 
 
 OWN_TIMEOUT = _Own.TIMEOUT
+_HTTPX_COMMAND = "httpx._main"
 Timeout: TypeAlias = float | _Own | None
 
 
@@ -42,7 +47,7 @@ class ClientCore:
 
     _settings: Settings
     _timing: Timing
-    _connections: Connections | AsyncConnections
+    _connections: "Connections | AsyncConnections"
     _operations: Operations
 
     def __init__(self, settings: Settings, timing: Timing) -> None:
@@ -77,7 +82,7 @@ class ClientCore:
     def _release(self) -> None:
         """Drop connections that must not exist when the process forks."""
 
-    def _make_connections(self) -> Connections | AsyncConnections:
+    def _make_connections(self) -> "Connections | AsyncConnections":
         raise NotImplementedError
 
     def _call(
@@ -92,7 +97,7 @@ class ClientCore:
         if retry is not None and not isinstance(retry, Retry):
             raise InvalidArgument(f"retry must be a Retry, not {shown(retry)}.")
         return Call(
-            model=None if spec is None else str(spec),
+            spec=spec,
             address=self._places[0].target,
             retry=retry or self._settings.retry,
             began_s=self._timing.clock(),
@@ -129,9 +134,24 @@ class ClientCore:
 
 def _import_library(place: Address) -> None:
     if place.is_rest:
+        _import_httpx()
         import tpuserve_client.rest_transport
     else:
         import tpuserve_client.grpc_transport  # noqa: F401
+
+
+def _import_httpx() -> None:
+    """Import httpx without its command, which imports click, rich and pygments: half of the time.
+
+    httpx works without the command if its module cannot be imported.
+    """
+    if "httpx" in sys.modules:
+        return
+    sys.modules[_HTTPX_COMMAND] = None  # type: ignore[assignment]  # the import system's mark of a missing module
+    try:
+        import httpx  # noqa: F401
+    finally:
+        sys.modules.pop(_HTTPX_COMMAND, None)
 
 
 def _wire(place: Address) -> Wire:

@@ -23,9 +23,11 @@ class Endpoint:
     place: Address
     host: str | None = None
 
+    def __hash__(self) -> int:  # each call looks up its endpoint, and a string keeps its hash
+        return hash(self.place.target)
+
     def __str__(self) -> str:
-        name = "" if self.host is None else f" ({self.host})"
-        return f"{self.place.target}{name}"
+        return self.place.target if self.host is None else f"{self.place.target} ({self.host})"
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """TensorFlow Serving's gRPC messages: bytes in, bytes out, without a channel."""
 
+from functools import lru_cache
 from typing import ClassVar
 
 from google.protobuf.message import DecodeError, Message
@@ -43,10 +44,8 @@ class GrpcWire:
 
     def predict(self, call: PredictCall) -> Exchange:
         check_size(call.inputs)
-        head = official.PredictRequest(model_spec=_spec_proto(call.spec))
-        head.model_spec.signature_name = call.signature_name or ""
         # Concatenated messages parse as one message. This saves a copy of the inputs into one message.
-        parts = [head.SerializeToString(), tensor.encode_inputs(call.inputs)]
+        parts = [_predict_head(call.spec, call.signature_name), tensor.encode_inputs(call.inputs)]
         if call.output_filter:
             parts.append(official.PredictRequest(output_filter=call.output_filter).SerializeToString())
         return Exchange(_PREDICT, b"".join(parts), headers=call.headers)
@@ -57,11 +56,12 @@ class GrpcWire:
     def read_prediction(self, reply: Reply, call: PredictCall, signature: Signature | None) -> Prediction:
         response = official.PredictResponse()
         _parse(response, reply.body)
+        outputs, spec = response.outputs, response.model_spec
         return Prediction(
-            {name: tensor.from_proto(proto) for name, proto in sorted(response.outputs.items())},
-            model=response.model_spec.name or call.spec.name,
-            version=_version(response.model_spec),
-            signature_name=response.model_spec.signature_name or call.signature_name or DEFAULT_SIGNATURE_NAME,
+            {name: tensor.from_proto(outputs[name]) for name in sorted(outputs)},
+            model=spec.name or call.spec.name,
+            version=_version(spec),
+            signature_name=spec.signature_name or call.signature_name or DEFAULT_SIGNATURE_NAME,
         )
 
     def metadata(self, spec: ModelSpec, *, with_labels: bool = False) -> Exchange:
@@ -133,6 +133,14 @@ def _labels(response: official.GetModelMetadataResponse) -> tuple[str, ...]:
     labels = StringValue()
     _parse(labels, response.metadata[_LABELS].value)
     return tuple(labels.value.split("\n"))
+
+
+@lru_cache(maxsize=1024)
+def _predict_head(spec: ModelSpec, signature_name: str | None) -> bytes:
+    """Return a serialized PredictRequest without inputs."""
+    head = official.PredictRequest(model_spec=_spec_proto(spec))
+    head.model_spec.signature_name = signature_name or ""
+    return bytes(head.SerializeToString())
 
 
 def _spec_proto(spec: ModelSpec) -> official.ModelSpec:

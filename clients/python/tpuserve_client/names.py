@@ -43,6 +43,8 @@ def output_names(names: object) -> tuple[str, ...]:
 
     Raises InvalidArgument for any other value, and for a name that no output can have.
     """
+    if type(names) is tuple and not names:  # the default
+        return ()
     if isinstance(names, str):
         names = (names,)
     if not isinstance(names, Sequence | Set) or isinstance(names, bytes | bytearray | memoryview):

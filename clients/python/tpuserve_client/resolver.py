@@ -1,6 +1,5 @@
 """Lookup of a host name's IP addresses, blocking and asyncio."""
 
-import asyncio
 import socket
 from typing import Any
 
@@ -17,6 +16,8 @@ def look_up(host: str) -> tuple[str, ...]:
 
 async def look_up_async(host: str) -> tuple[str, ...]:
     """Return the IPv4 and IPv6 addresses of `host`, like `look_up`. Does not block the event loop."""
+    import asyncio  # only here: it takes long, and the blocking client does not need it
+
     try:
         return _ips(await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:

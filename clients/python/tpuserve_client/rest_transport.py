@@ -4,10 +4,11 @@ import asyncio
 import json
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -51,10 +52,10 @@ class RestTransport:
         self._backend = DeadlineBackend()
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
+        self._url = _urls(base_url)
         transport = None if _is_proxied(base_url) else PooledTransport(self._backend, context, pool)
         with _as_our_errors():
             self._client = httpx.Client(
-                base_url=base_url,
                 headers={**_HEADERS, **(headers or {})},
                 verify=context or True,
                 transport=transport,
@@ -67,7 +68,7 @@ class RestTransport:
             self._backend.deadline(timeout_s),
             self._client.stream(
                 exchange.method,
-                exchange.path,
+                self._url(exchange.path),
                 content=exchange.body,
                 headers=_headers(exchange, timeout_s),
                 timeout=timeout_s,
@@ -104,9 +105,9 @@ class AsyncRestTransport:
         """Create the pool. See `RestTransport`."""
         context = _context(base_url, tls)
         self._extensions = _extensions(tls)
+        self._url = _urls(base_url)
         with _as_our_errors():
             self._client = httpx.AsyncClient(
-                base_url=base_url,
                 headers={**_HEADERS, **(headers or {})},
                 verify=context or True,
                 timeout=None,
@@ -119,7 +120,7 @@ class AsyncRestTransport:
             async with asyncio.timeout(timeout_s):
                 response = await self._client.request(
                     exchange.method,
-                    exchange.path,
+                    self._url(exchange.path),
                     content=exchange.body,
                     headers=_headers(exchange, timeout_s),
                     extensions=self._extensions,
@@ -131,6 +132,14 @@ class AsyncRestTransport:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _urls(base_url: str) -> Callable[[str], httpx.URL]:
+    """Return a function that appends a path to the URL. It keeps the results: httpx takes long to join two URLs."""
+    base = base_url.rstrip("/")
+    with _as_our_errors():
+        httpx.URL(base)
+    return lru_cache(maxsize=1024)(lambda path: httpx.URL(base + path))
 
 
 def _limits(pool: Pool) -> httpx.Limits:
@@ -198,7 +207,7 @@ def _reason(error: Exception) -> str:
 
 def _reply(response: httpx.Response, body: bytes) -> Reply:
     if response.is_success:
-        return Reply(body, dict(response.headers))  # httpx returns header names in lower case
+        return Reply(body, response.headers)  # httpx finds names of either case
     raise from_http(
         response.status_code,
         _message(response, body),

@@ -1,6 +1,5 @@
 """A prediction that is sent in parts of rows: its steps, and the order in which the two clients execute them."""
 
-import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
@@ -132,6 +131,8 @@ async def first_then_in_tasks(
 
     After an error, and when the caller is cancelled, the requests in flight are cancelled.
     """
+    import asyncio  # only here: it takes long, and the blocking client does not need it
+
     first, *rest = parts
     first_prediction = await predict(first)
     room = asyncio.Semaphore(CONCURRENT_PARTS)

@@ -6,15 +6,13 @@ An operation is a generator. It yields a step and receives the step's result, or
 
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tpuserve_client.endpoint import Endpoint
 from tpuserve_client.exchange import Exchange
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send an exchange to an endpoint within `timeout_s` seconds (None: no limit). The result is its Reply."""
 
     endpoint: Endpoint
@@ -22,30 +20,26 @@ class Send:
     timeout_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """Wait for a time. The result is None."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(NamedTuple):
     """Wait for another call's `future`, at most `timeout_s` seconds. The result is None in every case."""
 
     future: Future[None]
     timeout_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Resolve:
+class Resolve(NamedTuple):
     """Look up the addresses of a host name. The result is a tuple of IP addresses. Raises Unavailable."""
 
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluate:
+class Evaluate(NamedTuple):
     """Call a function of the caller, such as one that returns a token. `AsyncClient` awaits an awaitable result."""
 
     function: Callable[[], str | Awaitable[str]]

@@ -27,8 +27,8 @@ def encode_inputs(inputs: Mapping[str, Array]) -> bytes:
 
 
 def _little_endian(array: Array) -> Array:
-    # A no-op for native arrays on little-endian machines. ml_dtypes have only the machine's byte order.
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+    # The machine is little-endian, as the codec requires.
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("<"))
 
 
 def from_proto(proto: TensorProto) -> Array:
