@@ -6,7 +6,8 @@ not know their content. It has a blocking and an asyncio form.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
+from types import MappingProxyType
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Internal, InvalidArgument
@@ -18,6 +19,7 @@ Priority: TypeAlias = Literal["high", "low"]
 
 # tpuserve's header. TensorFlow Serving ignores it.
 PRIORITY_HEADER: Final = "x-tpuserve-priority"
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,11 @@ class Exchange:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A successful response. `headers` have lower-case keys; gRPC leaves them empty."""
 
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = _NO_HEADERS
 
 
 def check_priority(priority: object) -> None:

@@ -6,6 +6,7 @@ without a common first dimension. JSON contains no dtypes, so reading a reply re
 
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -30,6 +31,8 @@ from tpuserve_client.model import (
 # tpuserve reports the version that answered. TensorFlow Serving does not.
 VERSION_HEADER = "x-tpuserve-model-version"
 
+_to_text = json.JSONEncoder(separators=(",", ":")).encode
+
 T = TypeVar("T")
 _Json: TypeAlias = Any  # any result of json.loads; read defensively below
 
@@ -44,7 +47,7 @@ class RestWire:
         body: dict[str, _Json] = {"inputs": {name: _input(name, array) for name, array in call.inputs.items()}}
         if call.signature_name:
             body["signature_name"] = call.signature_name
-        content = json.dumps(body, separators=(",", ":")).encode()
+        content = _to_text(body).encode()
         return Exchange(f"{_model_path(call.spec)}:predict", content, headers=call.headers)
 
     def version(self, reply: Reply) -> int | None:
@@ -114,7 +117,7 @@ class RestWire:
 
 
 def _example_exchange(call: ExampleCall, method: str) -> Exchange:
-    content = json.dumps(rest_examples.request_document(call), separators=(",", ":")).encode()
+    content = _to_text(rest_examples.request_document(call)).encode()
     return Exchange(f"{_model_path(call.spec)}:{method}", content, headers=call.headers)
 
 
@@ -137,6 +140,7 @@ def _input(name: str, array: Array) -> _Json:
     return to_json(array)
 
 
+@lru_cache(maxsize=1024)
 def _model_path(spec: ModelSpec) -> str:
     # HTTP clients and proxies remove such parts of a path, which would lead to another model.
     if {spec.name, spec.label} & {".", "..", ""}:
