@@ -28,6 +28,8 @@ INPUTS = {mlp_model.INPUT: X}
 # Plain httpx sends the same document, without a conversion from numpy.
 DOCUMENT = {"inputs": {mlp_model.INPUT: X.tolist()}}
 HEADERS = {"content-type": "application/json"}
+# As many connections as the client keeps. By default httpx closes all but 20, and may close a connection in use.
+LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=100)
 
 
 @contextmanager
@@ -99,14 +101,14 @@ async def stub_asyncio(port: int) -> AsyncIterator[AsyncCall]:
 @contextmanager
 def plain_httpx(port: int) -> Iterator[Call]:
     """Yield a call of httpx: lists in, lists out."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", limits=LIMITS) as client:
         yield lambda: http_outputs(client.post(REST_PATH, content=json.dumps(DOCUMENT), headers=HEADERS))
 
 
 @asynccontextmanager
 async def plain_httpx_asyncio(port: int) -> AsyncIterator[AsyncCall]:
     """Yield a call of httpx on asyncio: lists in, lists out. It has no deadline, so that a burst can wait."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=None, limits=LIMITS) as client:
 
         async def call() -> object:
             return http_outputs(await client.post(REST_PATH, content=json.dumps(DOCUMENT), headers=HEADERS))
