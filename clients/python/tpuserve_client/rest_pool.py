@@ -78,7 +78,6 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
             )
 
         backend = ClosingBackend()
-
         self._slots = AsyncSlots(pool.max_connections, make, pool.idle_timeout_s)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -81,12 +81,22 @@ class Slots(Generic[T]):
                 return slot
             turn = _Turn[T]()
             self._waiting.append(turn)
-        turn.ready.wait(timeout_s)
+        try:
+            turn.ready.wait(timeout_s)
+        except BaseException:  # such as Ctrl-C, after which the caller does not give back a slot
+            if (slot := self._leave(turn)) is not None:
+                self.give_back(slot)
+            raise
+        if (slot := self._leave(turn)) is None:
+            raise TimeoutError("no free connection")
+        return slot
+
+    def _leave(self, turn: "_Turn[T]") -> T | None:
+        """End a turn. Return its slot, or None if it has none yet."""
         with self._lock:
             if turn.slot is None:
                 self._waiting.remove(turn)
-                raise TimeoutError("no free connection")
-        return turn.slot
+            return turn.slot
 
     def give_back(self, slot: T) -> None:
         """Pass the slot to the call that has waited longest, or keep it for the next."""
@@ -138,7 +148,8 @@ class AsyncSlots(Generic[T]):
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # the slot came just before the cancellation
+            # The slot came just before the cancellation.
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._hand_over(turn.result())
             raise
 
@@ -158,6 +169,10 @@ class AsyncSlots(Generic[T]):
         self._stack.push(slot)
 
     def close(self) -> list[T]:
-        """Refuse further calls. Return the idle slots, which the caller must close."""
+        """Refuse further calls and those that wait. Return the idle slots, which the caller must close."""
         self._is_closed = True
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(RuntimeError("the client is closed"))
         return self._stack.clear()
