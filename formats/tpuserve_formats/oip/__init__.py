@@ -1,0 +1,1 @@
+"""Tensors of the Open Inference Protocol: datatypes, raw bytes and typed contents."""
