@@ -18,7 +18,7 @@ from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.http.body import rest_of_body
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
-from tpuserve_server.frontends.http.gzip import MIN_GZIP_BYTES, gunzip
+from tpuserve_server.frontends.http.content_coding import MIN_GZIP_BYTES, gunzip
 from tpuserve_server.frontends.http.headers import read_headers
 from tpuserve_server.frontends.http.response import (
     Headers,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.http.errors import BodyTooLarge
-from tpuserve_server.frontends.http.gzip import is_gzip
+from tpuserve_server.frontends.http.content_coding import is_gzip
 from tpuserve_server.frontends.priority import PRIORITY_HEADER, parse_priority
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import orjson
 
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.frontends.http.errors import status_of
-from tpuserve_server.frontends.http.gzip import accepts_gzip, compress
+from tpuserve_server.frontends.http.content_coding import accepts_gzip, compress
 
 if TYPE_CHECKING:
     from starlette.types import Scope, Send

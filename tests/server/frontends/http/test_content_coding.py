@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.errors import Code, InvalidArgument
 from tpuserve_server.frontends.http.errors import BodyTooLarge
-from tpuserve_server.frontends.http.gzip import (
+from tpuserve_server.frontends.http.content_coding import (
     MAX_UNCOMPRESSED_BYTES,
     MIN_GZIP_BYTES,
     accepts_gzip,
