@@ -1,7 +1,8 @@
 """One HTTP exchange of any REST protocol: body, encodings, deadline, priority, client disconnects and all errors.
 
-A protocol adds its paths, its JSON and its messages, and a line in the table of rest.py. An exchange has no router and
-no middleware. A FastAPI endpoint takes more than twice as long as an entire prediction (python -m benchmarks codecs).
+A protocol adds its paths, its messages and its errors, and a line in the table of rest.py. An exchange has no router
+and no middleware: a FastAPI endpoint takes more than twice as long as an entire prediction (see python -m benchmarks
+codecs).
 """
 
 import asyncio
@@ -17,12 +18,12 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.http.body import rest_of_body
 from tpuserve_server.frontends.http.client_watch import ClientWatch
+from tpuserve_server.frontends.http.content_coding import MIN_COMPRESSED_BYTES, decompress
 from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
-from tpuserve_server.frontends.http.content_coding import MIN_GZIP_BYTES, gunzip
 from tpuserve_server.frontends.http.headers import read_headers
 from tpuserve_server.frontends.http.response import (
     Headers,
-    JsonResponse,
+    HttpResponse,
     compressed,
     error_response,
     send_response,
@@ -70,8 +71,8 @@ class HttpCall:
         Raises:
             ClientGone: the client disconnected.
             BodyTooLarge: the declared, the compressed or the decompressed size is over the limit.
-            UnsupportedEncoding: the body has an encoding other than gzip.
-            InvalidArgument: the gzip data is corrupt, or a header has an invalid timeout or priority.
+            UnsupportedEncoding: the body has an encoding other than gzip and deflate.
+            InvalidArgument: the compressed data is corrupt, or a header has an invalid timeout or priority.
         """
         exchange, receive = self._exchange, self._receive
         limit_bytes = exchange.options.max_body_bytes
@@ -83,8 +84,8 @@ class HttpCall:
                 raise BodyTooLarge(limit_bytes)
         else:
             body = await rest_of_body(message, receive, limit_bytes)
-        if headers.is_compressed:
-            body = await gunzip(body, limit_bytes)
+        if headers.coding is not None:
+            body = await decompress(body, headers.coding, limit_bytes)
         measured = self.measured
         measured.received_s = now_s = exchange.clock.monotonic_s()
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
@@ -110,7 +111,7 @@ class RestProtocol(Protocol):
         """Headers of every response."""
         ...
 
-    def answer(self, call: HttpCall) -> Awaitable[JsonResponse]:
+    def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
         """Answer a request. Raises ServingError, when called or when awaited.
 
         A plain function that returns a coroutine saves a frame.
@@ -147,12 +148,12 @@ class Exchange:
             return
         except Exception as error:  # The edge: the client gets a response to every error.
             response = failure_response(error, scope, protocol.error_body)
-        if len(response.body) >= MIN_GZIP_BYTES:
+        if len(response.body) >= MIN_COMPRESSED_BYTES:
             response = await compressed(response, scope)
         await send_response(send, response, protocol.headers)
 
 
-def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str], bytes]) -> JsonResponse:
+def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str], bytes]) -> HttpResponse:
     """Return the response to an error that a protocol raised.
 
     Any error except a ServingError is a bug in the server: log it and hide it from the client.
@@ -160,7 +161,7 @@ def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str
     if isinstance(error, ServingError):
         return error_response(error, error_body(error.message))
     _log.error("Unexpected error in %s %s", scope["method"], scope["path"], exc_info=error)
-    return JsonResponse(500, error_body("Internal error"))
+    return HttpResponse(500, error_body("Internal error"))
 
 
 def raw_path(scope: "Scope") -> bytes:

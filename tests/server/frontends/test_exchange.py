@@ -12,7 +12,7 @@ from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.errors import Code, NotFound, TooLate
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.exchange import ExchangeOptions, HttpCall, raw_path
-from tpuserve_server.frontends.http.response import Headers, JsonResponse
+from tpuserve_server.frontends.http.response import Headers, HttpResponse
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import Mount, RestApp
 
@@ -27,14 +27,14 @@ class EchoProtocol:
     fault: Exception | None = None
     calls: list[HttpCall] = field(default_factory=list)
 
-    async def answer(self, call: HttpCall) -> JsonResponse:
+    async def answer(self, call: HttpCall) -> HttpResponse:
         call.measured.method = "Echo"
         self.calls.append(call)
         body = await call.read_body()
         with call.watch_client():
             if self.fault is not None:
                 raise self.fault
-        return JsonResponse(200, body)
+        return HttpResponse(200, body)
 
     def error_body(self, message: str) -> bytes:
         return f'["{message}"]'.encode()

@@ -1,4 +1,4 @@
-"""gzip on REST: decompresses request bodies within limits, and compresses large responses for clients that accept it.
+"""gzip and deflate on REST: decompresses request bodies within limits, and compresses large responses on request.
 
 Large bodies are processed on a worker thread; zlib releases the GIL.
 """
@@ -7,7 +7,8 @@ import asyncio
 import re
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.frontends.http.errors import BodyTooLarge, UnsupportedEncoding
@@ -19,49 +20,63 @@ if TYPE_CHECKING:
 MAX_UNCOMPRESSED_BYTES = 100 * 1024 * 1024
 # Smallest response body to compress: below it, compression saves two packets at most. Compression takes about 9 us per
 # kilobyte and halves the size of numbers. TensorFlow Serving never compresses responses.
-MIN_GZIP_BYTES = 4096
+MIN_COMPRESSED_BYTES = 4096
 # Half a millisecond of compression. A worker thread compresses larger bodies.
 _LARGE_BYTES = 1 << 16
 # Largest compressed request body to decompress on the event loop: the content may be a thousand times as large.
 _SMALL_COMPRESSED_BYTES = 1 << 11
 _PIECE_BYTES = 1 << 20
-# zlib's `wbits` for a gzip header and trailer and a window of 32 KiB.
-_GZIP = 31
 # Higher levels do not compress numbers better, and take up to 14 times as long.
 _LEVEL = 1
 
 _NO_WEIGHT = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
-# The message of upstream's log. Upstream reports an empty document to its client.
-_CORRUPT = "Failed to uncompress the gzipped body"
 
 
-def is_gzip(content_encoding: bytes) -> bool:
-    """Return whether `content_encoding` means gzip. Raises UnsupportedEncoding unless it is gzip or identity."""
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """A content coding: its name in headers, and zlib's `wbits` for its format and a window of 32 KiB."""
+
+    name: str
+    wbits: int
+
+    @property
+    def corrupt(self) -> str:
+        """Message for a body that is not exactly one compressed document. For gzip it is that of upstream's log."""
+        return f"Failed to uncompress the {_PARTICIPLES[self.name]} body"
+
+
+_PARTICIPLES: Final = {"gzip": "gzipped", "deflate": "deflated"}
+GZIP: Final = Coding("gzip", 31)
+# The zlib format (RFC 9110, 8.4.1.2).
+DEFLATE: Final = Coding("deflate", 15)
+_CODINGS: Final = {b"gzip": GZIP, b"x-gzip": GZIP, b"deflate": DEFLATE, b"": None, b"identity": None}
+
+
+def find_coding(content_encoding: bytes) -> Coding | None:
+    """Return the coding of a body, or None for identity. Raises UnsupportedEncoding for any other."""
     name = content_encoding.strip().lower()
-    if name in (b"gzip", b"x-gzip"):
-        return True
-    if name in (b"", b"identity"):
-        return False
-    raise UnsupportedEncoding(content_encoding.decode(errors="replace"))
+    if name not in _CODINGS:
+        raise UnsupportedEncoding(content_encoding.decode(errors="replace"))
+    return _CODINGS[name]
 
 
-async def gunzip(body: bytes, limit_bytes: int) -> bytes:
-    """Decompress a gzip `body`.
+async def decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
+    """Decompress a `body`.
 
     Memory grows to `limit_bytes` plus one piece, and briefly to twice that at the end.
 
     Raises:
         BodyTooLarge: the content is larger than `limit_bytes` or than upstream's limit.
-        InvalidArgument: the body is not exactly one gzip member.
+        InvalidArgument: the body is not exactly one compressed document.
     """
     limit_bytes = min(limit_bytes, MAX_UNCOMPRESSED_BYTES)
     if len(body) <= _SMALL_COMPRESSED_BYTES:
-        return _gunzip(body, limit_bytes)
-    return await asyncio.to_thread(_gunzip, body, limit_bytes)
+        return _decompress(body, coding, limit_bytes)
+    return await asyncio.to_thread(_decompress, body, coding, limit_bytes)
 
 
-def _gunzip(body: bytes, limit_bytes: int) -> bytes:
-    decompressor = zlib.decompressobj(_GZIP)
+def _decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
+    decompressor = zlib.decompressobj(coding.wbits)
     pieces = []
     left_bytes = limit_bytes
     try:
@@ -71,9 +86,9 @@ def _gunzip(body: bytes, limit_bytes: int) -> bytes:
                 raise BodyTooLarge(limit_bytes)
             pieces.append(piece)
     except zlib.error:
-        raise InvalidArgument(_CORRUPT) from None
+        raise InvalidArgument(coding.corrupt) from None
     if not decompressor.eof or decompressor.unused_data:
-        raise InvalidArgument(_CORRUPT)
+        raise InvalidArgument(coding.corrupt)
     return b"".join(pieces)
 
 
@@ -88,24 +103,29 @@ def _pieces(body: bytes, decompressor: "zlib._Decompress") -> Iterator[bytes]:
         yield piece
 
 
-def accepts_gzip(scope: "Scope") -> bool:
-    """Return whether the client accepts gzip, by name or by `*` (RFC 9110, 12.5.3). A weight of zero refuses it."""
+def accepted_coding(scope: "Scope") -> Coding | None:
+    """Return the coding for a response: gzip if the client accepts it, else deflate if it does, else None.
+
+    A client accepts a coding by name or by `*` (RFC 9110, 12.5.3). A weight of zero refuses it.
+    """
     weights: dict[bytes, bool] = {}
     for name, value in scope["headers"]:
         if name == b"accept-encoding":
             for item in value.lower().split(b","):
                 coding, _, weight = item.partition(b";")
                 weights[coding.strip()] = _NO_WEIGHT.fullmatch(weight) is None
-    return weights.get(b"gzip", weights.get(b"*", False))
+    if weights.get(b"gzip", weights.get(b"*", False)):
+        return GZIP
+    return DEFLATE if weights.get(b"deflate", False) else None
 
 
-async def compress(body: bytes) -> bytes:
-    """Compress `body` to one gzip member."""
+async def compress(body: bytes, coding: Coding) -> bytes:
+    """Compress `body` to one document."""
     if len(body) <= _LARGE_BYTES:
-        return _compress(body)
-    return await asyncio.to_thread(_compress, body)
+        return _compress(body, coding)
+    return await asyncio.to_thread(_compress, body, coding)
 
 
-def _compress(body: bytes) -> bytes:
-    compressor = zlib.compressobj(_LEVEL, wbits=_GZIP)
+def _compress(body: bytes, coding: Coding) -> bytes:
+    compressor = zlib.compressobj(_LEVEL, wbits=coding.wbits)
     return compressor.compress(body) + compressor.flush()

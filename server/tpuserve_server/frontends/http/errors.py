@@ -27,7 +27,7 @@ class UnsupportedEncoding(InvalidArgument):
 
     def __init__(self, name: str) -> None:
         """Name the encoding as the client wrote it."""
-        super().__init__(f"Content-Encoding {name} is not supported; use gzip")
+        super().__init__(f"Content-Encoding {name} is not supported; use gzip or deflate")
 
 
 _OWN_STATUS: Final[dict[type[ServingError], int]] = {BodyTooLarge: 413, UnsupportedEncoding: 415}

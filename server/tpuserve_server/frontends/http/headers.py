@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.frontends.http.content_coding import Coding, find_coding
 from tpuserve_server.frontends.http.errors import BodyTooLarge
-from tpuserve_server.frontends.http.content_coding import is_gzip
 from tpuserve_server.frontends.priority import PRIORITY_HEADER, parse_priority
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MOST_SHOWN = 32
 class RequestHeaders(NamedTuple):
     """Values from the headers. `timeout_s` counts from the arrival of the request; inf if the client sent none."""
 
-    is_compressed: bool = False
+    coding: Coding | None = None
     timeout_s: float = math.inf
     priority: Priority = Priority.HIGH
 
@@ -40,10 +40,10 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
 
     Raises:
         BodyTooLarge: the declared length of the body is over `limit_bytes`.
-        UnsupportedEncoding: the body has an encoding other than gzip.
+        UnsupportedEncoding: the body has an encoding other than gzip and deflate.
         InvalidArgument: the timeout or the priority is invalid.
     """
-    is_compressed = False
+    encodings: bytes | None = None
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name not in _KNOWN:
@@ -53,12 +53,13 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
                 raise BodyTooLarge(limit_bytes)
         elif name == b"content-encoding":
             # Two headers form one list (RFC 9110, 5.3). The server supports no list of encodings.
-            is_compressed = is_gzip(b"gzip, " + value if is_compressed else value)
+            encodings = value if encodings is None else b", ".join((encodings, value))
         else:
             found[name] = b", ".join((found[name], value)) if name in found else value
-    if not (is_compressed or found):
+    coding = None if encodings is None else find_coding(encodings)
+    if not (coding or found):
         return _PLAIN
-    return RequestHeaders(is_compressed, _timeout_s(found.get(_TIMEOUT)), parse_priority(found.get(_PRIORITY)))
+    return RequestHeaders(coding, _timeout_s(found.get(_TIMEOUT)), parse_priority(found.get(_PRIORITY)))
 
 
 def _declared(content_length: bytes) -> int:

@@ -8,7 +8,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.exchange import HttpCall
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
-from tpuserve_server.frontends.http.response import JsonResponse
+from tpuserve_server.frontends.http.response import HttpResponse
 from tpuserve_server.frontends.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.tf_rest.route import Action
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -38,7 +38,7 @@ class RestExamples:
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
 
-    async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> JsonResponse:
+    async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
         """Read a body and answer it for the model that the path names."""
         method, measured = METHODS[action], call.measured
         body = await call.read_body()
@@ -63,7 +63,7 @@ class RestExamples:
             self._logs.add(
                 log, kind, result.servable, result.signature_name, encode_request, encode_result, size_bytes=size_bytes
             )
-        return JsonResponse(200, encoded, result.servable.version)
+        return HttpResponse(200, encoded, result.servable.version)
 
 
 def _encode(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:

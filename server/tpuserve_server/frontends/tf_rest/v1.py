@@ -12,7 +12,7 @@ from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
-from tpuserve_server.frontends.http.response import Headers, JsonResponse, error_body
+from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
 from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
@@ -48,7 +48,7 @@ class V1:
             service, logs, check_method_names=check_method_names, max_repeated_bytes=max_repeated_bytes
         )
 
-    def answer(self, call: HttpCall) -> Awaitable[JsonResponse]:
+    def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
         """Return the coroutine that answers the request. A plain function saves the frame of an outer coroutine."""
         route = parse_route(call.scope["method"], raw_path(call.scope))
         measured = call.measured
@@ -67,13 +67,13 @@ class V1:
         except InvalidArgument:
             return None
 
-    async def _look_up(self, route: Route, scope: "Scope") -> JsonResponse:
+    async def _look_up(self, route: Route, scope: "Scope") -> HttpResponse:
         if route.action is Action.PREFLIGHT:
             check_preflight(scope)
-            return JsonResponse(200, b"")
-        return JsonResponse(200, orjson.dumps(self._describe(route, scope)))
+            return HttpResponse(200, b"")
+        return HttpResponse(200, orjson.dumps(self._describe(route, scope)))
 
-    async def _predict(self, target: ModelSpec, call: HttpCall) -> JsonResponse:
+    async def _predict(self, target: ModelSpec, call: HttpCall) -> HttpResponse:
         body = await call.read_body()
         body_bytes = len(body)
         is_large = body_bytes > LARGE_BODY_BYTES
@@ -92,7 +92,7 @@ class V1:
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row, ragged=nested)
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
-        return JsonResponse(200, encoded, result.servable.version)
+        return HttpResponse(200, encoded, result.servable.version)
 
     def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:

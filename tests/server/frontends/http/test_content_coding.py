@@ -1,4 +1,4 @@
-"""Tests for gzip on REST: decompressed bodies, rejected bodies, and compressed responses."""
+"""Tests for gzip and deflate on REST: decompressed bodies, rejected bodies, and compressed responses."""
 
 import gzip
 import json
@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.errors import Code, InvalidArgument
-from tpuserve_server.frontends.http.errors import BodyTooLarge
 from tpuserve_server.frontends.http.content_coding import (
+    DEFLATE,
+    GZIP,
     MAX_UNCOMPRESSED_BYTES,
-    MIN_GZIP_BYTES,
-    accepts_gzip,
+    MIN_COMPRESSED_BYTES,
+    Coding,
+    accepted_coding,
     compress,
-    gunzip,
+    decompress,
 )
+from tpuserve_server.frontends.http.errors import BodyTooLarge
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
 PREDICT = "/v1/models/m:predict"
@@ -46,9 +49,9 @@ async def client(metrics: FakeMetrics) -> AsyncIterator[httpx.AsyncClient]:
         yield made
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "GZIP", " x-gzip ", "identity", ""])
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", " x-gzip ", "deflate", "identity", ""])
 async def test_bodies_may_be_compressed(client: httpx.AsyncClient, encoding: str) -> None:
-    body = gzip.compress(ROWS) if "zip" in encoding.lower() else ROWS
+    body = zlib.compress(ROWS) if encoding == "deflate" else gzip.compress(ROWS) if "zip" in encoding.lower() else ROWS
     response = await client.post(PREDICT, content=body, headers={"content-encoding": encoding})
     assert (response.status_code, response.content) == (200, b'{"predictions":[2.5,3.5]}')
 
@@ -60,13 +63,13 @@ async def test_large_bodies_may_be_compressed(client: httpx.AsyncClient) -> None
     np.testing.assert_array_equal(np.array(response.json()["predictions"], np.float32), numbers / 2 + 2)
 
 
-@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "gzip;q=1", "é"])
+@pytest.mark.parametrize("encoding", ["br", "deflate, gzip", "gzip, gzip", "gzip;q=1", "é"])
 async def test_other_encodings_are_named_and_refused(
     client: httpx.AsyncClient, metrics: FakeMetrics, encoding: str
 ) -> None:
     response = await client.post(PREDICT, content=ROWS, headers=[(b"content-encoding", encoding.encode())])
     assert response.status_code == 415
-    assert response.json() == {"error": f"Content-Encoding {encoding} is not supported; use gzip"}
+    assert response.json() == {"error": f"Content-Encoding {encoding} is not supported; use gzip or deflate"}
     assert metrics.finished[0].code == Code.INVALID_ARGUMENT
 
 
@@ -94,7 +97,7 @@ async def test_encodings_in_two_headers_are_a_list(client: httpx.AsyncClient) ->
 )
 async def test_what_is_no_gzip_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        await gunzip(body, 1 << 30)
+        await decompress(body, GZIP, 1 << 30)
     assert caught.value.message == "Failed to uncompress the gzipped body"
 
 
@@ -111,7 +114,7 @@ async def test_a_body_is_bounded_before_and_after_decompression(client: httpx.As
 async def test_upstreams_limit_holds_where_ours_is_wider() -> None:
     body = gzip.compress(bytes(MAX_UNCOMPRESSED_BYTES + 1), 1)
     with pytest.raises(BodyTooLarge, match=f"limit of {MAX_UNCOMPRESSED_BYTES} bytes"):
-        await gunzip(body, 1 << 40)
+        await decompress(body, GZIP, 1 << 40)
 
 
 async def test_a_bomb_takes_no_more_memory_than_the_limit() -> None:
@@ -119,52 +122,63 @@ async def test_a_bomb_takes_no_more_memory_than_the_limit() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(BodyTooLarge):
-            await gunzip(bomb, 4 * MEBIBYTE)
+            await decompress(bomb, GZIP, 4 * MEBIBYTE)
         assert tracemalloc.get_traced_memory()[1] < 10 * MEBIBYTE
     finally:
         tracemalloc.stop()
 
 
-@given(st.binary(max_size=100), st.integers(1, 40_000))
+@pytest.mark.parametrize("body", [b"", zlib.compress(ROWS, wbits=-15), gzip.compress(ROWS), zlib.compress(ROWS)[:-1]])
+async def test_a_body_that_is_not_zlib_data_is_no_deflate(body: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="Failed to uncompress the deflated body"):
+        await decompress(body, DEFLATE, 1 << 30)
+
+
+@given(st.binary(max_size=100), st.integers(1, 40_000), st.sampled_from([GZIP, DEFLATE]))
 @settings(deadline=None)
-async def test_whatever_was_compressed_comes_back(unit: bytes, count: int) -> None:
+async def test_whatever_was_compressed_comes_back(unit: bytes, count: int, coding: Coding) -> None:
     body = unit * count
-    assert await gunzip(await compress(body), len(body)) == body
+    assert await decompress(await compress(body, coding), coding, len(body)) == body
 
 
 async def test_a_body_of_many_pieces_comes_back() -> None:
     body = np.random.default_rng(0).bytes(2 * MEBIBYTE + 3) + bytes(3 * MEBIBYTE + 1)
-    assert await gunzip(await compress(body), len(body)) == body
+    assert await decompress(await compress(body, GZIP), GZIP, len(body)) == body
 
 
 @pytest.mark.parametrize(
-    ("accepted", "is_gzip"),
+    ("accepted", "coding"),
     [
-        (None, False),
-        ("", False),
-        ("gzip", True),
-        ("br, GZip;q=0.5", True),
-        ("gzip;q=0", False),
-        ("gzip; q=0.000, br", False),
-        ("*", True),
-        ("*;q=0", False),
-        ("*;q=0, gzip", True),
-        ("gzip;q=0, *", False),
-        ("identity", False),
-        ("x-gzipped", False),
+        (None, None),
+        ("", None),
+        ("gzip", "gzip"),
+        ("br, GZip;q=0.5", "gzip"),
+        ("gzip;q=0", None),
+        ("gzip; q=0.000, br", None),
+        ("*", "gzip"),
+        ("*;q=0", None),
+        ("*;q=0, gzip", "gzip"),
+        ("gzip;q=0, *", None),
+        ("identity", None),
+        ("x-gzipped", None),
+        ("deflate", "deflate"),
+        ("deflate, gzip", "gzip"),
+        ("gzip;q=0, deflate", "deflate"),
+        ("deflate;q=0", None),
     ],
 )
 async def test_responses_are_compressed_for_who_takes_it(
-    client: httpx.AsyncClient, accepted: str | None, is_gzip: bool
+    client: httpx.AsyncClient, accepted: str | None, coding: str | None
 ) -> None:
     headers = [] if accepted is None else [(b"accept-encoding", accepted.encode())]
-    assert accepts_gzip({"headers": headers}) == is_gzip
+    found = accepted_coding({"headers": headers})
+    assert (found and found.name) == coding
     body = json.dumps({"instances": [1] * 5000}).encode()
     response = await client.post(PREDICT, content=body, headers={"accept-encoding": accepted or ""})
     assert response.json() == {"predictions": [2.5] * 5000}
-    assert response.headers.get("content-encoding") == ("gzip" if is_gzip else None)
+    assert response.headers.get("content-encoding") == coding
     assert response.headers["vary"] == "accept-encoding"
-    assert (int(response.headers["content-length"]) < MIN_GZIP_BYTES) == is_gzip
+    assert (int(response.headers["content-length"]) < MIN_COMPRESSED_BYTES) == (coding is not None)
 
 
 async def test_small_responses_are_left_alone(client: httpx.AsyncClient) -> None:

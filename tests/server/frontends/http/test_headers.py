@@ -4,6 +4,7 @@ import pytest
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.frontends.http.content_coding import GZIP
 from tpuserve_server.frontends.http.errors import BodyTooLarge, UnsupportedEncoding
 from tpuserve_server.frontends.http.headers import RequestHeaders, read_headers
 
@@ -23,12 +24,12 @@ def read(*headers: tuple[bytes, bytes]) -> RequestHeaders:
         ([(b"content-length", b"100")], RequestHeaders()),
         # The server rejects invalid lengths.
         ([(b"content-length", b"many")], RequestHeaders()),
-        ([(b"content-encoding", b"gzip")], RequestHeaders(is_compressed=True)),
+        ([(b"content-encoding", b"gzip")], RequestHeaders(GZIP)),
         ([(TIMEOUT, b"250")], RequestHeaders(timeout_s=0.25)),
         ([(TIMEOUT, b" 0.5 ")], RequestHeaders(timeout_s=0.0005)),
         ([(TIMEOUT, b"9223372036854775807")], RequestHeaders(timeout_s=1e10)),
         ([(TIMEOUT, b"1000"), (PRIORITY, b"low")], RequestHeaders(timeout_s=1, priority=Priority.LOW)),
-        ([(PRIORITY, b"low"), (b"content-encoding", b"gzip")], RequestHeaders(True, math.inf, Priority.LOW)),
+        ([(PRIORITY, b"low"), (b"content-encoding", b"gzip")], RequestHeaders(GZIP, math.inf, Priority.LOW)),
     ],
 )
 def test_what_is_asked_is_read(headers: list[tuple[bytes, bytes]], expected: RequestHeaders) -> None:
