@@ -68,7 +68,7 @@ class PredictCall:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers to send with the message, for both protocols."""
+        """Headers to send with TensorFlow Serving's messages, over gRPC and REST."""
         return _headers(self.priority)
 
 
@@ -92,7 +92,7 @@ class ExampleCall:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers to send with the message, for both protocols."""
+        """Headers to send with TensorFlow Serving's messages, over gRPC and REST."""
         return _headers(self.priority)
 
     def check_count(self, results: int) -> None:
