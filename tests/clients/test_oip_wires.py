@@ -50,8 +50,8 @@ def assert_same(received: Mapping[str, Any], sent: Arrays) -> None:
         assert to_raw(received[name]) == to_raw(array)
 
 
-def message(outputs: Arrays, **fields: object) -> oip.ModelInferResponse:
-    made = oip.ModelInferResponse(model_name="m", **fields)
+def message(outputs: Arrays, model_version: str = "") -> oip.ModelInferResponse:
+    made = oip.ModelInferResponse(model_name="m", model_version=model_version)
     for name, array in outputs.items():
         made.outputs.add(**described(name, array))
         made.raw_output_contents.append(to_raw(array))
