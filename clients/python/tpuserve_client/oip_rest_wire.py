@@ -179,7 +179,7 @@ def _outputs(items: _Json, binary: memoryview) -> dict[str, Array]:
 
 
 def _aligned(array: Array) -> Array:
-    # numpy reads unaligned elements slowly, and libraries in C may refuse them. tpuserve's outputs are aligned.
+    # numpy reads unaligned elements slowly, and libraries in C may refuse them.
     return array if array.flags.aligned else array.copy()
 
 
