@@ -1,0 +1,24 @@
+"""Methods of inference.GRPCInferenceService by path."""
+
+from typing import Final
+
+from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.oip_grpc.metadata import MetadataMethods
+from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.rpc import RpcTable, UnaryMethod
+
+OIP_SERVICE: Final[str] = GRPC_INFERENCE_SERVICE.full_name
+
+
+def oip_methods(service: InferenceService, meter: RequestMeter) -> RpcTable:
+    """Return the methods. A new method adds a line here."""
+    metadata = MetadataMethods(service, meter)
+    methods = {
+        "ServerLive": UnaryMethod(metadata.server_live),
+        "ServerReady": UnaryMethod(metadata.server_ready),
+        "ServerMetadata": UnaryMethod(metadata.server_metadata),
+        "ModelReady": UnaryMethod(metadata.model_ready),
+        "ModelMetadata": UnaryMethod(metadata.model_metadata),
+    }
+    return {f"/{OIP_SERVICE}/{name}": method for name, method in methods.items()}
