@@ -70,7 +70,7 @@ def rest_app(
     # A new protocol adds a directory and a line here.
     mounts = (
         Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
-        Mount("/v2", V2(service), {}, {}),
+        Mount("/v2", V2(service, logs), {}, {}),
     )
     app = RestApp(mounts, meter, clock, options)
 

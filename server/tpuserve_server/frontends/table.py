@@ -77,7 +77,7 @@ def rpc_table(
             {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}
         ),
         **profiler,
-        **oip_methods(service, meter),
+        **oip_methods(service, meter, logs),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,

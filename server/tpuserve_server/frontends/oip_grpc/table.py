@@ -4,17 +4,21 @@ from typing import Final
 
 from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.oip_grpc.inference import InferenceMethods
 from tpuserve_server.frontends.oip_grpc.metadata import MetadataMethods
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import RpcTable, UnaryMethod
+from tpuserve_server.request_log.request_logs import RequestLogs
 
 OIP_SERVICE: Final[str] = GRPC_INFERENCE_SERVICE.full_name
 
 
-def oip_methods(service: InferenceService, meter: RequestMeter) -> RpcTable:
+def oip_methods(service: InferenceService, meter: RequestMeter, logs: RequestLogs | None) -> RpcTable:
     """Return the methods. A new method adds a line here."""
+    inference = InferenceMethods(service, meter, logs)
     metadata = MetadataMethods(service, meter)
     methods = {
+        "ModelInfer": UnaryMethod(inference.model_infer),
         "ServerLive": UnaryMethod(metadata.server_live),
         "ServerReady": UnaryMethod(metadata.server_ready),
         "ServerMetadata": UnaryMethod(metadata.server_metadata),

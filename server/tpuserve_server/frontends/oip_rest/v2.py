@@ -1,5 +1,6 @@
 """The Open Inference Protocol's REST API: all paths under /v2."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
@@ -8,9 +9,15 @@ from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
+from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
 from tpuserve_server.frontends.oip.describing import describe_model, describe_server, is_model_ready
+from tpuserve_server.frontends.oip.inferring import Inferring
+from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
+from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.wire.oip.infer_json import parse_infer_json
+from tpuserve_server.wire.oip.infer_json_response import encode_infer_json
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 
 
@@ -19,11 +26,13 @@ class V2:
 
     error_body = staticmethod(error_body)
 
-    def __init__(self, service: InferenceService) -> None:
-        """Answer from `service`."""
+    def __init__(self, service: InferenceService, logs: RequestLogs | None) -> None:
+        """Answer from `service`; `logs` receive the answered requests, None logs nothing."""
         self._service = service
+        self._inferring = Inferring(service, logs)
         self.headers: Headers = ()
         self._handlers: Mapping[Action, Callable[[ModelSpec, HttpCall], Awaitable[HttpResponse]]] = {
+            Action.INFER: self._infer,
             Action.SERVER_LIVE: self._server_live,
             Action.SERVER_READY: self._server_ready,
             Action.SERVER_METADATA: self._server_metadata,
@@ -47,6 +56,30 @@ class V2:
             return None
         return route.spec.name or None
 
+    async def _infer(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        body = await call.read_body()
+        json_bytes = read_json_length(call.scope, len(body))
+        # The JSON part decides: a binary request of any size is parsed at once.
+        if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
+            request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes)
+        else:
+            request = parse_infer_json(spec.name, body, json_bytes)
+        if request.parameters.signature_name:
+            spec = ModelSpec(spec.name, spec.version, None, request.parameters.signature_name)
+        inferring = self._inferring.infer(
+            spec, request, call.measured, call.deadline, call.priority, call.watch_client()
+        )
+        # Free the body's memory while the model runs.
+        del body, request
+        result = await inferring
+        encoded = encode_infer_json(result)
+        if encoded.json_bytes is None:
+            return HttpResponse(200, encoded.body, result.servable.version)
+        headers = ((JSON_LENGTH_HEADER, b"%d" % encoded.json_bytes),)
+        return HttpResponse(
+            200, encoded.body, result.servable.version, headers, content_type=b"application/octet-stream"
+        )
+
     async def _server_live(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _json({"live": True})
 
@@ -64,7 +97,7 @@ class V2:
 
 
 def _json(document: object, status: int = 200) -> HttpResponse:
-    return HttpResponse(status, orjson.dumps(document))
+    return HttpResponse(status, orjson.dumps(document), compressible=False)
 
 
 def _readiness(document: Mapping[str, object]) -> HttpResponse:
