@@ -14,8 +14,6 @@ from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor
 from tpuserve_server.wire.oip.raw_input import raw_input_tensor
 from tpuserve_server.wire.oip.tensor_json import JsonData, decode_json
 
-_BUFFERS = frozenset({bytes, memoryview})
-
 
 def decode_inputs(model: str, signature: Signature, request: InferenceRequest) -> dict[str, Array]:
     """Return the request's arrays by name. Raw contents become views of the request's bytes, except strings.
@@ -36,13 +34,13 @@ def _decode(subject: Subject, signature: Signature, tensor: InputTensor) -> Arra
     spec = signature.inputs[tensor.name]
     count = check_input(subject, spec, tensor)
     data = tensor.data
-    if type(data) is JsonData:
+    if isinstance(data, JsonData):
         flat = decode_json(tensor.name, tensor.datatype, spec.dtype, count, data)
         return _reshaped(flat, tensor)
     try:
-        if type(data) in _BUFFERS:
-            return _decode_raw(subject, tensor, spec.dtype, count, data)  # type: ignore[arg-type]  # mypy cannot narrow by a set of types
-        return decode_typed(tensor.datatype, tensor.shape, data)  # type: ignore[arg-type]  # as above
+        if isinstance(data, bytes | memoryview):
+            return _decode_raw(subject, tensor, spec.dtype, count, data)
+        return decode_typed(tensor.datatype, tensor.shape, data)
     except FormatError as error:
         raise _explained(subject, tensor, count, error) from None
 

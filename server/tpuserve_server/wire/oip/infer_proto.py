@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -10,7 +10,7 @@ from tpuserve_formats.dtypes import DType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.oip import ModelInferRequest
 from tpuserve_formats.oip.datatypes import datatype_of
-from tpuserve_formats.oip.raw_tensor import encode_raw
+from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.types import ModelSpec, ServableId
@@ -88,7 +88,7 @@ def encode_infer_response(result: InferenceResult) -> bytes:
     if result.id:
         text = result.id.encode()
         heads += (b"\x1a", varint(len(text)), text)
-    raw: list[bytes | memoryview] = []
+    raw: list[Buffer] = []
     for name, array in result.outputs.items():
         heads.append(_output_head(name, array.dtype, array.shape))
         try:
@@ -158,7 +158,7 @@ def _read_parameters(parameters: "Mapping[str, InferParameter]") -> RequestParam
         types = _PARAMETER_TYPES.get(name)
         if types is not None and choice not in types:
             raise InvalidArgument(f"invalid value type for '{name}' parameter, expected {' or '.join(types)}.")
-        value = None if choice is None else getattr(parameter, choice)
+        value: Any = None if choice is None else getattr(parameter, choice)
         if name in ("priority", "timeout") and value < 0:
             raise InvalidArgument(f"invalid value for '{name}', expected value >= 0.")
         if name != _REST_ONLY:

@@ -9,10 +9,9 @@ from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.oip import InferTensorContents
-    from tpuserve_formats.oip.raw_tensor import Buffer
     from tpuserve_server.wire.oip.tensor_json import JsonData
 
-TensorData: TypeAlias = "Buffer | JsonData | InferTensorContents"
+TensorData: TypeAlias = "bytes | memoryview | JsonData | InferTensorContents"
 
 
 class InputTensor(NamedTuple):

@@ -96,7 +96,7 @@ def _fast(value: JsonArray, dtype: DType) -> Array | None:
         return None
     source, of_type = SOURCES[dtype]
     try:
-        flat = np.frombuffer(value.as_buffer(of_type=of_type), source)
+        flat = np.frombuffer(value.as_buffer(of_type=of_type), source)  # type: ignore[arg-type]  # SOURCES has only these
         return flat if source is dtype else narrow(flat, dtype)
     except REFUSALS:
         return None
