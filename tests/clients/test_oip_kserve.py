@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.clients.oip_bodies import strings
+from tests.clients.oip_bodies import Array, strings
 from tests.support.optional import cannot_run, find_oip_clients
 from tpuserve_client import Client, FailedPrecondition, NotFound, Unimplemented
 
@@ -47,7 +47,7 @@ def client(request: pytest.FixtureRequest, ports: dict[str, int]) -> Iterator[Cl
 
 
 def test_tensors_make_the_round_trip(client: Client) -> None:
-    sent = {
+    sent: dict[str, Array] = {
         "x": X,
         "half": np.array([-1.5, 2], np.float16),
         "unsigned": np.array([0, 2**64 - 1], np.uint64),
