@@ -1,7 +1,7 @@
 """Rows of the commands that run several loads: sweep, search, soak, compare and mlperf."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -173,16 +173,24 @@ def soak(case: Soak) -> list[Row]:
             exit_code=said.exit_code,
             expected_exit=_GATE if case.verdict == "drifting" else 0,
             findings=_contradictions(document["drifts"]),
-            misjudged=tuple(
-                f"{figure} is {courses[figure]}, expected {course}"
-                for figure, course in case.courses.items()
-                if courses[figure] not in (course, "unclear")
-            ),
+            misjudged=_misjudged(case, courses),
             reasons=(*document["generator"]["limits"], *(["the verdict is unclear"] * is_unclear)),
             lateness_ms=log.lateness_ms,
             machine=said.machine,
         )
     ]
+
+
+def _misjudged(case: Soak, courses: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the wrong courses. Figures that the case does not name may drift only in a script that drifts."""
+    wrong = [
+        f"{figure} is {courses[figure]}, expected {course}"
+        for figure, course in case.courses.items()
+        if courses[figure] not in (course, "unclear")
+    ]
+    unnamed = courses.keys() - case.courses.keys() if case.verdict == "steady" else ()
+    drifting = [f"{figure} is drifting, expected no drift" for figure in unnamed if courses[figure] == "drifting"]
+    return (*wrong, *drifting)
 
 
 def _contradictions(drifts: Sequence[dict[str, Any]]) -> tuple[str, ...]:
