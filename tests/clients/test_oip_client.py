@@ -75,7 +75,7 @@ def test_version_signature_and_requested_outputs_reach_the_server(client: Client
     assert (served.model, served.version, served.signature, served.output_filter) == ("affine", 5, "serving", ("best",))
 
 
-@pytest.mark.parametrize(("priority", "number"), [("high", "0"), ("low", "2"), (None, None)])
+@pytest.mark.parametrize(("priority", "number"), [("high", "1"), ("low", "2"), (None, None)])
 def test_priority_is_a_parameter(client: Client, server: ModelServer, priority: Any, number: str | None) -> None:  # noqa: ANN401 - a Literal
     client.predict("affine", {"x": X}, priority=priority)
     assert [served.priority for served in server.served] == [number]

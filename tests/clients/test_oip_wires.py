@@ -90,7 +90,7 @@ def test_http_request_has_the_calls_parameters() -> None:
     exchange = REST.predict(PredictCall(ModelSpec("odd name%", 3), {"x": Y}, "s", ("y", "z"), "high"))
     document, _ = read_request(exchange.body, exchange.headers)
     assert exchange.path == "/v2/models/odd%20name%25/versions/3/infer"
-    assert document["parameters"] == {"priority": 0, "signature_name": "s"}
+    assert document["parameters"] == {"priority": 1, "signature_name": "s"}
     assert document["outputs"] == [{"name": name, "parameters": {"binary_data": True}} for name in "yz"]
     # KServe refuses a binary body of type JSON, and Triton would compress the tensors.
     assert exchange.headers["content-type"] == "application/octet-stream"

@@ -32,7 +32,7 @@ from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 TensorMetadata: TypeAlias = tuple[str, str, tuple[int, ...]]
 
 # Triton's levels: 0 is the model's default, and a larger number is a lower priority.
-_PRIORITIES: Final[Mapping[Priority, int]] = {"high": 0, "low": 2}
+_PRIORITIES: Final[Mapping[Priority, int]] = {"high": 1, "low": 2}
 # A parameter of tpuserve. Other servers ignore it or refuse it.
 _SIGNATURE_NAME: Final = "signature_name"
 _USE_TF: Final = "Use an address of TensorFlow Serving's protocol, host:port or http://host:port."
