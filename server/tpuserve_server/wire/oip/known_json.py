@@ -48,11 +48,14 @@ def recall(body: bytes) -> InferenceRequest | None:
 
 
 def mark(body: bytes) -> bytes | None:
-    """Return `body` with a mark in the place of its numbers if its text appears for the second time, otherwise None."""
+    """Return a valid `body` with a mark instead of its numbers if its text appears for the second time, or None."""
     key = body.find(_KEY)
     start = body.find(b"[", key)
     stop = body.find(b"]", start) + 1
     if key < 0 or start < 0 or not stop or len(body) - (stop - start) > _MAX_TEXT_BYTES:
+        return None
+    # A bracket or a quote: the list may end elsewhere.
+    if b"[" in body[start + 1 : stop] or b'"' in body[start:stop]:
         return None
     around = body[:start], body[stop:]
     if around in _known:

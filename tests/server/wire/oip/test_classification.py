@@ -49,7 +49,9 @@ def test_numbers_that_are_not_finite_have_cpp_names() -> None:
     [(np.object_, "BYTES"), (np.bool_, "BOOL"), (np.float16, "FP16"), (ml_dtypes.bfloat16, "BF16")],
 )
 def test_other_dtypes_are_refused(dtype: type, name: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"class result not available for output due to unsupported type '{name}'"):
+    with pytest.raises(
+        InvalidArgument, match=f"class result not available for output due to unsupported type '{name}'"
+    ):
         classify(np.zeros((1, 3), dtype), BATCHED, 1, ())
 
 

@@ -14,15 +14,15 @@ from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw, encode_raw
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.types import Array, ModelSpec, ServableId
-from tpuserve_server.wire.oip.inference import InferenceResult, RequestedOutput
 from tpuserve_server.wire.oip.infer_proto import encode_infer_response, parse_infer_request
+from tpuserve_server.wire.oip.inference import InferenceResult, RequestedOutput
 
 Tensor = ModelInferRequest.InferInputTensor
 X = Tensor(name="x", datatype="FP32", shape=[2])
 DATA = np.array([1, 3], np.float32).tobytes()
 
 
-def request(*inputs: Tensor, raw: Any = (), **fields: Any) -> bytes:
+def request(*inputs: Tensor, raw: Any = (), **fields: Any) -> bytes:  # noqa: ANN401 (fields of the message)
     return ModelInferRequest(model_name="m", inputs=inputs, raw_input_contents=raw, **fields).SerializeToString()
 
 
