@@ -1,4 +1,4 @@
-"""Parser for paths under /v2, with Triton's rules (server, http_server.cc): case and slashes count, but not in `/v2/`."""
+"""Parser for paths under /v2, with Triton's rules (server, http_server.cc): case and slashes count."""
 
 import enum
 import re

@@ -112,8 +112,8 @@ async def test_the_length_counts_json_that_is_not_compressed(rest: Rest, coding:
 @pytest.mark.parametrize(
     ("length", "message"),
     [
-        ("-1", "inference header size should be in range (0, 79), got: -1"),
-        ("80", "inference header size should be in range (0, 79), got: 80"),
+        ("-1", "inference header size should be in range (0, 77), got: -1"),
+        ("78", "inference header size should be in range (0, 77), got: 78"),
         ("x", "Unable to parse Inference-Header-Content-Length, got: x"),
         ("3.9", "Unable to parse Inference-Header-Content-Length, got: 3.9"),
         ("", "Unable to parse Inference-Header-Content-Length, got: "),
