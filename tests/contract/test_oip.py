@@ -51,7 +51,7 @@ class Channel:
         self._channel = channel
 
     def call(self, name: str, request: Any, response: Any) -> Any:  # noqa: ANN401 (messages)
-        method = self._channel.unary_unary(
+        method: Any = self._channel.unary_unary(
             f"/{GRPC_INFERENCE_SERVICE.full_name}/{name}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=response.FromString,
@@ -63,7 +63,7 @@ class Channel:
         return response
 
     def stream(self, requests: Iterator[ModelInferRequest]) -> Iterator[ModelStreamInferResponse]:
-        method = self._channel.stream_stream(
+        method: Any = self._channel.stream_stream(
             f"/{GRPC_INFERENCE_SERVICE.full_name}/ModelStreamInfer",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=ModelStreamInferResponse.FromString,

@@ -1,5 +1,6 @@
 """Tests for the Open Inference Protocol over REST, called through ASGI like by a host."""
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -14,7 +15,6 @@ from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tpuserve_server.core.errors import AlreadyExists, Code, Unavailable
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Signature, TensorSpec
-from tpuserve_server.frontends.oip_rest import v2
 from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
@@ -126,7 +126,7 @@ async def test_the_length_counts_json_that_is_not_compressed(rest: Rest, coding:
     ],
 )
 async def test_wrong_lengths_are_refused(rest: Rest, length: str, message: str) -> None:
-    response = await rest.infer({"inputs": [X]}, **{LENGTH: length})
+    response = await rest.client.post(INFER, content=json.dumps({"inputs": [X]}), headers={LENGTH: length})
     assert response.status_code == 400
     assert response.json()["error"].startswith(message)
     assert rest.service.requests == []
@@ -155,7 +155,7 @@ async def test_large_requests_in_json_are_decoded_beside_the_event_loop(
         calls.append(function.__name__)
         return function(*arguments)
 
-    monkeypatch.setattr(v2.asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
     for document, binary in (({"inputs": [X], "n": " " * (1 << 20)}, b""), ({"inputs": [BINARY]}, DATA)):
         calls.clear()
         assert (await rest.infer(document, binary)).status_code == 200
