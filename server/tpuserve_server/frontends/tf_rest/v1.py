@@ -12,7 +12,7 @@ from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
-from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
+from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
@@ -92,7 +92,7 @@ class V1:
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row, ragged=nested)
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
-        return HttpResponse(200, encoded, result.servable.version)
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
 
     def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:
