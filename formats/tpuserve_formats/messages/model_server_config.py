@@ -13,7 +13,7 @@ from tpuserve_formats.messages import official
 from tpuserve_formats.messages._proto import batching_parameters_pb2, response_cache_pb2
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FileDescriptor
+    from google.protobuf.descriptor import FileDescriptor
 
 # Fields of ModelConfig. Their numbers are far above those that upstream may assign.
 BATCHING_PARAMETERS = "batching_parameters"
@@ -21,16 +21,16 @@ BATCHING_PARAMETERS_NUMBER = 1001
 RESPONSE_CACHE = "response_cache"
 RESPONSE_CACHE_NUMBER = 1002
 
-_FIELDS: "tuple[tuple[str, int, Descriptor], ...]" = (
-    (BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER, batching_parameters_pb2.BatchingParameters.DESCRIPTOR),
-    (RESPONSE_CACHE, RESPONSE_CACHE_NUMBER, response_cache_pb2.ResponseCache.DESCRIPTOR),
+_FIELDS = (
+    (BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER, batching_parameters_pb2.BatchingParameters),
+    (RESPONSE_CACHE, RESPONSE_CACHE_NUMBER, response_cache_pb2.ResponseCache),
 )
 
 
 def _extended() -> type[Any]:
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
-    for file in (*(message.file for _, _, message in _FIELDS), official.ModelServerConfig.DESCRIPTOR.file):
+    for file in (*(message.DESCRIPTOR.file for _, _, message in _FIELDS), official.ModelServerConfig.DESCRIPTOR.file):
         _add(file, pool, added)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.serving.ModelServerConfig"))
 
@@ -52,13 +52,13 @@ def _add(file: "FileDescriptor", pool: descriptor_pool.DescriptorPool, added: se
 def _extend(file: FileDescriptorProto) -> None:
     [model] = [message for message in file.message_type if message.name == "ModelConfig"]
     for name, number, message in _FIELDS:
-        file.dependency.append(message.file.name)
+        file.dependency.append(message.DESCRIPTOR.file.name)
         model.field.add(
             name=name,
             number=number,
             label=FieldDescriptorProto.LABEL_OPTIONAL,
             type=FieldDescriptorProto.TYPE_MESSAGE,
-            type_name=f".{message.full_name}",
+            type_name=f".{message.DESCRIPTOR.full_name}",
         )
 
 

@@ -10,7 +10,7 @@ import itertools
 import sys
 import threading
 from collections import OrderedDict
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -167,9 +167,7 @@ class ResponseCaches:
 
 def input_bytes(inputs: Tensors) -> int:
     """Return the size of the inputs' data, in bytes."""
-    return sum(
-        sum(map(len, array.flat)) if array.dtype.hasobject else array.nbytes for array in inputs.values()
-    )
+    return sum(sum(map(len, array.flat)) if array.dtype.hasobject else array.nbytes for array in inputs.values())
 
 
 def _update(digest: "hashlib._Hash", array: Array) -> None:
@@ -182,7 +180,7 @@ def _update(digest: "hashlib._Hash", array: Array) -> None:
         digest.update(array.tobytes())
     else:
         # hashlib does not know the dtypes of ml_dtypes. A view copies nothing.
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _size_bytes(array: Array) -> int:
@@ -191,10 +189,11 @@ def _size_bytes(array: Array) -> int:
     return _ARRAY_BYTES + int(array.nbytes)
 
 
-def _kept(array: Array) -> Array:
-    """Copy an array: an output may be a view of the whole batch, or of the request. numpy's scalars never change."""
-    if not isinstance(array, np.ndarray):
-        return array
-    copy = np.array(array, order="C")
+def _kept(output: Any) -> Array:  # noqa: ANN401 (TensorFlow returns numpy's scalars for outputs of rank 0)
+    """Copy an output, which may be a view of the whole batch or of the request. numpy's scalars never change."""
+    if isinstance(output, np.generic):
+        scalar: Any = output
+        return scalar
+    copy = np.array(output, order="C")
     copy.flags.writeable = False
     return copy

@@ -1,4 +1,4 @@
-"""ResponseCacheOptions: the flag of the response cache. Cheap to import, because the command line is generated from it."""
+"""ResponseCacheOptions: the response cache's flag. Cheap to import, because the command line is generated from it."""
 
 from dataclasses import dataclass
 from typing import Annotated
