@@ -194,6 +194,6 @@ def _kept(output: Any) -> Array:  # noqa: ANN401 (TensorFlow returns numpy's sca
     if isinstance(output, np.generic):
         scalar: Any = output
         return scalar
-    copy = np.array(output, order="C")
+    copy: Array = np.array(output, order="C")
     copy.flags.writeable = False
     return copy
