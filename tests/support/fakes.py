@@ -234,6 +234,10 @@ class FakeService(InferenceService):
         with self.acquire(request.spec) as model:
             return PredictResult(ServableId("m", 7), model.signature.name, self.run(request.inputs), self.cache)
 
+    @property
+    def has_caches(self) -> bool:
+        return False
+
     def acquire(self, spec: ModelSpec) -> "FakeAcquiredModel":
         self._check(spec)
         name = spec.signature_name or DEFAULT_SIGNATURE_NAME

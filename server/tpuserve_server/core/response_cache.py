@@ -1,8 +1,11 @@
 """Response caches: successful outputs by version, signature, requested outputs and inputs, within a bound of bytes.
 
 A key is a SHA-256 over all of these, with every length before its content. The cache compares only digests. Two
-requests with one digest would get one answer, but nobody can construct them: a collision takes about 2^128 digests
+requests with one digest would get one answer, but no client can construct them: a collision takes about 2^128 digests
 (FIPS 180-4).
+
+A second entry for a request holds the encoded response by the bytes of the request. It saves decoding and encoding,
+which take most of the time of a small request from the cache.
 """
 
 import hashlib
@@ -10,7 +13,7 @@ import itertools
 import sys
 import threading
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -35,11 +38,18 @@ class CacheCounts(NamedTuple):
     size_bytes: int
 
 
+class EncodedResponse(NamedTuple):
+    """A response in the form of one protocol, and the signature that produced it."""
+
+    signature_name: str
+    body: bytes
+
+
 class _Entry(NamedTuple):
-    """Kept outputs. No array shares memory with a batch or a request, and none is writable."""
+    """Kept outputs or one kept response. No array shares memory with a batch or a request, and none is writable."""
 
     owner: "VersionResponses"
-    outputs: Tensors
+    kept: Tensors | EncodedResponse
     size_bytes: int
 
 
@@ -83,7 +93,7 @@ class VersionResponses:
         described = [(name, (one := inputs[name]).dtype.num, one.dtype.byteorder, one.shape) for name in names]
         head = repr((signature_name, output_filter, described)).encode()
         digest = self._prefix.copy()
-        digest.update(b"%d:" % len(head) + head)
+        digest.update(b"tensors %d:" % len(head) + head)
         try:
             for name in names:
                 _update(digest, inputs[name])
@@ -91,32 +101,52 @@ class VersionResponses:
             return None
         return digest.digest()
 
+    def body_key(self, kind: str, body: bytes) -> bytes:
+        """Return the key of a request by its bytes. `kind` states what the bytes are, and the form of the response."""
+        digest = self._prefix.copy()
+        digest.update(b"body %d:%b" % (len(kind), kind.encode()))
+        digest.update(body)
+        return digest.digest()
+
     def find(self, key: bytes) -> Tensors | None:
-        """Return the outputs that were stored under `key`, or None. Nobody may write to them."""
+        """Return the outputs that were stored under `key`, or None. No caller may write to them."""
+        # The digest states the type of the entry.
+        return cast("Tensors | None", self._find(key, misses=1))
+
+    def find_encoded(self, key: bytes) -> EncodedResponse | None:
+        """Return the response that was stored under `key` of `body_key`, or None, which does not count as a miss."""
+        return cast("EncodedResponse | None", self._find(key, misses=0))
+
+    def store(self, key: bytes, outputs: Tensors) -> None:
+        """Keep a copy of the outputs of a successful request, unless they are larger than the bound of the model."""
+        size_bytes = _ENTRY_BYTES + sum(map(_size_bytes, outputs.values()))
+        # Another version's load may change the bound at any time: this check only saves the copy.
+        if size_bytes <= self._model.max_bytes:
+            self._store(_Entry(self, {name: _kept(value) for name, value in outputs.items()}, size_bytes), key)
+
+    def store_encoded(self, key: bytes, response: EncodedResponse) -> None:
+        """Keep a successful response under `key` of `body_key`."""
+        self._store(_Entry(self, response, _ENTRY_BYTES + sys.getsizeof(response.body)), key)
+
+    def _find(self, key: bytes, misses: int) -> Tensors | EncodedResponse | None:
         model = self._model
         with model.lock:
             entry = model.entries.get(key)
             if entry is None:
-                self._misses += 1
+                self._misses += misses
                 return None
             self._hits += 1
             model.entries.move_to_end(key)
-            return entry.outputs
+            return entry.kept
 
-    def store(self, key: bytes, outputs: Tensors) -> None:
-        """Keep a copy of the outputs of a successful request, unless they are larger than the bound of the model."""
+    def _store(self, entry: _Entry, key: bytes) -> None:
         model = self._model
-        size_bytes = _ENTRY_BYTES + sum(map(_size_bytes, outputs.values()))
-        # Another version's load may change the bound at any time: this check only saves the copy.
-        if size_bytes > model.max_bytes:
-            return
-        entry = _Entry(self, {name: _kept(value) for name, value in outputs.items()}, size_bytes)
         with model.lock:
-            if not self._is_open or key in model.entries:
+            if not self._is_open or key in model.entries or entry.size_bytes > model.max_bytes:
                 return
             model.entries[key] = entry
-            model.size_bytes += size_bytes
-            self._size_bytes += size_bytes
+            model.size_bytes += entry.size_bytes
+            self._size_bytes += entry.size_bytes
             model.evict()
 
     def counts(self) -> CacheCounts:
@@ -192,8 +222,7 @@ def _size_bytes(array: Array) -> int:
 def _kept(output: Any) -> Array:  # noqa: ANN401 (TensorFlow returns numpy's scalars for outputs of rank 0)
     """Copy an output, which may be a view of the whole batch or of the request. numpy's scalars never change."""
     if isinstance(output, np.generic):
-        scalar: Any = output
-        return scalar
+        return cast("Array", output)
     copy: Array = np.array(output, order="C")
     copy.flags.writeable = False
     return copy

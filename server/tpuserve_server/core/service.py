@@ -13,7 +13,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.registry import ModelRegistry, ServableHandle
-from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
+from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, EncodedResponse, VersionResponses, input_bytes
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -236,6 +236,24 @@ class AcquiredVersion(_Acquired):
         return result
 
 
+class Recall:
+    """The look-up of a request by its bytes. `found` is None if the version must run it."""
+
+    __slots__ = ("_key", "_responses", "found", "servable_id")
+
+    def __init__(self, servable_id: ServableId, responses: VersionResponses, key: bytes) -> None:
+        """Look up `key` in the cache of the version."""
+        self.servable_id = servable_id
+        self._responses = responses
+        self._key = key
+        self.found = responses.find_encoded(key)
+
+    def keep(self, result: PredictResult, body: bytes) -> None:
+        """Keep `body`, the encoded `result` of this request, unless another version has run it."""
+        if result.cache and result.servable == self.servable_id:
+            self._responses.store_encoded(self._key, EncodedResponse(result.signature_name, body))
+
+
 class InferenceService:
     """Predict, metadata and status for the models in the registry.
 
@@ -270,6 +288,32 @@ class InferenceService:
             ServingError: as `acquire` for the same model and version.
         """
         return AcquiredVersion(self._registry.acquire(spec), self._clock, self._timers)
+
+    @property
+    def has_caches(self) -> bool:
+        """Whether a call of `recall` may be useful, because a version has or had a response cache."""
+        return self._registry.has_caches
+
+    async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
+        """Look up a request by its bytes, or return None for a version without response cache and an unknown spec.
+
+        `kind` states how the bytes are read and the response is encoded. The bytes and `spec` must determine the
+        signature, the requested outputs and the inputs.
+        """
+        try:
+            handle = self._registry.acquire(spec)
+        except ServingError:
+            # The request itself gets the error, after the errors in its body.
+            return None
+        with handle:
+            responses = handle.loaded.responses
+            if responses is None:
+                return None
+            if len(body) < LARGE_INPUT_BYTES:
+                key = responses.body_key(kind, body)
+            else:
+                key = await asyncio.to_thread(responses.body_key, kind, body)
+            return Recall(handle.servable_id, responses, key)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Return the signatures, labels and precision of the version that a spec resolves to.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.core.response_cache import ResponseCaches, VersionResponses, input_bytes
+from tpuserve_server.core.response_cache import EncodedResponse, ResponseCaches, VersionResponses, input_bytes
 from tpuserve_server.core.types import Array, ServableId, Tensors
 
 ID = ServableId("m", 1)
@@ -224,6 +224,32 @@ def test_counted_bytes_are_at_least_those_in_memory(values: Array) -> None:
     assert used <= responses.counts().size_bytes
     # The constants are upper bounds, but not waste.
     assert responses.counts().size_bytes <= 3 * used
+
+
+def test_encoded_responses_are_found_by_the_bytes_of_the_request() -> None:
+    responses = opened()
+    request = responses.body_key("rest", b"{}")
+    assert responses.find_encoded(request) is None
+    response = EncodedResponse("s", b"answer")
+    responses.store_encoded(request, response)
+    assert responses.find_encoded(request) == response
+    # The look-up of the inputs that follows a miss counts it.
+    assert responses.counts()[:3] == (1, 0, 0)
+    others = [responses.body_key(kind, body) for kind, body in (("grpc", b"{}"), ("rest", b"{ }"), ("rest{", b"}"))]
+    assert len({request, *others}) == 4
+    responses.close()
+    assert responses.find_encoded(request) is None
+
+
+def test_encoded_responses_count_towards_the_bound() -> None:
+    size = entry_bytes(X)
+    responses = opened(size + 200)
+    responses.store_encoded(b"large", EncodedResponse("s", bytes(10 * size)))
+    assert responses.find_encoded(b"large") is None
+    responses.store(b"k", {"y": X})
+    responses.store_encoded(b"r", EncodedResponse("s", bytes(100)))
+    assert responses.counts().evictions == 1
+    assert 100 < responses.counts().size_bytes <= size + 200
 
 
 def test_threads_may_share_it() -> None:
