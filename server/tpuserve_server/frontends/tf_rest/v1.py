@@ -19,14 +19,15 @@ from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, parse_vertex_body
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-# Kind of the request's bytes in the response cache.
-_KIND = "REST predict"
+# Kind of the request's bytes in the response cache, without and with Vertex AI's parameters.
+_KINDS = ("REST predict", "Vertex AI predict")
 
 
 class V1:
@@ -78,14 +79,16 @@ class V1:
 
     async def _predict(self, target: ModelSpec, call: HttpCall) -> HttpResponse:
         body = await call.read_body()
-        recall = await self._recall(target, body) if self._service.has_caches else None
+        is_vertex = VERTEX_SCOPE in call.scope
+        recall = await self._recall(target, body, _KINDS[is_vertex]) if self._service.has_caches else None
         if recall is not None and recall.found is not None:
             signature_name, encoded = recall.found
             call.measured.recalls(recall, signature_name)
             return HttpResponse(200, encoded, recall.servable_id.version, CACHE_HEADERS["hit"])
         body_bytes = len(body)
         is_large = body_bytes > LARGE_BODY_BYTES
-        parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
+        parse = parse_vertex_body if is_vertex else parse_predict_body
+        parsed = await asyncio.to_thread(parse, body) if is_large else parse(body)
         with self._acquire(_with_signature(target, parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
             if is_large:
@@ -104,11 +107,11 @@ class V1:
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
 
-    async def _recall(self, target: ModelSpec, body: bytes) -> Recall | None:
+    async def _recall(self, target: ModelSpec, body: bytes, kind: str) -> Recall | None:
         # The request log needs the arrays.
         if self._logs is not None and self._logs.has_log(target.name):
             return None
-        return await self._service.recall(target, _KIND, body)
+        return await self._service.recall(target, kind, body)
 
     def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:
