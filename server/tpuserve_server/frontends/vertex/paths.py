@@ -57,7 +57,7 @@ class VertexPaths:
                 raise _collides(health, f"; the path of the readiness is {READINESS}")
             has_status = True
         elif health_route is not None:
-            _check_free(health, {*reserved} - {READINESS}, READINESS)
+            _check_free(health, reserved, READINESS)
         return cls(health_route, predict_route, main, has_status)
 
 
