@@ -49,11 +49,9 @@ def run_configured_server(
     host: str, log: Path, *flags: str, model: str, credentials: grpc.ChannelCredentials | None = None
 ) -> Iterator[RunningServer]:
     """Start a server with flags that configure its models. `credentials` are for a TLS port."""
-    rest_port = free_ports(1)[0]
-    port_flag = f"--rest_api_port={rest_port}"
-    with run_in_environment(
-        host, log, rest_port, {}, port_flag, *flags, model=model, credentials=credentials
-    ) as server:
+    ports = free_ports(2)
+    flags = (f"--rest_api_port={ports[1]}", *flags)
+    with run_in_environment(host, log, ports, {}, *flags, model=model, credentials=credentials) as server:
         yield server
 
 

@@ -48,7 +48,6 @@ class ListeningSettings:
             at_least=0,
             at_most=65535,
             variables=(_HTTP_PORT,),
-            page="REST port; 0 disables it. Vertex AI sets `AIP_HTTP_PORT`",
         ),
     ] = 8501
     vertex_health_route: Annotated[
@@ -57,8 +56,7 @@ class ListeningSettings:
             "Listening",
             "Additional path of the readiness, as Vertex AI chooses it.",
             variables=(_HEALTH_ROUTE,),
-            page="additional path of the readiness; Vertex AI sets `AIP_HEALTH_ROUTE` "
-            "([Vertex AI](../how-to/serve/vertex-ai.md))",
+            page="additional path of the readiness ([Vertex AI](../how-to/serve/vertex-ai.md))",
         ),
     ] = None
     vertex_predict_route: Annotated[
@@ -67,7 +65,7 @@ class ListeningSettings:
             "Listening",
             "Additional path of predictions of the model, as Vertex AI chooses it.",
             variables=(_PREDICT_ROUTE,),
-            page="additional path of predictions of the model; Vertex AI sets `AIP_PREDICT_ROUTE`",
+            page="additional path of predictions of the model ([Vertex AI](../how-to/serve/vertex-ai.md))",
         ),
     ] = None
     grpc_socket_path: Annotated[

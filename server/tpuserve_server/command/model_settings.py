@@ -48,8 +48,7 @@ class ModelSettings:
             "without model_base_path and model_config_file.",
             variables=(_STORAGE_URI,),
             page="directory or URI of a model: of its version directories, or of one version, which may have any name. "
-            "Used without `--model_base_path` and `--model_config_file`; Vertex AI sets `AIP_STORAGE_URI` ([Vertex "
-            "AI](../how-to/serve/vertex-ai.md))",
+            "Used without `--model_base_path` and `--model_config_file` ([Vertex AI](../how-to/serve/vertex-ai.md))",
         ),
     ] = None
     model_config_file: Annotated[
