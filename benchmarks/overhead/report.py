@@ -56,7 +56,12 @@ def goals(outcome: Outcome) -> list[Goal]:
     found += [_cpu(outcome, host, "rest", MAX_REST_CPU) for host in ("envoy", "python")]
     found += [_lone_p50(outcome, protocol) for protocol in ("grpc", "rest")]
     found += [_rss(outcome, host) for host in ("envoy", "python")]
-    found += [_hit_over_run(outcome, host, protocol) for host in ("envoy", "python") for protocol in ("grpc", "rest")]
+    found += [
+        _hit_over_run(outcome, host, protocol, in_flight)
+        for host in ("envoy", "python")
+        for protocol in ("grpc", "rest")
+        for in_flight in (1, REACH_IN_FLIGHT)
+    ]
     return found
 
 
@@ -171,9 +176,9 @@ def _cpu(outcome: Outcome, host: Host, protocol: Protocol, limit: float) -> Goal
     return _at_most(name, limit, "", None if point is None else point.cpu_s_per_1000)
 
 
-def _hit_over_run(outcome: Outcome, host: Host, protocol: Protocol) -> Goal:
-    run, hit = (outcome.point(host, kind, protocol, REACH_IN_FLIGHT) for kind in ("server", "cache"))
-    name = f"CPU of a cache hit relative to a run, {protocol} on {host}, {REACH_IN_FLIGHT} in flight"
+def _hit_over_run(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> Goal:
+    run, hit = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", "cache"))
+    name = f"CPU of a cache hit relative to a run, {protocol} on {host}, {in_flight} in flight"
     ratio = None if hit is None or run is None else hit.cpu_s_per_1000 / run.cpu_s_per_1000
     return _at_most(name, MAX_HIT_OVER_RUN, "", ratio)
 

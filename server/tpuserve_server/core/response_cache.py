@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from tpuserve_server.core.types import Array, ServableId, Tensors
+from tpuserve_server.core.types import Array, PredictResult, ServableId, Tensors
 
 # Inputs from this size on are hashed on a worker thread: about 1 ms of work, which releases the interpreter's lock.
 LARGE_INPUT_BYTES = 1 << 20
@@ -193,6 +193,24 @@ class ResponseCaches:
                 model.evict()
             # A version that is loaded again may have other contents, so its number is not enough.
             return VersionResponses(model, b"%d:" % next(self._numbers))
+
+
+class Recall:
+    """The look-up of a request by its bytes. `found` is None if the version must run it."""
+
+    __slots__ = ("_key", "_responses", "found", "servable_id")
+
+    def __init__(self, servable_id: ServableId, responses: VersionResponses, key: bytes) -> None:
+        """Look up `key` in the cache of the version."""
+        self.servable_id = servable_id
+        self._responses = responses
+        self._key = key
+        self.found = responses.find_encoded(key)
+
+    def keep(self, result: PredictResult, body: bytes) -> None:
+        """Keep `body`, the encoded `result` of this request, unless another version has run it."""
+        if result.cache and result.servable == self.servable_id:
+            self._responses.store_encoded(self._key, EncodedResponse(result.signature_name, body))
 
 
 def input_bytes(inputs: Tensors) -> int:

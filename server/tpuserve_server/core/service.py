@@ -13,7 +13,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.registry import ModelRegistry, ServableHandle
-from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, EncodedResponse, VersionResponses, input_bytes
+from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, Recall, VersionResponses, input_bytes
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -234,24 +234,6 @@ class AcquiredVersion(_Acquired):
         )
         self._is_recalled = result.cache == "hit"
         return result
-
-
-class Recall:
-    """The look-up of a request by its bytes. `found` is None if the version must run it."""
-
-    __slots__ = ("_key", "_responses", "found", "servable_id")
-
-    def __init__(self, servable_id: ServableId, responses: VersionResponses, key: bytes) -> None:
-        """Look up `key` in the cache of the version."""
-        self.servable_id = servable_id
-        self._responses = responses
-        self._key = key
-        self.found = responses.find_encoded(key)
-
-    def keep(self, result: PredictResult, body: bytes) -> None:
-        """Keep `body`, the encoded `result` of this request, unless another version has run it."""
-        if result.cache and result.servable == self.servable_id:
-            self._responses.store_encoded(self._key, EncodedResponse(result.signature_name, body))
 
 
 class InferenceService:

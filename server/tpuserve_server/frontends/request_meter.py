@@ -7,7 +7,8 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService, Recall
+from tpuserve_server.core.response_cache import Recall
+from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 
 _NEVER = Deadline.never()
 # Event loops may run a timer this early: uvloop counts in whole milliseconds.

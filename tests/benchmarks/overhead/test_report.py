@@ -49,8 +49,8 @@ def test_a_hit_of_the_cache_is_compared_with_a_run_of_the_same_load() -> None:
         point("envoy", "cache", "grpc", 32, 19000, 0.08),
         point("envoy", "cache", "rest", 32, 19000, 0.08),
     )
-    assert goal(found, "CPU of a cache hit relative to a run, grpc on envoy").got == pytest.approx(0.4)
-    assert goal(found, "CPU of a cache hit relative to a run, rest on envoy").got is None
+    assert goal(found, "CPU of a cache hit relative to a run, grpc on envoy, 32").got == pytest.approx(0.4)
+    assert goal(found, "CPU of a cache hit relative to a run, rest on envoy, 32").got is None
     written = io.StringIO()
     print_outcome(found, Console(width=200, file=written))
     (row,) = [line for line in written.getvalue().splitlines() if "9,000" in line and "grpc" in line]

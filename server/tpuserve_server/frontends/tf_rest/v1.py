@@ -8,7 +8,8 @@ from urllib.parse import parse_qs
 import orjson
 
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
-from tpuserve_server.core.service import AcquiredModel, InferenceService, Recall
+from tpuserve_server.core.response_cache import Recall
+from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
