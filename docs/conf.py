@@ -17,6 +17,7 @@ include_patterns = [
     "benchmarks/README.md",
     "clients/python/README.md",
     "deploy/README.md",
+    "deploy/vertex/README.md",
     "examples/README.md",
     "exporter/README.md",
     "formats/README.md",

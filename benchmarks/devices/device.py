@@ -50,6 +50,7 @@ class InOrder:
     run: Callable[[str, Tensors, Sequence[str]], Tensors]
     max_in_flight: int
     device: str = "in order"
+    unrepeatable: str = ""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Host: TypeAlias = Literal["envoy", "python"]
 Protocol: TypeAlias = Literal["grpc", "rest"]
+# The model server, the same server with a response cache, and the byte echo.
+Kind: TypeAlias = Literal["server", "cache", "echo"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("grpc", "rest")
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +37,7 @@ class Target:
     """One protocol of one running server."""
 
     host: Host
-    kind: Literal["server", "echo"]
+    kind: Kind
     protocol: Protocol
     port: int
     tree: ProcessTree
@@ -141,7 +143,7 @@ def http_post(port: int, path: str, body: bytes) -> bytes:
 
 
 def _pair(
-    host: Host, kind: Literal["server", "echo"], grpc_side: tuple[int, ProcessTree], rest_side: tuple[int, ProcessTree]
+    host: Host, kind: Kind, grpc_side: tuple[int, ProcessTree], rest_side: tuple[int, ProcessTree]
 ) -> dict[Protocol, Target]:
     return {
         "grpc": Target(host, kind, "grpc", *grpc_side),

@@ -43,6 +43,11 @@ class ScriptedServable:
         """Name of the device, which is not the model's."""
         return "scripted"
 
+    @property
+    def unrepeatable(self) -> str:
+        """The model's."""
+        return self.model.unrepeatable
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "ScriptedRun":
         """Start after all earlier dispatches have finished. Only the thread of the model's device share calls this."""
         rows = len(next(iter(inputs.values())))

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -23,7 +23,10 @@ from benchmarks.overhead import report as overhead_report
 from benchmarks.overhead.report import Outcome
 
 IN_FLIGHT = (1, 32, 256)
-WIDTH = 132
+# The server with a response cache is measured only at these loads.
+CACHED_IN_FLIGHT = (1, 32)
+CACHE_FLAG = "--response_cache_max_bytes=10000000"
+WIDTH = 150
 
 
 @dataclass
@@ -38,23 +41,39 @@ class Run:
     warnings: list[str]
 
     def measure_host(self, host: Host, bodies: Bodies, model_base: Path | None) -> None:
-        """Measure the echoes on a host, alternating with the server if there is a model."""
+        """Measure the echoes on a host, alternating with the server, without and with a cache, if there is a model."""
         with echoes(host, self.scratch) as echo:
             if model_base is None:
-                self.measure_points({}, echo, bodies)
+                self.measure_points({}, {}, echo, bodies)
                 return
-            with model_server(host, model_base, self.scratch) as server:
+            with_cache = self.scratch / "with-cache"
+            with_cache.mkdir(exist_ok=True)
+            with (
+                model_server(host, model_base, self.scratch) as server,
+                model_server(host, model_base, with_cache, CACHE_FLAG) as cached_server,
+            ):
+                cached = {protocol: replace(target, kind="cache") for protocol, target in cached_server.items()}
                 measurement.check_answer(server)
                 before = measurement.read_served(server)
-                self.measure_points(server, echo, bodies)
+                self.measure_points(server, cached, echo, bodies)
                 measurement.check_answer(server)
+                # The second check of the cache gets its responses from the cache.
+                measurement.check_answer(cached)
+                measurement.check_answer(cached)
                 self.memory[host] = measurement.memory(server)
                 self.warnings += compare_counts(host, before, measurement.read_served(server), self.points)
 
-    def measure_points(self, server: dict[Protocol, Target], echo: dict[Protocol, Target], bodies: Bodies) -> None:
-        """Measure the echo and the server in turn at every load, so that both run under the same conditions."""
+    def measure_points(
+        self,
+        server: dict[Protocol, Target],
+        cached: dict[Protocol, Target],
+        echo: dict[Protocol, Target],
+        bodies: Bodies,
+    ) -> None:
+        """Measure the echo and the servers in turn at every load, so that all run under the same conditions."""
         for protocol, in_flight in ((protocol, load) for protocol in PROTOCOLS for load in IN_FLIGHT):
-            for target in (targets[protocol] for targets in (echo, server) if protocol in targets):
+            sides = (echo, server, cached) if in_flight in CACHED_IN_FLIGHT else (echo, server)
+            for target in (targets[protocol] for targets in sides if protocol in targets):
                 what = f"{target.kind} on {target.host}, {protocol}, {in_flight} in flight"
                 self.console.print(f"measuring {what}", markup=False, highlight=False)
                 point = measurement.measure(target, in_flight, self.duration_s, bodies, self.scratch)

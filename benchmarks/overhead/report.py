@@ -15,6 +15,7 @@ MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
 MIN_ENVOY_OVER_PYTHON = 3.0
 MAX_LONE_P50_MS = 0.8
 MAX_RSS_MB = 900.0
+MAX_HIT_OVER_RUN = 0.5
 REACH_IN_FLIGHT = 32
 
 Key: TypeAlias = tuple[str, str, str, int]
@@ -55,6 +56,12 @@ def goals(outcome: Outcome) -> list[Goal]:
     found += [_cpu(outcome, host, "rest", MAX_REST_CPU) for host in ("envoy", "python")]
     found += [_lone_p50(outcome, protocol) for protocol in ("grpc", "rest")]
     found += [_rss(outcome, host) for host in ("envoy", "python")]
+    found += [
+        _hit_over_run(outcome, host, protocol, in_flight)
+        for host in ("envoy", "python")
+        for protocol in ("grpc", "rest")
+        for in_flight in (1, REACH_IN_FLIGHT)
+    ]
     return found
 
 
@@ -92,7 +99,8 @@ def _points_table(outcome: Outcome) -> Table:
         f"shared with the load generator, load average before the run: {outcome.load_before:.1f}",
         title_justify="left",
         caption="CPU: user and system time of the server's process tree, in seconds per 1000 requests. "
-        "Echo: a byte echo on the same host, measured before the server.",
+        "Echo: a byte echo on the same host, measured before the server. Hit: the same request to a server with a "
+        "response cache, measured after the server.",
         caption_justify="left",
     )
     for heading in ("host", "protocol"):
@@ -108,6 +116,8 @@ def _points_table(outcome: Outcome) -> Table:
         "echo CPU",
         "rate/echo",
         "CPU/echo",
+        "hit CPU",
+        "hit/run",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for key in dict.fromkeys((point.host, point.protocol, point.in_flight) for point in outcome.points):
@@ -116,7 +126,7 @@ def _points_table(outcome: Outcome) -> Table:
 
 
 def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> list[str]:
-    server, echo = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", "echo"))
+    server, echo, cache = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", "echo", "cache"))
     return [
         host,
         protocol,
@@ -130,6 +140,8 @@ def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> li
         _show(echo, lambda point: f"{point.cpu_s_per_1000:.3f}"),
         _ratio(server, echo, lambda point: point.load.rate_per_s),
         _ratio(server, echo, lambda point: point.cpu_s_per_1000),
+        _show(cache, lambda point: f"{point.cpu_s_per_1000:.3f}"),
+        _ratio(cache, server, lambda point: point.cpu_s_per_1000),
     ]
 
 
@@ -137,10 +149,10 @@ def _show(point: Point | None, text: Callable[[Point], str]) -> str:
     return "-" if point is None else text(point)
 
 
-def _ratio(server: Point | None, echo: Point | None, figure: Callable[[Point], float]) -> str:
-    if server is None or echo is None or figure(echo) == 0:
+def _ratio(point: Point | None, base: Point | None, figure: Callable[[Point], float]) -> str:
+    if point is None or base is None or figure(base) == 0:
         return "-"
-    return f"{figure(server) / figure(echo):.2f}"
+    return f"{figure(point) / figure(base):.2f}"
 
 
 def _goals_table(found: Sequence[Goal]) -> Table:
@@ -162,6 +174,13 @@ def _cpu(outcome: Outcome, host: Host, protocol: Protocol, limit: float) -> Goal
     point = outcome.point(host, "server", protocol, REACH_IN_FLIGHT)
     name = f"{protocol} on {host}, CPU-s per 1000, {REACH_IN_FLIGHT} in flight"
     return _at_most(name, limit, "", None if point is None else point.cpu_s_per_1000)
+
+
+def _hit_over_run(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> Goal:
+    run, hit = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", "cache"))
+    name = f"CPU of a cache hit relative to a run, {protocol} on {host}, {in_flight} in flight"
+    ratio = None if hit is None or run is None else hit.cpu_s_per_1000 / run.cpu_s_per_1000
+    return _at_most(name, MAX_HIT_OVER_RUN, "", ratio)
 
 
 def _envoy_over_python(outcome: Outcome) -> Goal:

@@ -11,7 +11,7 @@ import click
 from pydantic import ValidationError
 
 from tpuserve_server.check.finding import Finding, format_json, format_text, has_errors
-from tpuserve_server.command.flag_command import serve_command
+from tpuserve_server.command.flag_command import serve_command, source_variable
 from tpuserve_server.command.listening import host_options
 from tpuserve_server.command.logs import configure_logging
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
@@ -57,7 +57,8 @@ Exit codes:
 
 def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) -> None:  # noqa: ANN401 - validated by read_settings
     """Serve models over gRPC and REST, as TensorFlow Serving does, until SIGTERM or Ctrl-C."""
-    values = {"model_base_path": _base_path(model_base_path, flags["model_name"]), **flags}
+    path = _base_path(model_base_path, flags["model_name"], has_artifact=bool(flags["model_artifact_uri"]))
+    values = {"model_base_path": path, **flags}
     if check_config is not None:
         _check(values, as_json=check_config == "json")
     settings = _validate(**values)
@@ -70,9 +71,12 @@ def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) 
     sys.exit(status)
 
 
-def _base_path(flag: str | None, model_name: str) -> str | None:
-    """Return the flag's path, or that of TensorFlow Serving's image. A relative path becomes absolute."""
-    parent = os.environ.get("MODEL_BASE_PATH")
+def _base_path(flag: str | None, model_name: str, *, has_artifact: bool) -> str | None:
+    """Return the flag's path, or that of TensorFlow Serving's image. A relative path becomes absolute.
+
+    The image always sets its variable, so `model_artifact_uri` replaces it.
+    """
+    parent = None if has_artifact else os.environ.get("MODEL_BASE_PATH")
     path = flag or (posixpath.join(parent, model_name) if parent else None)
     return path if path is None or "://" in path else os.path.abspath(path)
 
@@ -119,7 +123,9 @@ def _explain(error: "ErrorDetails") -> str:
     if not error["loc"]:
         return message
     received = "" if error["type"] == "value_error" else f", got {error['input']!r}"
-    return f"--{error['loc'][0]}: {message}{received}"
+    name = str(error["loc"][0])
+    variable = source_variable(click.get_current_context(), name)
+    return f"--{name}{f' ({variable})' if variable else ''}: {message}{received}"
 
 
 def _check_files(settings: Settings) -> None:
@@ -130,6 +136,11 @@ def _check_files(settings: Settings) -> None:
         read_batching_parameters(settings.batching_source.batching_parameters_file, settings.batching)
     if settings.server.monitoring_config_file is not None:
         read_metrics_path(settings.server.monitoring_config_file)
+    if settings.listening.has_vertex_routes:
+        # This imports the front-ends' value types and numpy.
+        from tpuserve_server.command.vertex import vertex_paths
+
+        vertex_paths(settings)
 
 
 def _run(selection: Selection, settings: Settings) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.check.models import ModelCheck
 from tpuserve_server.command.banner import print_banner
+from tpuserve_server.command.model_settings import ARTIFACT_SETTING
 from tpuserve_server.command.options import (
     cache_dir,
     loading_options,
@@ -18,6 +19,7 @@ from tpuserve_server.command.options import (
 )
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.command.start_report import report_start
+from tpuserve_server.command.vertex import vertex_paths
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
@@ -41,11 +43,13 @@ from tpuserve_server.frontends.guard import ALLOW_ALL, Guard, Rule
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.frontends.vertex.routes import VertexRoutes
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
+from tpuserve_server.storage.artifact import ArtifactStorage
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
@@ -142,7 +146,7 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
     configs = [_single_model(settings)] if config_file is None else config_file.read()
     registry = ModelRegistry([config.name for config in configs], metrics)
     remote = _remote_storage(settings)
-    storage = StorageByScheme(_local_storage(), remote)
+    storage = _storage(settings, remote)
     slots = settings.server.device_slots
     device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
     executor = _executor(settings, metrics.devices, clock)
@@ -177,6 +181,8 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
     )
     rest = rest_app(service, metrics, clock, metrics.render, rest_options(settings), logs=logs)
     guard = Guard(rule)
+    guarded_rest = guard.wrap_rest(rest)
+    vertex = vertex_paths(settings)
     return Server(
         service,
         configs,
@@ -186,7 +192,7 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
         remote,
         config_file,
         guard.wrap_table(rpc),
-        guard.wrap_rest(rest),
+        guarded_rest if vertex is None else VertexRoutes(guarded_rest, vertex, service),
         host_note,
         log_writer,
     )
@@ -195,7 +201,7 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
 def build_model_check(settings: Settings) -> ModelCheck:
     """Build the check of the configured models for `--check_config`, with the checks of a start."""
     loading = loading_options(settings)
-    storage = StorageByScheme(_local_storage(), _remote_storage(settings))
+    storage = _storage(settings, _remote_storage(settings))
     logs = RequestLogs(settings.request_log, LogWriter(settings.rotation, SystemClock(), PrometheusMetrics()))
     return ModelCheck(storage, (storage.check, logs.check, loading.check), loading.read_parameters)
 
@@ -210,6 +216,11 @@ def _local_storage() -> LocalStorage:
     return LocalStorage(missing, version_file=find_version_file)
 
 
+def _storage(settings: Settings, remote: RemoteStorage) -> StorageByScheme | ArtifactStorage:
+    storage, artifact = StorageByScheme(_local_storage(), remote), settings.models.model_artifact_uri
+    return storage if artifact is None else ArtifactStorage(storage, artifact, ARTIFACT_SETTING)
+
+
 def _remote_storage(settings: Settings) -> RemoteStorage:
     return RemoteStorage(VersionCache(cache_dir(settings), settings.storage.storage_cache_max_bytes))
 
@@ -222,7 +233,8 @@ def _config_file(settings: Settings) -> ModelConfigFile | None:
 
 
 def _single_model(settings: Settings) -> ModelConfig:
-    return ModelConfig(settings.models.model_name, settings.models.model_base_path or "")
+    models = settings.models
+    return ModelConfig(models.model_name, models.model_base_path or models.model_artifact_uri or "")
 
 
 def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:

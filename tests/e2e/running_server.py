@@ -1,10 +1,11 @@
 """A real `tpuserve-serve` process for tests, on free loopback ports."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,13 +49,33 @@ def run_configured_server(
     host: str, log: Path, *flags: str, model: str, credentials: grpc.ChannelCredentials | None = None
 ) -> Iterator[RunningServer]:
     """Start a server with flags that configure its models. `credentials` are for a TLS port."""
-    grpc_port, rest_port = free_ports(2)
+    ports = free_ports(2)
+    flags = (f"--rest_api_port={ports[1]}", *flags)
+    with run_in_environment(host, log, ports, {}, *flags, model=model, credentials=credentials) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def run_in_environment(
+    host: str,
+    log: Path,
+    ports: Sequence[int],
+    environment: Mapping[str, str],
+    *flags: str,
+    model: str,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Iterator[RunningServer]:
+    """Start a server with more environment variables. They or the flags set the REST port and the models.
+
+    `ports` are free ones: gRPC's and REST's.
+    """
+    grpc_port, rest_port = ports
     command = [
-        str(EXECUTABLE), f"--host_backend={host}", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
-        "--bind_address=127.0.0.1", "--file_system_poll_wait_seconds=0.1", *flags,
+        str(EXECUTABLE), f"--host_backend={host}", f"--port={grpc_port}", "--bind_address=127.0.0.1",
+        "--file_system_poll_wait_seconds=0.1", *flags,
     ]  # fmt: skip
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment})
     server = RunningServer(process, model, f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{rest_port}", log)
     try:
         if credentials is None:

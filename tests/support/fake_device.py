@@ -15,6 +15,7 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
 
@@ -45,6 +46,7 @@ class FakeServable:
     signatures: Mapping[str, Signature] = field(default_factory=lambda: {"serving_default": DOUBLE})
     device: str = "fake"
     max_in_flight: int = 1
+    unrepeatable: str = ""
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     batches: list[dict[str, Array]] = field(default_factory=list)
@@ -172,6 +174,7 @@ class RecordingMetrics:
         self.finish_errors_s: list[float] = []
         self.unwarmed: list[str] = []
         self.costs: dict[int, CostModel] = {}
+        self.caches: dict[int, VersionResponses] = {}
 
     def request_finished(self, **measured: object) -> None:
         raise AssertionError("devices answer no requests")
@@ -204,6 +207,9 @@ class RecordingMetrics:
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
         self.costs[servable.version] = costs
+
+    def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
+        self.caches[servable.version] = responses
 
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         self.dropped.append(reason)

@@ -12,6 +12,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
+    CacheOutcome,
     ModelMetadata,
     ModelSpec,
     Precision,
@@ -94,6 +95,9 @@ class FakeMetrics:
         raise AssertionError("front-ends run no shapes")
 
     def version_loaded(self, **measured: object) -> None:
+        raise AssertionError("front-ends load no versions")
+
+    def cache_opened(self, **measured: object) -> None:
         raise AssertionError("front-ends load no versions")
 
     def task_dropped(self, **measured: object) -> None:
@@ -216,6 +220,7 @@ class FakeService(InferenceService):
         self.label_versions: dict[str, int] = {}
         self.class_names: tuple[str, ...] = ()
         self.precision: Precision | None = None
+        self.cache: CacheOutcome = ""
         # Whether it has a latency objective, and the responses under it with their latencies.
         self.promised = False
         self.answers: list[tuple[str, float]] = []
@@ -232,7 +237,11 @@ class FakeService(InferenceService):
         if self.fault is not None:
             raise self.fault
         with self.acquire(request.spec) as model:
-            return PredictResult(ServableId("m", 7), model.signature.name, self.run(request.inputs))
+            return PredictResult(ServableId("m", 7), model.signature.name, self.run(request.inputs), self.cache)
+
+    @property
+    def has_caches(self) -> bool:
+        return False
 
     def acquire(self, spec: ModelSpec) -> "FakeAcquiredModel":
         self._check(spec)

@@ -203,6 +203,7 @@ class _Device:
     """Returns x unchanged, `t0_s + per_row_s * rows` after the previous batch ends."""
 
     device = "virtual"
+    unrepeatable = ""
 
     def __init__(self, play: Play) -> None:
         self.max_in_flight = play.world.max_in_flight

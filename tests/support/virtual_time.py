@@ -188,6 +188,7 @@ class SimulatedDevice:
     cost_s: Callable[[int], float]
     signatures: Mapping[str, Signature] = field(default_factory=lambda: {ROW_TO_ROW.name: ROW_TO_ROW})
     device: str = "simulated"
+    unrepeatable: str = ""
     max_in_flight: int = 1
     # Time at which all dispatched batches have finished.
     free_s: float = 0.0

@@ -24,7 +24,7 @@ class ManifestSignature(Part):
     outputs: dict[str, ManifestTensor] = Field(default_factory=dict)
     batch_sizes: tuple[int, ...] = ()
     rows_independent: bool = False
-    deterministic: Annotated[bool, Unread] = Field(default=True, exclude_if=lambda value: value)
+    deterministic: bool = Field(default=True, exclude_if=lambda value: value)
     sequence_buckets: tuple[int, ...] = Field(default=(), exclude_if=lambda buckets: not buckets)
 
 

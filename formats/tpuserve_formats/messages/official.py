@@ -13,6 +13,8 @@ _MESSAGES = {
         "HealthCheckResponse",
     ),
     "tensorflow/core/example/example.proto": ("Example",),
+    "tensorflow/core/framework/function.proto": ("FunctionDef",),
+    "tensorflow/core/framework/node_def.proto": ("NodeDef",),
     "tensorflow/core/framework/tensor.proto": ("TensorProto",),
     "tensorflow/core/framework/tensor_shape.proto": ("TensorShapeProto",),
     "tensorflow/core/protobuf/config.proto": (

@@ -6,6 +6,8 @@ from grpc_health.v1.health_pb2 import (
     HealthCheckResponse as HealthCheckResponse,
 )
 from tensorflow.core.example.example_pb2 import Example as Example
+from tensorflow.core.framework.function_pb2 import FunctionDef as FunctionDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef as NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto as TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
 from tensorflow.core.protobuf.config_pb2 import (

@@ -1,11 +1,13 @@
 """Click command for the flags, with TensorFlow Serving's flag syntax, sections in `--help`, and notices."""
 
 import enum
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, Literal, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 
 from tpuserve_server.command.flags import UNNEEDED, UnneededFlag
 from tpuserve_server.command.settings import Flag, flags
@@ -65,6 +67,23 @@ def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
     )
 
 
+def source_variable(ctx: click.Context, name: str) -> str:
+    """Return the environment variable that set a flag, or "" if none did."""
+    if ctx.get_parameter_source(name) is not ParameterSource.ENVIRONMENT:
+        return ""
+    [flag] = [flag for flag in flags() if flag.name == name]
+    return next((variable for variable in _variables(flag) if os.environ.get(variable)), "")
+
+
+class _FlagOption(click.Option):
+    """Option whose errors name the environment variable that set it."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the flag, and the variable."""
+        variable = source_variable(ctx, self.name or "") if ctx is not None else ""
+        return f"{super().get_error_hint(ctx)}{f' ({variable})' if variable else ''}"
+
+
 def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, options: list[click.Parameter]) -> None:
     records = [option.get_help_record(ctx) for option in options]
     with formatter.section(title):
@@ -72,14 +91,18 @@ def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, optio
 
 
 def _option(flag: Flag) -> click.Option:
-    return click.Option(
+    return _FlagOption(
         [f"--{flag.name}"],
         default=_default(flag),
         help=flag.setting.help,
         show_default=flag.setting.shown_default or True,
-        envvar=[f"{ENVIRONMENT_PREFIX}_{flag.name.upper()}", *flag.setting.variables],
+        envvar=_variables(flag),
         **_kind(flag.type),
     )
+
+
+def _variables(flag: Flag) -> list[str]:
+    return [f"{ENVIRONMENT_PREFIX}_{flag.name.upper()}", *flag.setting.variables]
 
 
 def _default(flag: Flag) -> Any:  # noqa: ANN401 - as wide as the settings

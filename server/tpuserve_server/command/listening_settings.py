@@ -7,9 +7,13 @@ from typing import Annotated, Literal, TypeAlias
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.setting import Setting
+from tpuserve_server.frontends.vertex.route_form import check_route
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
 ChannelArguments: TypeAlias = tuple[tuple[str, int | str], ...]
+
+# Variables of Vertex AI's contract.
+_HTTP_PORT, _HEALTH_ROUTE, _PREDICT_ROUTE = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
 
 
 def _channel_arguments(text: str) -> ChannelArguments:
@@ -32,11 +36,38 @@ class ListeningSettings:
     """Addresses and limits of the server, with TensorFlow Serving's names and units. Port 0 disables a port.
 
     Raises:
-        InvalidArgument: no port or socket is set, or both ports are the same.
+        InvalidArgument: no port or socket is set, both ports are the same, or a route of Vertex AI is invalid.
     """
 
     port: Annotated[int, Setting("Listening", "gRPC port; 0 disables it.", at_least=0, at_most=65535)] = 8500
-    rest_api_port: Annotated[int, Setting("Listening", "REST port; 0 disables it.", at_least=0, at_most=65535)] = 8501
+    rest_api_port: Annotated[
+        int,
+        Setting(
+            "Listening",
+            "REST port; 0 disables it.",
+            at_least=0,
+            at_most=65535,
+            variables=(_HTTP_PORT,),
+        ),
+    ] = 8501
+    vertex_health_route: Annotated[
+        str | None,
+        Setting(
+            "Listening",
+            "Additional path of the readiness, as Vertex AI chooses it.",
+            variables=(_HEALTH_ROUTE,),
+            page="additional path of the readiness ([Vertex AI](../how-to/serve/vertex-ai.md))",
+        ),
+    ] = None
+    vertex_predict_route: Annotated[
+        str | None,
+        Setting(
+            "Listening",
+            "Additional path of predictions of the model, as Vertex AI chooses it.",
+            variables=(_PREDICT_ROUTE,),
+            page="additional path of predictions of the model ([Vertex AI](../how-to/serve/vertex-ai.md))",
+        ),
+    ] = None
     grpc_socket_path: Annotated[
         Path | None, Setting("Listening", "Path of a UNIX socket for gRPC, in addition to the port.")
     ] = None
@@ -89,6 +120,26 @@ class ListeningSettings:
             )
         if self.port and self.port == self.rest_api_port:
             raise InvalidArgument(f"port and rest_api_port are both {self.port}; they must differ")
+        for setting, route in (self.health_route, self.predict_route):
+            if route is not None and self.rest_api_port == 0:
+                raise InvalidArgument(f"{setting} needs the REST port, but rest_api_port ({_HTTP_PORT}) is 0")
+            if route is not None:
+                check_route(setting, route)
+
+    @property
+    def has_vertex_routes(self) -> bool:
+        """Whether Vertex AI, or the operator, has chosen a route."""
+        return self.vertex_health_route is not None or self.vertex_predict_route is not None
+
+    @property
+    def health_route(self) -> tuple[str, str | None]:
+        """Vertex AI's health route, after its name for messages."""
+        return f"vertex_health_route ({_HEALTH_ROUTE})", self.vertex_health_route
+
+    @property
+    def predict_route(self) -> tuple[str, str | None]:
+        """Vertex AI's predict route, after its name for messages."""
+        return f"vertex_predict_route ({_PREDICT_ROUTE})", self.vertex_predict_route
 
     @property
     def rest_timeout_s(self) -> float:

@@ -7,13 +7,18 @@ from typing import Annotated
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 
+# Variable of Vertex AI's contract.
+_STORAGE_URI = "AIP_STORAGE_URI"
+# Name of the setting for messages.
+ARTIFACT_SETTING = f"model_artifact_uri ({_STORAGE_URI})"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """Models to serve, and the intervals of the polls for changes.
 
     Raises:
-        InvalidArgument: no model is named.
+        InvalidArgument: no model is named, or `model_artifact_uri` is a relative path.
     """
 
     model_name: Annotated[
@@ -33,6 +38,17 @@ class ModelSettings:
             "Directory that contains the version directories, or its URI. Default: MODEL_BASE_PATH/MODEL_NAME, as in "
             "TensorFlow Serving's image.",
             page="directory that contains the version directories, or its URI; default: `$MODEL_BASE_PATH/$MODEL_NAME`",
+        ),
+    ] = None
+    model_artifact_uri: Annotated[
+        str | None,
+        Setting(
+            "Models",
+            "Directory or URI of a model: of its version directories, or of one version, which may have any name. Used "
+            "without model_base_path and model_config_file.",
+            variables=(_STORAGE_URI,),
+            page="directory or URI of a model: of its version directories, or of one version, which may have any name. "
+            "Used without `--model_base_path` and `--model_config_file` ([Vertex AI](../how-to/serve/vertex-ai.md))",
         ),
     ] = None
     model_config_file: Annotated[
@@ -62,7 +78,12 @@ class ModelSettings:
     ] = False
 
     def __post_init__(self) -> None:
-        if self.model_base_path is None and self.model_config_file is None:
+        artifact = self.model_artifact_uri
+        if artifact is not None and not (artifact.startswith("/") or "://" in artifact):
+            raise InvalidArgument(
+                f"{ARTIFACT_SETTING} must be an absolute path or a URI such as gs://bucket/model; was {artifact!r}"
+            )
+        if self.model_base_path is None and self.model_config_file is None and artifact is None:
             raise InvalidArgument(
                 "the server has no model to serve. Set --model_base_path=DIRECTORY (the directory that contains "
                 "version directories such as 1/) or --model_config_file=FILE, or the variables MODEL_BASE_PATH and "

@@ -62,6 +62,7 @@ def loading_options(settings: Settings) -> LoadingOptions:
         parameters=parameters,
         read_parameters=read_model_batching_parameters if source.enable_per_model_batching_parameters else None,
         warmup=replace(settings.warmup, check_method_names=settings.server.enable_signature_method_name_check),
+        response_cache_max_bytes=settings.response_cache.max_bytes,
     )
 
 

@@ -15,6 +15,7 @@ from tpuserve_server.command.model_settings import BatchingSource, ModelSettings
 from tpuserve_server.command.server_settings import ServerSettings
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.load_options import LoadOptions
+from tpuserve_server.core.response_cache_options import ResponseCacheOptions
 from tpuserve_server.core.setting import Section, Setting
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -35,6 +36,7 @@ class Settings:
     listening: ListeningSettings
     models: ModelSettings
     loading: LoadOptions
+    response_cache: ResponseCacheOptions
     batching_source: BatchingSource
     batching: BatchingParameters
     tensorflow: TensorFlowOptions

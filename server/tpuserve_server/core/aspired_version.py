@@ -11,13 +11,14 @@ from tpuserve_server.core.types import ServableId
 class AspiredVersion:
     """A version that should be served, and its location. `fingerprint` changes when its contents change.
 
-    `batching` holds the batching parameters of its model's configuration.
+    `batching` and `response_cache_max_bytes` are those of its model's configuration.
     """
 
     servable: ServableId
     location: VersionLocation
     fingerprint: str = ""
     batching: BatchingParameters | None = None
+    response_cache_max_bytes: int | None = None
 
     def has_changed_since(self, tried: "AspiredVersion") -> bool:
         """Return whether a load that failed for `tried` may succeed for this version."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import Precision
 
@@ -16,7 +17,7 @@ class LoadedVersion:
     """A warmed servable and its batcher, which continues to update `costs`.
 
     `path` is the result of its storage's `fetch`. `labels` are the names of its classes, in the order of its scores.
-    `precision` is the manifest's, or None without one.
+    `precision` is the manifest's, or None without one. `responses` is None for a version without response cache.
     """
 
     servable: Servable
@@ -26,6 +27,7 @@ class LoadedVersion:
     costs: CostModel = field(default_factory=CostModel)
     labels: tuple[str, ...] = ()
     precision: Precision | None = None
+    responses: VersionResponses | None = None
 
 
 class Loader(Protocol):

@@ -7,6 +7,7 @@ from typing import Protocol
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.types import ServableId, State
 
 
@@ -70,6 +71,10 @@ class Metrics(Protocol):
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
         """Record a version that is about to serve. `costs` continues to learn the costs of its batches."""
+        ...
+
+    def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
+        """Record a version with a response cache. `responses` continues to count."""
         ...
 
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:

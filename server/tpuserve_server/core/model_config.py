@@ -69,7 +69,8 @@ class ModelConfig:
     """One model. `base_path` is an absolute directory or a URI such as gs://bucket/model. It holds version directories.
 
     `version_labels` maps labels to version numbers. `batching` overrides the parameters for all models, for versions
-    that are loaded later. No field has been checked yet.
+    that are loaded later. `response_cache_max_bytes` does so for the bound of the response cache; 0 is no cache. No
+    field has been checked yet.
     """
 
     name: str
@@ -79,3 +80,4 @@ class ModelConfig:
     version_labels: Mapping[str, int] = field(default_factory=dict)
     logging: LoggingConfig | None = None
     batching: BatchingParameters | None = None
+    response_cache_max_bytes: int | None = None

@@ -61,6 +61,8 @@ class ModelRegistry:
         self._listeners: list[Callable[[], None]] = []
         self._has_served = False
         self._closed = False
+        # Whether any version had a response cache. It stays True, so that requests need no lock to read it.
+        self.has_caches = False
 
     # Called for requests.
 
@@ -306,6 +308,7 @@ class ModelRegistry:
             if loaded is not None:
                 version.loaded = loaded
                 self._has_served = True
+                self.has_caches |= loaded.responses is not None
             self._models[servable_id.name].settle(is_closing=self._closed)
         self._metrics.version_changed(servable=servable_id, state=state)
         self._notify()

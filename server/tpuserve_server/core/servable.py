@@ -46,6 +46,14 @@ class Servable(Protocol):
         """
         ...
 
+    @property
+    def unrepeatable(self) -> str:
+        """Why equal requests may get different outputs, for people; "" if they cannot.
+
+        Reliable only for a version with `VersionFiles.is_cached`.
+        """
+        ...
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Start a run. The caller may reuse the arrays only after `InFlight.result` has returned or raised.
 
@@ -63,11 +71,13 @@ class Servable(Protocol):
 class VersionFiles:
     """A version's directory, and the settings of its manifest that concern more than one kind of executor.
 
-    `allows_bfloat16`: the exporter has checked the version with bfloat16 kernels.
+    `allows_bfloat16`: the exporter has checked the version with bfloat16 kernels. `is_cached`: the operator wants a
+    response cache, so the executor must find whether the outputs are repeatable.
     """
 
     path: Path
     allows_bfloat16: bool = False
+    is_cached: bool = False
 
     def part(self, folder: str) -> "VersionFiles":
         """Return a model in a directory of the version, with the same settings."""

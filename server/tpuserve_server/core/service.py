@@ -1,10 +1,10 @@
 """InferenceService: the entry point to the models for every protocol and host."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.deadline import Clock, Deadline
@@ -13,6 +13,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.registry import ModelRegistry, ServableHandle
+from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, Recall, VersionResponses, input_bytes
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -39,13 +40,15 @@ from tpuserve_server.core.validation import (
 class _Acquired:
     """A version that stays loaded for a request. A context manager that releases it."""
 
-    __slots__ = ("_clock", "_handle", "_timers")
+    __slots__ = ("_clock", "_handle", "_is_recalled", "_timers")
 
     def __init__(self, handle: ServableHandle, clock: Clock, timers: RareTimersByLoop) -> None:
         """Own `handle` until the context ends."""
         self._handle = handle
         self._clock = clock
         self._timers = timers
+        # Whether a response came from the cache.
+        self._is_recalled = False
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +74,9 @@ class _Acquired:
 
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Record a response. See `Batcher.record_latency`. May be called after the version is released."""
-        self._handle.loaded.batcher.record_latency(signature_name, latency_s)
+        # A response from the cache shows nothing about the host's share of the time of a run.
+        if not self._is_recalled:
+            self._handle.loaded.batcher.record_latency(signature_name, latency_s)
 
 
 class AcquiredModel(_Acquired):
@@ -85,22 +90,55 @@ class AcquiredModel(_Acquired):
         self._handle = handle
         self._clock = clock
         self._timers = timers
+        self._is_recalled = False
         self.signature = signature
 
-    async def predict(
+    def predict(
         self,
         inputs: Tensors,
         deadline: Deadline,
         output_filter: tuple[str, ...] = (),
         priority: Priority = Priority.HIGH,
-    ) -> PredictResult:
-        """Run one request through the model's batcher. Cancelling the coroutine frees its place in the queue.
+    ) -> Coroutine[Any, Any, PredictResult]:
+        """Run one request through the model's batcher, or answer it from the version's response cache.
 
-        An empty `output_filter` means every output.
+        Cancelling the coroutine frees the request's place in the queue. An empty `output_filter` means every output.
 
         Raises:
-            ServingError: with TensorFlow Serving's code and wording for the cause.
+            ServingError: with TensorFlow Serving's code and wording for the cause. Raised when awaited.
         """
+        responses = self._handle.loaded.responses
+        # A plain function saves the frame of an outer coroutine.
+        if responses is None:
+            return self._run(inputs, deadline, output_filter, priority)
+        return self._recall_or_run(responses, inputs, deadline, output_filter, priority)
+
+    async def _recall_or_run(
+        self,
+        responses: VersionResponses,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...],
+        priority: Priority,
+    ) -> PredictResult:
+        name = self.signature.name
+        if input_bytes(inputs) >= LARGE_INPUT_BYTES:
+            key = await asyncio.to_thread(responses.key, name, output_filter, inputs)
+        else:
+            key = responses.key(name, output_filter, inputs)
+        if key is None:
+            return await self._run(inputs, deadline, output_filter, priority)
+        outputs = responses.find(key)
+        if outputs is not None:
+            self._is_recalled = True
+            return PredictResult(self._handle.servable_id, name, outputs, "hit")
+        result = await self._run(inputs, deadline, output_filter, priority)
+        responses.store(key, result.outputs)
+        return PredictResult(result.servable, name, result.outputs, "miss")
+
+    async def _run(
+        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
+    ) -> PredictResult:
         task = self._make_task(inputs, deadline, output_filter, priority)
         timers = self._submit(task)
         try:
@@ -196,9 +234,11 @@ class AcquiredVersion(_Acquired):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """Run one of this version's signatures like `AcquiredModel.predict`. Several calls may be awaited at a time."""
-        return await AcquiredModel(self._handle, signature, self._clock, self._timers).predict(
+        result = await AcquiredModel(self._handle, signature, self._clock, self._timers).predict(
             inputs, deadline, output_filter, priority
         )
+        self._is_recalled = result.cache == "hit"
+        return result
 
 
 class InferenceService:
@@ -235,6 +275,32 @@ class InferenceService:
             ServingError: as `acquire` for the same model and version.
         """
         return AcquiredVersion(self._registry.acquire(spec), self._clock, self._timers)
+
+    @property
+    def has_caches(self) -> bool:
+        """Whether a call of `recall` may be useful, because a version has or had a response cache."""
+        return self._registry.has_caches
+
+    async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
+        """Look up a request by its bytes, or return None for a version without response cache and an unknown spec.
+
+        `kind` states how the bytes are read and the response is encoded. The bytes and `spec` must determine the
+        signature, the requested outputs and the inputs.
+        """
+        try:
+            handle = self._registry.acquire(spec)
+        except ServingError:
+            # The request itself gets the error, after the errors in its body.
+            return None
+        with handle:
+            responses = handle.loaded.responses
+            if responses is None:
+                return None
+            if len(body) < LARGE_INPUT_BYTES:
+                key = responses.body_key(kind, body)
+            else:
+                key = await asyncio.to_thread(responses.body_key, kind, body)
+            return Recall(handle.servable_id, responses, key)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Return the signatures, labels and precision of the version that a spec resolves to.

@@ -208,7 +208,11 @@ class Source:
                 fingerprints[number] = self._settle(ServableId(config.name, number), versions[number])
         aspired = {
             number: AspiredVersion(
-                ServableId(config.name, number), versions[number], fingerprints[number] or "", config.batching
+                ServableId(config.name, number),
+                versions[number],
+                fingerprints[number] or "",
+                config.batching,
+                config.response_cache_max_bytes,
             )
             for number in chosen
         }

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -106,13 +106,18 @@ class Signature:
         return bool(self.inputs) and all(spec.has_batch_dimension for spec in specs)
 
 
+# Whether a response came from the response cache. Empty for a model without one.
+CacheOutcome: TypeAlias = Literal["", "hit", "miss"]
+
+
 @dataclass(frozen=True, slots=True)
 class PredictResult:
-    """Named output arrays, and the servable and signature that produced them."""
+    """Named output arrays, and the servable and signature that produced them. Nobody may write to the arrays."""
 
     servable: ServableId
     signature_name: str
     outputs: Tensors
+    cache: CacheOutcome = ""
 
 
 class State(enum.IntEnum):

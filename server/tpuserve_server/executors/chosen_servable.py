@@ -15,6 +15,7 @@ class ChosenServable:
         # Copied, because every batch reads them.
         self.signatures: Mapping[str, Signature] = servable.signatures
         self.max_in_flight = servable.max_in_flight
+        self.unrepeatable = servable.unrepeatable
         self.device = device
         self._closed = closed
 

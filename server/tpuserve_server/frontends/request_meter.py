@@ -7,6 +7,7 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 
 _NEVER = Deadline.never()
@@ -92,6 +93,11 @@ class MeasuredRequest:
         self.signature = signature
         if priority is Priority.HIGH and acquired.has_objective(signature):
             self.tracked = acquired
+
+    def recalls(self, recall: Recall, signature: str) -> None:
+        """Record the version and signature of a response from the cache. It counts towards no latency objective."""
+        self.version = recall.servable_id.version
+        self.signature = signature
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.response_cache import CacheCounts, VersionResponses
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
 from tpuserve_server.metrics.bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
@@ -60,6 +61,7 @@ class Measurements:
         self._dropped: Counter[tuple[ServableId, str, Priority]] = Counter()
         self._unwarmed: Counter[tuple[ServableId, str]] = Counter()
         self._costs: dict[ServableId, CostModel] = {}
+        self._caches: dict[ServableId, VersionResponses] = {}
         self._host_s: dict[BatchKey, float] = {}
         self._logged: Counter[tuple[str, str]] = Counter()
         self._states: dict[ServableId, State] = {}
@@ -126,6 +128,11 @@ class Measurements:
         with self._lock:
             self._costs[servable] = costs
 
+    def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
+        """Record the response cache of a version that is about to serve."""
+        with self._lock:
+            self._caches[servable] = responses
+
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         """Record a request that left the queue before it ran."""
         with self._lock:
@@ -158,6 +165,7 @@ class Measurements:
             for id_ in removed:
                 self._warmups.pop(id_, None)
                 self._costs.pop(id_, None)
+                self._caches.pop(id_, None)
         self._forget(removed)
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
@@ -197,6 +205,12 @@ class Measurements:
         with self._lock:
             models = dict(self._costs)
         return {servable: costs.snapshot() for servable, costs in models.items()}
+
+    def caches(self) -> dict[ServableId, CacheCounts]:
+        """Return the counts of the response cache of each version that has one and has not ended."""
+        with self._lock:
+            caches = dict(self._caches)
+        return {servable: responses.counts() for servable, responses in caches.items()}
 
     def host_allowances(self) -> dict[BatchKey, float]:
         """Return the host allowances: seconds of latency objectives that are reserved for work outside the batcher."""

@@ -58,6 +58,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield self._host_family()
         yield self._unwarmed_family()
         yield self._dropped_family()
+        yield from self._cache_families()
         yield self._states_family()
         yield self._warmups_family()
         yield from self._request_log_families()
@@ -142,6 +143,24 @@ class PrometheusMetrics(Measurements, Collector):
         for (servable, reason, priority), count in self.dropped().items():
             family.add_metric([*_of(servable), reason, priority.name.lower()], count)
         return family
+
+    def _cache_families(self) -> Iterator[Metric]:
+        hits, misses, evictions = (
+            CounterMetricFamily(f"tpuserve_response_cache_{name}", text, labels=_VERSION_LABELS)
+            for name, text in (
+                ("hits", "Requests that the response cache answered without a run."),
+                ("misses", "Requests that were not in the response cache."),
+                ("evictions", "Responses that the cache dropped for newer ones of any version of the model."),
+            )
+        )
+        text = "Memory of the responses of a version in the cache."
+        size = GaugeMetricFamily("tpuserve_response_cache_bytes", text, labels=_VERSION_LABELS)
+        for servable, counts in self.caches().items():
+            hits.add_metric(_of(servable), counts.hits)
+            misses.add_metric(_of(servable), counts.misses)
+            evictions.add_metric(_of(servable), counts.evictions)
+            size.add_metric(_of(servable), counts.size_bytes)
+        yield from (hits, misses, evictions, size)
 
     def _states_family(self) -> Metric:
         text = "State of a version: 10 START, 20 LOADING, 30 AVAILABLE, 40 UNLOADING, 50 END."

@@ -45,6 +45,10 @@ class RequestLogs:
         self._targets = {name: target for name, target in targets.items() if target and target.sampling_rate > 0}
         self._writer.keep(frozenset(self._targets.values()))
 
+    def has_log(self, model: str) -> bool:
+        """Return whether requests for the model may be logged."""
+        return model in self._targets
+
     def choose(self, model: str) -> LogTarget | None:
         """Return the destination of this request, or None if it is not drawn. Cheap for a model that is not logged."""
         target = self._targets.get(model)

@@ -10,12 +10,12 @@ from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
 from tpuserve_server.storage.remote import RemoteStorage
 
-_FILE = "file://"
+FILE_SCHEME = "file://"
 
 
 def is_uri(path: str) -> bool:
     """Return whether a base path is in a store. A `file://` path is a local directory, as in TensorFlow."""
-    return "://" in path and not path.startswith(_FILE)
+    return "://" in path and not path.startswith(FILE_SCHEME)
 
 
 class StorageByScheme:
@@ -35,13 +35,18 @@ class StorageByScheme:
         """
         for config in configs:
             if is_uri(config.base_path):
-                self._remote.check_scheme(config.base_path)
+                self.check_scheme(config.base_path)
             else:
                 self._check_folder(config)
 
+    def check_scheme(self, path: str) -> None:
+        """Check that this server supports the scheme of a URI, without querying the store. Raises as `check`."""
+        if is_uri(path):
+            self._remote.check_scheme(path)
+
     def find_versions(self, base_path: str) -> Mapping[int, VersionLocation] | None:
         """Implement Storage.find_versions."""
-        return self._of(base_path).find_versions(base_path.removeprefix(_FILE))
+        return self._of(base_path).find_versions(base_path.removeprefix(FILE_SCHEME))
 
     def fingerprint(self, location: VersionLocation) -> str:
         """Implement Storage.fingerprint."""
@@ -53,7 +58,7 @@ class StorageByScheme:
 
     def find_version_file(self, base_path: str) -> str:
         """Implement Storage.find_version_file."""
-        return self._of(base_path).find_version_file(base_path.removeprefix(_FILE))
+        return self._of(base_path).find_version_file(base_path.removeprefix(FILE_SCHEME))
 
     def fetch(self, location: VersionLocation) -> Path:
         """Implement Storage.fetch."""
@@ -65,7 +70,7 @@ class StorageByScheme:
 
     def _check_folder(self, config: ModelConfig) -> None:
         with contextlib.suppress(OSError):  # The source logs what it cannot read, and retries.
-            folder = config.base_path.removeprefix(_FILE)
+            folder = config.base_path.removeprefix(FILE_SCHEME)
             if self._local.find_versions(folder) == {} and (file := self._local.find_version_file(folder)):
                 raise InvalidArgument(f"Model {config.name}: {describe_version_as_base(folder, file)}")
 

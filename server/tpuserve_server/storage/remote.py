@@ -126,9 +126,13 @@ class RemoteStorage:
         found = {f"{base}/{folder}": _Version(tuple(content)) for folder, content in by_folder.items()}
         wanted = {location.uri: found[location.uri] for location in locations.values()}
         file = "" if wanted else find_version_file([stored.name for stored in objects])
+        if file:
+            # The base path is itself a version.
+            wanted = {base: _Version(tuple(objects))}
         with self._lock:
             self._version_files[base] = file
-            self._versions = {uri: known for uri, known in self._versions.items() if not _is_child(uri, base)} | wanted
+            others = {uri: known for uri, known in self._versions.items() if not _is_in(uri, base)}
+            self._versions = others | wanted
             self._manifests = {uri: read for uri, read in self._manifests.items() if uri in self._versions}
         return locations
 
@@ -229,8 +233,9 @@ class RemoteStorage:
         return store
 
 
-def _is_child(uri: str, base: str) -> bool:
-    return uri.rpartition("/")[0] == base
+def _is_in(uri: str, base: str) -> bool:
+    """Return whether a version is in a base path, or is the base path itself."""
+    return base in (uri, uri.rpartition("/")[0])
 
 
 def _is_unfinished(version: _Version) -> bool:

@@ -19,10 +19,12 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.core.response_cache import ResponseCaches, VersionResponses
 from tpuserve_server.core.sequences import Sequences, find_sequences
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.types import ServableId, Signature
+from tpuserve_server.versions.cache_rules import why_not_cached
 from tpuserve_server.versions.labels import read_labels
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives
@@ -41,7 +43,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class LoadingOptions:
-    """Operator's options for batching and warm-up.
+    """Operator's options for batching, warm-up and the response cache.
 
     If `enable_batching` is None, the server batches only signatures that the exporter has checked (`rows_independent`).
     A free first dimension does not prove that rows are independent. True batches every signature whose inputs and
@@ -54,6 +56,8 @@ class LoadingOptions:
     `needs_sequences` is True if the version or its model sets sequence_buckets, so a signature must have sequences to
     pad. Buckets for all models apply only to models with sequences. `is_of_model` is True if the model's configuration
     has batching parameters.
+
+    `response_cache_max_bytes` bounds the response cache of each model whose configuration has none. 0: no cache.
     """
 
     enable_batching: bool | None = None
@@ -62,6 +66,7 @@ class LoadingOptions:
     warmup: WarmupOptions = field(default_factory=WarmupOptions)
     needs_sequences: bool = False
     is_of_model: bool = False
+    response_cache_max_bytes: int = 0
 
     def of_model(self, own: BatchingParameters | None) -> "LoadingOptions":
         """Return the options of a model whose configuration has the parameters `own`.
@@ -105,7 +110,7 @@ class LoadingOptions:
 
 
 class VersionLoader:
-    """Loads versions with one executor. Thread-safe; keeps no state between loads."""
+    """Loads versions with one executor. Thread-safe; keeps no state between loads, except the response caches."""
 
     def __init__(
         self,
@@ -123,6 +128,7 @@ class VersionLoader:
         self._clock = clock
         self._metrics = metrics
         self._device = device
+        self._caches = ResponseCaches()
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         """Fetch, verify, load and warm up a version. Blocks until done.
@@ -139,6 +145,8 @@ class VersionLoader:
 
     def unload(self, loaded: LoadedVersion) -> None:
         """Answer the queued requests, then stop the device threads and close the servable. Blocks until done."""
+        if loaded.responses is not None:
+            loaded.responses.close()
         try:
             loaded.batcher.stop()
             loaded.servable.close()
@@ -151,7 +159,10 @@ class VersionLoader:
         manifest = Manifest.read(path)
         if manifest is not None:
             run_in_background(functools.partial(manifest.verify_files, path), "verify")
-        files = VersionFiles(path, allows_bfloat16=manifest is not None and manifest.cpu.allow_bfloat16_kernels)
+        own_bytes = aspired.response_cache_max_bytes
+        cache_bytes = self._options.response_cache_max_bytes if own_bytes is None else own_bytes
+        allows_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
+        files = VersionFiles(path, allows_bfloat16=allows_bfloat16, is_cached=cache_bytes > 0)
         labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, files)
@@ -177,9 +188,25 @@ class VersionLoader:
             self._metrics.version_loaded(servable=servable_id, costs=costs)
             notes = _notes(servable, manifest, batching, runs, options.parameters)
             precision = None if manifest is None else manifest.precision
-            loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision)
+            why_not = why_not_cached(servable, manifest, batching) if cache_bytes else ""
+            responses = self._open_cache(servable_id, cache_bytes, why_not, undo) if cache_bytes else None
+            if cache_bytes:
+                notes = (*notes, _cache_note(cache_bytes, why_not))
+            loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision, responses)
             undo.pop_all()
         return loaded
+
+    def _open_cache(
+        self, servable_id: ServableId, max_bytes: int, why_not: str, undo: contextlib.ExitStack
+    ) -> VersionResponses | None:
+        """Open the version's response cache, unless there is a reason against it. `undo` closes it."""
+        if why_not:
+            _log.warning("%s is served without response cache: %s", servable_id, why_not)
+            return None
+        responses = self._caches.open(servable_id, max_bytes)
+        undo.callback(responses.close)
+        self._metrics.cache_opened(servable=servable_id, responses=responses)
+        return responses
 
     def _try_sequences(
         self, servable: Servable, batching: Mapping[str, BatchingOptions]
@@ -276,6 +303,10 @@ def _notes(
         *([f"the server ignores sequence_buckets: {_NO_SEQUENCES}"] if unused else []),
         *_by_signatures(names_by_description),
     )
+
+
+def _cache_note(max_bytes: int, why_not: str) -> str:
+    return f"no response cache: {why_not}" if why_not else f"response cache: up to {max_bytes} bytes of its model"
 
 
 def _by_signatures(names_by_description: Mapping[str, list[str]]) -> list[str]:

@@ -34,10 +34,12 @@ class SignatureEntry(Part):
     """Buckets of one signature, and whether its rows may share a batch with rows of other requests.
 
     `sequence_buckets` are ascending lengths. Padding inputs to them does not change the results of the real elements.
+    Without `deterministic`, the same request gets a different result each time.
     """
 
     batch_sizes: tuple[int, ...] = ()
     rows_independent: bool = False
+    deterministic: bool = True
     sequence_buckets: tuple[int, ...] = ()
     inputs: Mapping[str, InputEntry] = Field(default_factory=dict)
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from tpuserve_formats.messages.model_server_config import BATCHING_PARAMETERS, ModelServerConfig
+from tpuserve_formats.messages.model_server_config import BATCHING_PARAMETERS, RESPONSE_CACHE, ModelServerConfig
 from tpuserve_formats.messages.official import MODEL_TYPE, FileSystemStoragePathSourceConfig
 from tpuserve_formats.messages.official import LoggingConfig as LoggingConfigProto
 from tpuserve_formats.messages.official import ModelConfig as ModelConfigProto
@@ -26,7 +26,7 @@ def model_configs(config: ModelServerConfigProto) -> tuple[ModelConfig, ...]:
     Raises:
         InvalidArgument: `config` is not a list of models, or a model has no platform, two, or an unsupported one. The
             messages are upstream's (model_servers/model_service_impl.cc, server_core.cc). Also raised if a model's
-            batching parameters are invalid.
+            batching parameters or response cache are invalid.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidArgument(
@@ -45,6 +45,7 @@ def _model(model: ModelConfigProto) -> ModelConfig:
         version_labels=dict(model.version_labels),
         logging=_logging(model.logging_config) if model.HasField("logging_config") else None,
         batching=_batching(model) if model.HasField(BATCHING_PARAMETERS) else None,
+        response_cache_max_bytes=_cache_bytes(model) if model.HasField(RESPONSE_CACHE) else None,
     )
 
 
@@ -53,6 +54,17 @@ def _batching(model: ModelConfigProto) -> BatchingParameters:
         return batching_parameters(model.batching_parameters)
     except InvalidArgument as error:
         raise InvalidArgument(f"Model {model.name}: {error.message}.") from None
+
+
+def _cache_bytes(model: ModelConfigProto) -> int:
+    cache = model.response_cache
+    if not cache.HasField("max_bytes"):
+        raise InvalidArgument(f"Model {model.name}: response_cache needs max_bytes; 0 turns the cache off.")
+    if cache.max_bytes < 0:
+        raise InvalidArgument(
+            f"Model {model.name}: response_cache.max_bytes must be at least 0; was {cache.max_bytes}."
+        )
+    return int(cache.max_bytes)
 
 
 def _platform(model: ModelConfigProto) -> str:

@@ -1,6 +1,7 @@
 import io
 import json
 
+import pytest
 from rich.console import Console
 
 from benchmarks.harness.load_tools import Load
@@ -40,6 +41,20 @@ def test_goals_compare_the_right_points_and_take_the_limit_as_reached() -> None:
     assert goal(found, "grpc on envoy, p50").reached is False
     assert goal(found, "RSS on envoy").reached
     assert goal(found, "rest on python, CPU").reached is None
+
+
+def test_a_hit_of_the_cache_is_compared_with_a_run_of_the_same_load() -> None:
+    found = outcome(
+        point("envoy", "server", "grpc", 32, 9000, 0.20),
+        point("envoy", "cache", "grpc", 32, 19000, 0.08),
+        point("envoy", "cache", "rest", 32, 19000, 0.08),
+    )
+    assert goal(found, "CPU of a cache hit relative to a run, grpc on envoy, 32").got == pytest.approx(0.4)
+    assert goal(found, "CPU of a cache hit relative to a run, rest on envoy, 32").got is None
+    written = io.StringIO()
+    print_outcome(found, Console(width=200, file=written))
+    (row,) = [line for line in written.getvalue().splitlines() if "9,000" in line and "grpc" in line]
+    assert "0.40" in row
 
 
 def test_tables_show_each_point_beside_its_echo() -> None:

@@ -8,6 +8,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from tpuserve_formats.messages._proto import generate
 from tpuserve_formats.messages._proto.batching_parameters_pb2 import BatchingParameters
 from tpuserve_formats.messages._proto.monitoring_config_pb2 import MonitoringConfig, PrometheusConfig
+from tpuserve_formats.messages._proto.response_cache_pb2 import ResponseCache
 from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
 
 
@@ -44,6 +45,7 @@ def test_committed_module_is_what_its_source_makes(source: Path) -> None:
                 "scheduling_weight": (1007, FieldDescriptor.TYPE_DOUBLE),
             },
         ),
+        (ResponseCache, {"max_bytes": (1, FieldDescriptor.TYPE_INT64)}),
         (
             SSLConfig,
             {

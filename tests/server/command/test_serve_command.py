@@ -44,10 +44,72 @@ def test_wrong_flags_say_what_to_do_and_exit_2(arguments: tuple[str, ...], messa
     assert "Traceback" not in result.output
 
 
-def test_a_port_in_the_environment_is_checked_like_a_flag() -> None:
-    result = invoke("--model_base_path=/m", TPUSERVE_SERVE_PORT="70000")
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("TPUSERVE_SERVE_PORT", "70000", "--port (TPUSERVE_SERVE_PORT): Input should be less than or equal to 65535"),
+        ("AIP_HTTP_PORT", "70000", "--rest_api_port (AIP_HTTP_PORT): Input should be less than or equal to 65535"),
+        ("AIP_HTTP_PORT", "-1", "--rest_api_port (AIP_HTTP_PORT): Input should be greater than or equal to 0"),
+        ("AIP_HTTP_PORT", "http", "Invalid value for '--rest_api_port' (AIP_HTTP_PORT): 'http' is not a valid integer"),
+        ("AIP_HEALTH_ROUTE", "ping", "vertex_health_route (AIP_HEALTH_ROUTE) must be an absolute path"),
+        ("AIP_HEALTH_ROUTE", "/healthz", "vertex_health_route (AIP_HEALTH_ROUTE): /healthz has another meaning"),
+        ("AIP_PREDICT_ROUTE", "http://h/p", "vertex_predict_route (AIP_PREDICT_ROUTE) must be an absolute path"),
+        ("AIP_PREDICT_ROUTE", "/metrics", "vertex_predict_route (AIP_PREDICT_ROUTE): /metrics has another meaning"),
+        (
+            "AIP_PREDICT_ROUTE",
+            "/v1/models/n:predict",
+            "vertex_predict_route (AIP_PREDICT_ROUTE): /v1/models/n:predict has another meaning in this server; the "
+            "path of predictions is /v1/models/default:predict",
+        ),
+        ("AIP_STORAGE_URI", "models/m", "model_artifact_uri (AIP_STORAGE_URI) must be an absolute path or a URI"),
+    ],
+)
+def test_a_variable_is_checked_like_its_flag_and_named(variable: str, value: str, message: str) -> None:
+    result = invoke("--model_base_path=/m", **{variable: value})
+    assert result.exit_code != 0
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_flag_wins_over_a_variable_of_the_platform() -> None:
+    result = invoke("--model_base_path=/m", "--rest_api_port=70000", AIP_HTTP_PORT="http")
+    assert "--rest_api_port: Input should be less than or equal to 65535" in result.output
+
+
+def test_a_route_of_the_platform_needs_the_rest_port() -> None:
+    result = invoke("--model_base_path=/m", AIP_HTTP_PORT="0", AIP_PREDICT_ROUTE="/predict")
+    assert "vertex_predict_route (AIP_PREDICT_ROUTE) needs the REST port, but rest_api_port (AIP_HTTP_PORT) is 0" in (
+        result.output
+    )
+
+
+def test_an_unknown_scheme_of_the_platforms_storage_is_refused_by_name() -> None:
+    result = invoke("--check_config", AIP_STORAGE_URI="nosuch://bucket/m")
     assert result.exit_code == 2
-    assert "--port: Input should be less than or equal to 65535" in result.output
+    assert "model_artifact_uri (AIP_STORAGE_URI): The server does not support base paths of nosuch://" in result.output
+
+
+def test_the_platforms_storage_replaces_the_images_folder_and_no_explicit_one(tmp_path: Path) -> None:
+    for name in ("artifact", "models/1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "saved_model.pb").write_bytes(b"")
+    artifact, folder = str(tmp_path / "artifact"), tmp_path / "models"
+    shown = invoke("--check_config", AIP_STORAGE_URI=artifact, MODEL_BASE_PATH=str(tmp_path / "other")).output
+    assert f"base path {artifact}; the server would serve version 1" in shown
+    shown = invoke("--check_config", f"--model_base_path={folder}", AIP_STORAGE_URI=artifact).output
+    assert f"base path {folder}; the server would serve version 1" in shown
+    assert "no model to serve" in invoke("--check_config", AIP_STORAGE_URI="").output
+
+
+def test_a_predict_route_needs_one_model(tmp_path: Path) -> None:
+    model = 'config {{ name: "{0}" base_path: "/{0}" model_platform: "tensorflow" }}'
+    file = tmp_path / "models.config"
+    file.write_text(f"model_config_list {{ {model.format('a')} {model.format('b')} }}")
+    result = invoke(f"--model_config_file={file}", AIP_PREDICT_ROUTE="/predict")
+    assert (
+        "vertex_predict_route (AIP_PREDICT_ROUTE) serves one model, and the configuration has 2. Set --model_name to "
+        "one of them"
+    ) in result.output
 
 
 def test_the_images_environment_names_the_folder_of_models(tmp_path: Path) -> None:

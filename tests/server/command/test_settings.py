@@ -128,6 +128,9 @@ def test_every_flag_reaches_the_field_that_declares_it() -> None:
 def _other_value(flag: Flag) -> object:
     special: dict[str, object] = {
         "rest_api_port": 9,
+        "vertex_health_route": "/health",
+        "vertex_predict_route": "/predict",
+        "model_artifact_uri": "gs://bucket/m",
         "mesh": MeshShape(2, 4),
         "grpc_channel_arguments": (("a.b", 7), ("c", "d")),
         "tensorflow_session_parallelism": 0,

@@ -23,9 +23,10 @@ from tpuserve_server.core.errors import (
 )
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.response_cache import ResponseCaches, VersionResponses
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ModelSpec, ServableId, State, Tensors
+from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId, State, Tensors
 
 ID = ServableId("m", 3)
 X = np.ones((1, 2), np.float32)
@@ -38,6 +39,7 @@ class House:
     batching: dict[str, BatchingOptions] = field(
         default_factory=lambda: {"serving_default": BatchingOptions(4, (1, 2, 4))}
     )
+    responses: VersionResponses | None = None
 
     def __post_init__(self) -> None:
         self.servable = FakeServable()
@@ -57,7 +59,7 @@ class House:
     def bring_up(self) -> None:
         self.registry.aspire("m", {3: AspiredVersion(ID, VersionLocation("/models/m/3"))})
         self.registry.loading(ID)
-        self.registry.available(ID, LoadedVersion(self.servable, self.batcher))
+        self.registry.available(ID, LoadedVersion(self.servable, self.batcher, responses=self.responses))
 
     async def predict(
         self,
@@ -278,3 +280,95 @@ async def test_readiness_tells_the_truth_and_says_when_it_changes() -> None:
     house.service.drain()
     assert len(heard) == 3
     house.batcher.stop()
+
+
+@pytest.fixture
+async def cached() -> AsyncIterator[House]:
+    """Provide a house with a response cache."""
+    house = House(responses=ResponseCaches().open(ID, 1 << 20))
+    house.bring_up()
+    yield house
+    house.servable.gate.set()
+    house.batcher.stop()
+
+
+async def ask(house: House, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PredictResult:
+    with house.service.acquire(ModelSpec("m")) as model:
+        return await model.predict(inputs, Deadline.never(), output_filter)
+
+
+async def test_an_equal_request_is_answered_from_the_cache_bit_by_bit(cached: House) -> None:
+    run, recalled = await ask(cached, {"x": X}), await ask(cached, {"x": X.copy()})
+    assert (run.cache, recalled.cache) == ("miss", "hit")
+    assert (recalled.servable, recalled.signature_name) == (ID, "serving_default")
+    assert {name: array.tobytes() for name, array in recalled.outputs.items()} == {
+        name: array.tobytes() for name, array in run.outputs.items()
+    }
+    assert len(cached.servable.batches) == 1
+    assert (await ask(cached, {"x": X}, ("y",))).cache == "miss"
+    assert (await ask(cached, {"x": X + 1})).cache == "miss"
+    assert len(cached.servable.batches) == 3
+
+
+async def test_a_version_without_a_cache_reports_none(house: House) -> None:
+    assert (await ask(house, {"x": X})).cache == ""
+
+
+async def test_errors_are_not_kept(cached: House) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="must not be negative"):
+            await ask(cached, {"x": -X})
+        with pytest.raises(InvalidArgument, match="has dtype int32"):
+            await ask(cached, {"x": X.astype(np.int32)})
+    assert len(cached.servable.batches) == 2
+    cached.servable.fault = ZeroDivisionError("a bug")
+    with pytest.raises(ServingError):
+        await ask(cached, {"x": X})
+    cached.servable.fault = None
+    assert (await ask(cached, {"x": X})).cache == "miss"
+
+
+async def test_a_cancelled_request_is_not_kept(cached: House) -> None:
+    task = await cached.hold()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    cached.servable.gate.set()
+    assert (await ask(cached, {"x": X})).cache == "miss"
+
+
+async def test_large_inputs_are_found_too(cached: House) -> None:
+    large = np.ones((1, 1 << 19), np.float32)
+    assert [(await ask(cached, {"x": large})).cache for _ in range(2)] == ["miss", "miss"]
+    cached.responses = ResponseCaches().open(ID, 1 << 30)
+    cached.registry.unloading(ID)
+    cached.registry.wait_idle(ID)
+    cached.registry.ended(ID)
+    cached.registry.aspire("m", {})
+    cached.bring_up()
+    assert [(await ask(cached, {"x": large})).cache for _ in range(2)] == ["miss", "hit"]
+
+
+async def test_equal_requests_in_flight_both_run(cached: House) -> None:
+    first = await cached.hold()
+    second = asyncio.create_task(cached.predict({"x": X}))
+    await asyncio.sleep(0)
+    cached.servable.gate.set()
+    np.testing.assert_array_equal((await first)["y"], (await second)["y"])
+    assert sum(len(batch["x"]) for batch in cached.servable.batches) == 2
+
+
+async def test_a_response_from_the_cache_does_not_count_towards_the_host_allowance(
+    cached: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[float] = []
+    monkeypatch.setattr(cached.batcher, "record_latency", lambda name, latency_s: recorded.append(latency_s))
+    for latency_s in (1.0, 2.0):
+        with cached.service.acquire(ModelSpec("m")) as model:
+            await model.predict({"x": X}, Deadline.never())
+        model.record_latency("serving_default", latency_s)
+    with cached.service.acquire_version(ModelSpec("m")) as version:
+        result = await version.predict(DOUBLE, {"x": X}, Deadline.never())
+    version.record_latency("serving_default", 3.0)
+    assert result.cache == "hit"
+    assert recorded == [1.0]

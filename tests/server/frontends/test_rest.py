@@ -25,7 +25,7 @@ from tpuserve_server.core.errors import (
     Unavailable,
     Unimplemented,
 )
-from tpuserve_server.core.types import Precision, ServableId, Signature, State, TensorSpec, VersionStatus
+from tpuserve_server.core.types import CacheOutcome, Precision, ServableId, Signature, State, TensorSpec, VersionStatus
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.tf_rest import v1
 
@@ -93,6 +93,12 @@ async def test_rows_are_answered_with_predictions_and_version(rest: Rest) -> Non
     assert response.headers["x-tpuserve-model-version"] == "7"
     assert int(response.headers["content-length"]) == len(response.content)
     assert rest.metrics.finished == [Finished("m", "Predict", "rest", Code.OK, 0.0)]
+
+
+@pytest.mark.parametrize(("cache", "header"), [("", None), ("hit", "hit"), ("miss", "miss")])
+async def test_a_header_shows_whether_the_cache_answered(rest: Rest, cache: CacheOutcome, header: str | None) -> None:
+    rest.service.cache = cache
+    assert (await rest.post()).headers.get("x-tpuserve-cache") == header
 
 
 @pytest.mark.parametrize("path", [PREDICT, "/V1/MODELS/m/versions/7:PREDICT", "/v1/models/m/labels/l:predict?x=1"])

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -7,6 +8,7 @@ from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.response_cache import ResponseCaches
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.metrics.bounds import LATENCY_BOUNDS_S
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
@@ -233,3 +235,20 @@ class FakeGauge:
 
     def memory_bytes(self) -> dict[str, int]:
         return {"in_use": 2**30}
+
+
+def test_a_response_cache_shows_its_counts_until_its_version_ends() -> None:
+    metrics = PrometheusMetrics()
+    responses = ResponseCaches().open(ID, 2000)
+    metrics.cache_opened(servable=ID, responses=responses)
+    y = np.zeros(64, np.float32)
+    for key in (b"a", b"b", b"b"):
+        if responses.find(key) is None:
+            responses.store(key, {"y": y})
+    found = samples(metrics)
+    counts = responses.counts()
+    assert counts[:3] == (1, 2, 1)
+    for name, value in (("hits_total", 1), ("misses_total", 2), ("evictions_total", 1), ("bytes", counts.size_bytes)):
+        assert found[f"tpuserve_response_cache_{name}", "m", "3"] == value
+    metrics.version_changed(servable=ID, state=State.END)
+    assert not [key for key in samples(metrics) if key[0].startswith("tpuserve_response_cache")]

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.support.fake_device import FakeExecutor, FakeServable, RecordingMetrics, WatchedDevice
 from tests.support.saved_models import (
     predict_request,
+    save_function,
     save_half_plus_two,
     save_mlp,
     write_manifest,
@@ -26,6 +27,7 @@ from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, Ser
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
@@ -172,6 +174,10 @@ class BrokenMetrics(RecordingMetrics):
     def version_loaded(self, **measured: object) -> None:
         self._break("version_loaded")
 
+    def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
+        super().cache_opened(servable=servable, responses=responses)
+        self._break("cache_opened")
+
     def _break(self, method: str) -> None:
         if method == self._broken:
             raise ZeroDivisionError(f"a bug in {method}")
@@ -190,6 +196,12 @@ class CountingStorage(LocalStorage):
         self.held -= 1
 
 
+def keeps(responses: VersionResponses) -> bool:
+    """Return whether a cache is open."""
+    responses.store(b"k", {"y": np.zeros(1)})
+    return responses.find(b"k") is not None
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -200,6 +212,8 @@ class CountingStorage(LocalStorage):
         "Batcher",
         "version_loaded",
         "_notes",
+        "why_not_cached",
+        "cache_opened",
         "LoadedVersion",
     ],
 )
@@ -216,15 +230,58 @@ def test_whatever_raises_during_a_load_nothing_stays(
     elif hasattr(VersionLoader, step):
         monkeypatch.setattr(VersionLoader, step, fail)
     executor, storage, device = FakeExecutor(), CountingStorage(missing_file), DeviceShare(1)
-    loader = VersionLoader(storage, executor, LoadingOptions(), SystemClock(), BrokenMetrics(step), device)
+    options, metrics = LoadingOptions(response_cache_max_bytes=1 << 20), BrokenMetrics(step)
+    loader = VersionLoader(storage, executor, options, SystemClock(), metrics, device)
     with pytest.raises(ZeroDivisionError, match=step):
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
+    assert not any(keeps(responses) for responses in metrics.caches.values())
     assert executor.loaded[ID].closed
     assert storage.held == 0
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("device-m")] == []
     # The model has left the share, so the one slot is free.
     with pytest.raises(KeyError):
         device.leave(ID)
+
+
+@pytest.mark.parametrize(
+    ("flag", "own", "bound"), [(0, None, 0), (10, None, 10), (10, 0, 0), (0, 20, 20), (10, 20, 20)]
+)
+def test_a_models_own_bound_of_the_cache_overrides_the_flag(
+    tmp_path: Path, flag: int, own: int | None, bound: int
+) -> None:
+    options, metrics = LoadingOptions(response_cache_max_bytes=flag), RecordingMetrics()
+    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), metrics)
+    loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)), response_cache_max_bytes=own))
+    assert (loaded.responses is not None) == bool(bound)
+    assert metrics.caches == ({1: loaded.responses} if bound else {})
+    notes = [note for note in loaded.notes if "response cache" in note]
+    assert notes == ([f"response cache: up to {bound} bytes of its model"] if bound else [])
+    loader.unload(loaded)
+
+
+def test_an_unloaded_version_keeps_no_response(tmp_path: Path) -> None:
+    options = LoadingOptions(response_cache_max_bytes=1 << 20)
+    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
+    assert loaded.responses is not None
+    assert keeps(loaded.responses)
+    loader.unload(loaded)
+    assert not keeps(loaded.responses)
+    assert loaded.responses.counts().size_bytes == 0
+
+
+def test_a_version_that_may_not_be_cached_is_served_and_says_why(
+    load: Loads, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def add_noise(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": x + tf.random.uniform([2])}
+
+    path = save_function(tmp_path / "1", add_noise, tf.TensorSpec([None, 2], tf.float32, "x"))
+    loaded = load(path, LoadingOptions(response_cache_max_bytes=1 << 20))
+    reason = "signature 'serving_default' has the operation RandomUniform, which has state or is random"
+    assert loaded.responses is None
+    assert f"no response cache: {reason}" in loaded.notes
+    assert f"{ID} is served without response cache: {reason}" in caplog.text
 
 
 CHECKED = Manifest(

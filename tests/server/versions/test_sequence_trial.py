@@ -32,6 +32,7 @@ class Model:
     function: Callable[..., Mapping[str, Array]]
     runs: list[tuple[int, ...]] = field(default_factory=list)
     device: str = "numpy"
+    unrepeatable: str = ""
     max_in_flight: int = 1
 
     @property

@@ -58,6 +58,10 @@ class Watched:
     def max_in_flight(self) -> int:
         return self._servable.max_in_flight
 
+    @property
+    def unrepeatable(self) -> str:
+        return self._servable.unrepeatable
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         self.runs.append((signature_name, len(next(iter(inputs.values()))), tuple(output_names)))
         return self._servable.dispatch(signature_name, inputs, output_names)

@@ -119,10 +119,36 @@ def test_upstreams_message_carries_our_field_along() -> None:
     assert model_configs(extended(official))[0].batching == BatchingParameters(latency_objective_ms=20)
 
 
-def test_our_message_is_upstreams_and_one_field() -> None:
+def test_our_message_is_upstreams_and_two_fields() -> None:
     ours, upstreams = (
         set(kind.DESCRIPTOR.file.message_types_by_name["ModelConfig"].fields_by_number)
         for kind in (ModelServerConfig, OfficialModelServerConfig)
     )
-    assert ours - upstreams == {1001}
+    assert ours - upstreams == {1001, 1002}
     assert upstreams < ours
+
+
+@pytest.mark.parametrize(
+    ("text", "max_bytes"),
+    [
+        ("", None),
+        ("response_cache { max_bytes: 0 }", 0),
+        ("response_cache { max_bytes: 1048576 }", 1 << 20),
+    ],
+)
+def test_response_caches(text: str, max_bytes: int | None) -> None:
+    [config] = parse(f'model_config_list {{ config {{ name: "m" model_platform: "tensorflow" {text} }} }}')
+    assert config.response_cache_max_bytes == max_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("response_cache {}", "Model m: response_cache needs max_bytes; 0 turns the cache off."),
+        ("response_cache { max_bytes: -1 }", "Model m: response_cache.max_bytes must be at least 0; was -1."),
+    ],
+)
+def test_unusable_response_caches_are_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse(f'model_config_list {{ config {{ name: "m" model_platform: "tensorflow" {text} }} }}')
+    assert caught.value.message == message

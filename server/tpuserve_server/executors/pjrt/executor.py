@@ -25,7 +25,7 @@ from tpuserve_server.executors.pjrt.free_memory import FreeMemory
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.pjrt.part import DevicePart
-from tpuserve_server.executors.pjrt.program import Program, check_version, compile_program
+from tpuserve_server.executors.pjrt.program import Program, check_version, compile_program, find_random
 from tpuserve_server.executors.pjrt.servable import PjrtServable, SignatureProgram
 from tpuserve_server.executors.pjrt.weights_file import map_weights
 
@@ -83,7 +83,7 @@ class PjrtExecutor:
             load_saved_model = functools.partial(self._load_host, servable_id, undo)
             hosts = {folder: load_saved_model(version.part(folder)) for folder in _host_folders(manifest.device)}
             saved_model = load_saved_model(version) if manifest.without_program else None
-            load = functools.partial(self._load, servable_id, version.path, manifest, hosts, saved_model, undo)
+            load = functools.partial(self._load, servable_id, version, manifest, hosts, saved_model, undo)
             servable = run_in_background(load, "load-pjrt")
             undo.pop_all()
         self._metrics.device_chosen(servable=servable_id, device=self._kind)
@@ -98,13 +98,13 @@ class PjrtExecutor:
     def _load(
         self,
         servable_id: ServableId,
-        path: Path,
+        version: VersionFiles,
         manifest: ProgramManifest,
         hosts: Mapping[str, Servable],
         saved_model: Servable | None,
         undo: contextlib.ExitStack,
     ) -> PjrtServable:
-        device = manifest.device
+        path, device = version.path, manifest.device
         placement = Placement(self._devices, self._options.mesh, device.shard)
         free = FreeMemory.of(self._gauges)
         weights = _put_weights(path, device, placement, free, undo)
@@ -130,6 +130,7 @@ class PjrtExecutor:
             self._busy,
             device=f"{placement} (PJRT, jax {jax.__version__})",
             max_in_flight=self._options.max_in_flight_on_cpu if self._kind == "cpu" else self._options.max_in_flight,
+            unrepeatable=find_random(path, device) if version.is_cached else "",
         )
 
 

@@ -20,6 +20,10 @@ from tpuserve_server.executors.pjrt.free_memory import FreeMemory
 # Errors of jax.export for invalid bytes, and of JAX when it lowers unknown operations.
 _UNREADABLE = (struct.error, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
 
+# StableHLO's only operation with state, as a serialized program names it (stablehlo/dialect/VhloOps.td). Random numbers
+# from a key are a function of the key.
+_RANDOM = b"rng_v1"
+
 
 class Program:
     """Compiled program. Any thread may run it, several at once."""
@@ -124,6 +128,13 @@ def compile_program(
         with device_errors(f"Compiling {entry.file}"):
             compiled = lowered.compile()
     return Program(entry, compiled, [np.dtype(aval.dtype) for aval in exported.in_avals[:count]])
+
+
+def find_random(version: Path, device: ManifestDevice) -> str:
+    """Name a device program that draws different numbers at each run, or return "". Reads every program; blocks."""
+    files = [program.file for part in device.parts.values() for program in part.programs]
+    found = next((file for file in files if _RANDOM in (version / file).read_bytes()), "")
+    return found and f"the device program {found} draws random numbers"
 
 
 def _check_arguments(

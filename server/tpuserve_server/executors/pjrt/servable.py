@@ -91,8 +91,11 @@ class PjrtServable:
         *,
         device: str,
         max_in_flight: int,
+        unrepeatable: str = "",
     ) -> None:
         """Take ownership of the weights and SavedModels until `close`. `saved_model` runs signatures `without_program`.
+
+        `unrepeatable` is that of the device programs.
 
         Raises:
             FailedPrecondition: `saved_model` lacks one of these signatures.
@@ -110,6 +113,7 @@ class PjrtServable:
             self._signatures.update({name: saved_model.signatures[name] for name in without_program})
             self._device += f"; {', '.join(without_program)} on {saved_model.device}"
         self._max_in_flight = max_in_flight
+        self._unrepeatable = unrepeatable
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -125,6 +129,11 @@ class PjrtServable:
     def max_in_flight(self) -> int:
         """Maximum number of batches on the device or in transfer."""
         return self._max_in_flight
+
+    @property
+    def unrepeatable(self) -> str:
+        """Why equal requests may get different outputs, by the device programs and the SavedModels around them."""
+        return next(filter(None, (self._unrepeatable, *(host.unrepeatable for host in self._hosts))), "")
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Send the inputs to the device. Returns at once, or after the CPU's work before the device.

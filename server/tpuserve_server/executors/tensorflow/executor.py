@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from tensorflow.python.framework import op_def_registry
 
 from tpuserve_formats.messages.official import CallableOptions, RunOptions
 from tpuserve_server.core.background import run_in_background
@@ -23,6 +24,7 @@ from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.session_config import (
     cpu_has_bfloat16,
@@ -51,7 +53,11 @@ class TensorFlowExecutor:
             ServingError: there is no SavedModel, or TensorFlow cannot restore it. The message has no path.
         """
         load = functools.partial(
-            self._load, servable_id, version.path, bfloat16=version.allows_bfloat16 and self._has_bfloat16
+            self._load,
+            servable_id,
+            version.path,
+            bfloat16=version.allows_bfloat16 and self._has_bfloat16,
+            is_cached=version.is_cached,
         )
         if self._has_loaded:
             return run_in_background(load, "load-tensorflow")
@@ -61,7 +67,7 @@ class TensorFlowExecutor:
         self._has_loaded = True
         return servable
 
-    def _load(self, servable_id: ServableId, path: Path, *, bfloat16: bool) -> "TensorFlowServable":
+    def _load(self, servable_id: ServableId, path: Path, *, bfloat16: bool, is_cached: bool) -> "TensorFlowServable":
         config = session_config(self._options, bfloat16=bfloat16)
         try:
             session = SavedSession(path, self._options.tags, config)
@@ -70,6 +76,7 @@ class TensorFlowExecutor:
         try:
             meta_graph = session.take_meta_graph()
             signatures = _read(meta_graph, path)
+            unrepeatable = find_unrepeatable(meta_graph, signatures.values(), op_def_registry.get) if is_cached else ""
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
             raise _load_error(InvalidArgument(str(error)), path) from error
@@ -81,6 +88,7 @@ class TensorFlowExecutor:
             run_options(config),
             bfloat16=uses_bfloat16,
             exact_ranks=needs_exact_ranks(meta_graph),
+            unrepeatable=unrepeatable,
         )
 
 
@@ -96,11 +104,12 @@ class TensorFlowServable:
         *,
         bfloat16: bool,
         exact_ranks: bool,
+        unrepeatable: str = "",
     ) -> None:
         """Take ownership of `session` until `close`. Every run uses `options`.
 
         With `exact_ranks`, inputs must have their signature's rank, because some kernels end the process at another
-        rank.
+        rank. For `unrepeatable` see Servable.
         """
         self._id = servable_id
         self._session = session
@@ -108,6 +117,7 @@ class TensorFlowServable:
         self._run_options = options
         self._bfloat16 = bfloat16
         self._exact_ranks = exact_ranks
+        self._unrepeatable = unrepeatable
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
@@ -127,6 +137,11 @@ class TensorFlowServable:
     def max_in_flight(self) -> int:
         """Number of runs in flight: 1, because a run ends in `dispatch`."""
         return 1
+
+    @property
+    def unrepeatable(self) -> str:
+        """Why equal requests may get different outputs, as the graph shows."""
+        return self._unrepeatable
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until done.

@@ -14,6 +14,8 @@ from tpuserve_server.executors.tensorflow.start import start_tensorflow
 
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
 _LENGTH_DELIMITED = 2
+# Tag of GraphDef.version, an integer in field 3.
+_OBSOLETE_VERSION = 3 << 3
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # oneDNN's kernels of these, and TensorFlow's of the last, end the process for an input of another rank
 # (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
@@ -138,26 +140,32 @@ def _only(field: str, meta_graph: bytes) -> bytes:
 
 def _each(field: str, meta_graph: bytes) -> Iterator[bytes]:
     number = _NUMBERS[field]
-    return (meta_graph[start:end] for found, start, end in _fields(meta_graph) if found == number)
+    return (meta_graph[start:end] for found, start, _, end in message_fields(meta_graph) if found == number)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield the number, start and end of each top-level field of a serialized MetaGraphDef, including its tag.
+def message_fields(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each top-level field of a serialized message: its number, start, start of its content, and end.
 
-    All top-level fields are length-delimited.
+    All fields of a MetaGraphDef and a GraphDef are length-delimited, except a GraphDef's obsolete version, an integer,
+    which is omitted.
+
+    Raises:
+        InvalidArgument: the message is damaged.
     """
     at = 0
     while at < len(message):
         start = at
         tag, at = _varint(message, at)
         length, at = _varint(message, at)
+        if tag == _OBSOLETE_VERSION:
+            continue
         if tag & 7 != _LENGTH_DELIMITED or at + length > len(message):
             raise InvalidArgument("the MetaGraphDef is damaged")
+        yield tag >> 3, start, at, at + length
         at += length
-        yield tag >> 3, start, at
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while at < len(message) and shift < 64:
         byte = message[at]

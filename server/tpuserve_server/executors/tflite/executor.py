@@ -69,6 +69,11 @@ class TfliteServable:
         """Number of runs in flight: 1, because a run ends in `dispatch`."""
         return 1
 
+    @property
+    def unrepeatable(self) -> str:
+        """The state and the random operations of a TensorFlow Lite model are unknown, so no model is repeatable."""
+        return "the server does not examine TensorFlow Lite models for state and random operations"
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until an interpreter is free and the run has ended.
 

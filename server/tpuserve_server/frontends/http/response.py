@@ -1,11 +1,13 @@
 """REST responses: status, headers and body as ASGI messages."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import orjson
 
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.types import CacheOutcome
 from tpuserve_server.frontends.http.content_coding import accepted_coding, compress
 from tpuserve_server.frontends.http.errors import status_of
 
@@ -17,6 +19,12 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 _MODEL_VERSION = b"x-tpuserve-model-version"
 _RETRY_AFTER = b"retry-after"
 _VARY: Headers = ((b"vary", b"accept-encoding"),)
+# Header of a response from a model with a response cache.
+CACHE_HEADERS: Final[Mapping[CacheOutcome, Headers]] = {
+    "": (),
+    "hit": ((b"x-tpuserve-cache", b"hit"),),
+    "miss": ((b"x-tpuserve-cache", b"miss"),),
+}
 
 
 class HttpResponse(NamedTuple):

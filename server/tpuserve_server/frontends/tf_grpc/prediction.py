@@ -1,6 +1,7 @@
 """tensorflow.serving.PredictionService: Predict and GetModelMetadata."""
 
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import ServableId
 from tpuserve_server.core.validation import check_names
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
@@ -13,6 +14,9 @@ from tpuserve_server.wire.predict_proto import (
     encode_predict_response,
     parse_predict_request,
 )
+
+# Kind of the request's bytes in the response cache.
+_KIND = "PredictRequest"
 
 
 class PredictionMethods:
@@ -45,6 +49,11 @@ class PredictionMethods:
             spec = decode_predict_spec(proto)
             measured.model = spec.name
             priority = context.priority
+            recall = await self._service.recall(spec, _KIND, body) if self._service.has_caches else None
+            if recall is not None and recall.found is not None:
+                measured.recalls(recall, recall.found.signature_name)
+                self._log(spec.name, recall.servable_id, recall.found.signature_name, body, recall.found.body)
+                return recall.found.body
             with self._service.acquire(spec) as model:
                 measured.runs(model, model.signature.name, priority)
                 # Check before decoding: a short message with repeated values may decode to much memory.
@@ -52,9 +61,14 @@ class PredictionMethods:
                 inputs = decode_predict_inputs(proto, self._max_repeated_bytes)
                 result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
             response = encode_predict_response(result, as_content=self._as_content)
-            if self._logs is not None and (log := self._logs.choose(spec.name)):
-                self._logs.add(log, LogKind.PREDICT, result.servable, result.signature_name, body, response)
+            if recall is not None:
+                recall.keep(result, response)
+            self._log(spec.name, result.servable, result.signature_name, body, response)
             return response
+
+    def _log(self, model: str, servable: ServableId, signature_name: str, body: bytes, response: bytes) -> None:
+        if self._logs is not None and (log := self._logs.choose(model)):
+            self._logs.add(log, LogKind.PREDICT, servable, signature_name, body, response)
 
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer GetModelMetadata."""

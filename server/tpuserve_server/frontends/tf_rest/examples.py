@@ -8,7 +8,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.exchange import HttpCall
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
-from tpuserve_server.frontends.http.response import HttpResponse
+from tpuserve_server.frontends.http.response import CACHE_HEADERS, HttpResponse
 from tpuserve_server.frontends.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.tf_rest.route import Action
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -63,7 +63,7 @@ class RestExamples:
             self._logs.add(
                 log, kind, result.servable, result.signature_name, encode_request, encode_result, size_bytes=size_bytes
             )
-        return HttpResponse(200, encoded, result.servable.version)
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
 
 
 def _encode(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:

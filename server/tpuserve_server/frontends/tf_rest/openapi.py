@@ -87,7 +87,11 @@ def _infer(name: str, summary: str, request: str, response: str, parameters: lis
         "x-tpuserve-model-version": {
             "description": "The version that served the request",
             "schema": {"type": "integer"},
-        }
+        },
+        "x-tpuserve-cache": {
+            "description": "Whether the response came from the response cache, if the model has one",
+            "schema": {"type": "string", "enum": ["hit", "miss"]},
+        },
     }
     for status in ("429", "503"):
         responses[status]["headers"] = _RETRY_AFTER

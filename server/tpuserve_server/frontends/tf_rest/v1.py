@@ -8,22 +8,27 @@ from urllib.parse import parse_qs
 import orjson
 
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
-from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
+from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, parse_vertex_body
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 
 if TYPE_CHECKING:
     from starlette.types import Scope
+
+# Kind of the request's bytes in the response cache, without and with Vertex AI's parameters.
+_KINDS = ("REST predict", "Vertex AI predict")
 
 
 class V1:
@@ -75,9 +80,16 @@ class V1:
 
     async def _predict(self, target: ModelSpec, call: HttpCall) -> HttpResponse:
         body = await call.read_body()
+        is_vertex = VERTEX_SCOPE in call.scope
+        recall = await self._recall(target, body, _KINDS[is_vertex]) if self._service.has_caches else None
+        if recall is not None and recall.found is not None:
+            signature_name, encoded = recall.found
+            call.measured.recalls(recall, signature_name)
+            return HttpResponse(200, encoded, recall.servable_id.version, CACHE_HEADERS["hit"])
         body_bytes = len(body)
         is_large = body_bytes > LARGE_BODY_BYTES
-        parsed = await asyncio.to_thread(parse_predict_body, body) if is_large else parse_predict_body(body)
+        parse = parse_vertex_body if is_vertex else parse_predict_body
+        parsed = await asyncio.to_thread(parse, body) if is_large else parse(body)
         with self._acquire(_with_signature(target, parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
             if is_large:
@@ -90,9 +102,17 @@ class V1:
                 result = await model.predict(decoded.inputs, call.deadline, (), call.priority)
         nested = model.signature.ragged_outputs if decoded.is_row or decoded.has_nested_rows else {}
         encoded = encode_predictions(result.outputs, is_row=decoded.is_row, ragged=nested)
+        if recall is not None:
+            recall.keep(result, encoded)
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
-        return HttpResponse(200, encoded, result.servable.version)
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+    async def _recall(self, target: ModelSpec, body: bytes, kind: str) -> Recall | None:
+        # The request log needs the arrays.
+        if self._logs is not None and self._logs.has_log(target.name):
+            return None
+        return await self._service.recall(target, kind, body)
 
     def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:

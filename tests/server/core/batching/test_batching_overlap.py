@@ -34,6 +34,7 @@ class Stream:
     at_dispatch: Callable[[], object] = lambda: None
     at_result: Callable[[], object] = lambda: None
     device: str = "stream"
+    unrepeatable: str = ""
     dispatched: int = 0
 
     @property

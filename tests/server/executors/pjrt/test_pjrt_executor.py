@@ -6,7 +6,7 @@ test_executor_contract.py has the tests that all executors share.
 import gc
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,46 @@ def test_runs_in_flight_overlap_and_end_in_order(tmp_path: Path) -> None:
     flights = [servable.dispatch("serving_default", one, ("double",)) for one in inputs]
     assert [flight.result()["double"][0, 0] for flight in flights] == [0, 2]
     servable.close()
+
+
+@pytest.mark.parametrize(
+    ("draw", "reason"),
+    [
+        (lambda shape: jax.random.uniform(jax.random.key(0), shape), ""),
+        (
+            lambda shape: jax.lax.rng_uniform(np.float32(0), np.float32(1), shape),
+            "the device program assets.extra/tpuserve/programs/device/b1.jaxexport draws random numbers",
+        ),
+    ],
+)
+def test_programs_that_draw_random_numbers_are_not_repeatable(
+    tmp_path: Path, draw: Callable[[tuple[int, ...]], jax.Array], reason: str
+) -> None:
+    tensors: dict[str, tuple[str, tuple[int | None, ...]]] = {"x": ("float32", (None, 2))}
+    path = write_programs(tmp_path, Part(lambda x: (x + draw(x.shape),), tensors, {"y": tensors["x"]}))
+    executor = PjrtExecutor(PjrtOptions("cpu"), no_host, DeviceMeasurements(), FakeClock())
+    servable = executor.load(ID, VersionFiles(path, is_cached=True))
+    assert servable.unrepeatable == reason
+    servable.close()
+
+
+def test_a_saved_model_that_is_not_repeatable_spoils_the_programs_beside_it(tmp_path: Path) -> None:
+    save_function(tmp_path, lambda x: {"y": x + tf.random.uniform([2])}, tf.TensorSpec([None, 2], tf.float32, "x"))
+    write_programs(tmp_path, double_and_add())
+    manifest = read_manifest(tmp_path)
+    tensor = {"dtype": "float32", "shape": [None, 2]}
+    signatures = {
+        "numbers": manifest["signatures"]["serving_default"],
+        "serving_default": {"inputs": {"x": tensor}, "outputs": {"y": tensor}},
+    }
+    device = {**manifest["device"], "signatures": {"numbers": manifest["device"]["signatures"]["serving_default"]}}
+    write_device_manifest(tmp_path, signatures, device)
+    saved_model = TensorFlowExecutor(TensorFlowOptions())
+    loaded = PjrtExecutor(PjrtOptions("cpu"), lambda: saved_model, DeviceMeasurements(), FakeClock()).load(
+        ID, VersionFiles(tmp_path, is_cached=True)
+    )
+    assert "has the operation RandomUniform" in loaded.unrepeatable
+    loaded.close()
 
 
 def test_signatures_without_a_program_are_answered_by_the_saved_model(tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ def run(servable: TfliteServable, inputs: Tensors, *outputs: str, signature: str
     return servable.dispatch(signature, inputs, outputs).result()
 
 
+def test_no_model_counts_as_repeatable(half_plus_two_model: bytes, tmp_path: Path) -> None:
+    assert "does not examine" in load(save(tmp_path / "1", half_plus_two_model)).unrepeatable
+
+
 def test_without_signature_defs_the_tensors_make_one_under_names_less_their_suffix(
     half_plus_two_model: bytes, tmp_path: Path
 ) -> None:

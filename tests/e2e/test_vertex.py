@@ -1,0 +1,73 @@
+"""Tests for Vertex AI's contract on both hosts: AIP_* variables alone, with the artifact in a store, and a cache."""
+
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.e2e.running_server import RunningServer, run_in_environment
+from tests.support.free_ports import free_ports
+from tests.support.object_stores import running_store
+from tests.support.saved_models import save_mlp, write_manifest
+from tpuserve_client import Client
+
+pytestmark = [pytest.mark.slow]
+
+HEALTH = "/v1/endpoints/12/deployedModels/34"
+PREDICT = f"{HEALTH}:predict"
+ROW = [[0.5] * 64]
+
+
+@pytest.fixture(scope="module", params=["envoy", "python"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("vertex")
+    model = save_mlp(folder / "model")
+    write_manifest(model)
+    ports = free_ports(2)
+    with running_store("gs", folder / "store") as store:
+        store.put_folder(model, "artifact")
+        environment = {
+            "AIP_HTTP_PORT": str(ports[1]),
+            "AIP_HEALTH_ROUTE": HEALTH,
+            "AIP_PREDICT_ROUTE": PREDICT,
+            "AIP_STORAGE_URI": store.uri("artifact"),
+            "AIP_MODE": "PREDICTION",
+            # As in the image.
+            "MODEL_NAME": "model",
+            "MODEL_BASE_PATH": str(folder / "models"),
+        }
+        flags = (f"--storage_cache_dir={folder / 'cache'}", "--response_cache_max_bytes=1000000")
+        log = folder / "log"
+        with run_in_environment(request.param, log, ports, environment, *flags, model="model") as server:
+            yield server
+
+
+def test_the_platforms_requests_are_answered(server: RunningServer) -> None:
+    with httpx.Client(base_url=server.rest) as client, Client(server.grpc) as grpc:
+        assert client.get(HEALTH).status_code == 200
+        answer = client.post(PREDICT, json={"instances": ROW, "parameters": {"signature_name": "serving_default"}})
+        assert answer.status_code == 200
+        assert answer.headers["x-tpuserve-model-version"] == "1"
+        expected = grpc.predict("model", {"x": np.array(ROW, np.float32)})["y"]
+        np.testing.assert_array_equal(np.array(answer.json()["predictions"], np.float32), expected)
+        refused = client.post(PREDICT, json={"instances": ROW, "parameters": {"top_k": 3}})
+        assert (refused.status_code, refused.json()) == (
+            400,
+            {"error": "'parameters' may hold only 'signature_name'; it also holds 'top_k'"},
+        )
+        assert client.get("/v1/models/model").status_code == 200
+
+
+def test_equal_requests_are_answered_from_the_cache(server: RunningServer) -> None:
+    row = [[0.25] * 64]
+    with httpx.Client(base_url=server.rest) as client, Client(server.grpc) as grpc:
+        first, second = (client.post("/v1/models/model:predict", json={"instances": row}) for _ in range(2))
+        assert [each.headers["x-tpuserve-cache"] for each in (first, second)] == ["miss", "hit"]
+        assert first.content == second.content
+        y = np.array(first.json()["predictions"], np.float32)
+        np.testing.assert_array_equal(grpc.predict("model", {"x": np.array(row, np.float32)})["y"], y)
+        page = client.get("/metrics").text
+        assert 'tpuserve_response_cache_hits_total{model_name="model",version="1"}' in page
+        notes = client.get("/v1/models").json()["models"][0]["versions"][0]["notes"]
+        assert "response cache: up to 1000000 bytes of its model" in notes

@@ -1,0 +1,125 @@
+"""Tests for Vertex AI's routes in front of the guarded REST application."""
+
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tpuserve_server.core.errors import Code, PermissionDenied
+from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Guard, Rule
+from tpuserve_server.frontends.rest import RestOptions, rest_app
+from tpuserve_server.frontends.vertex.paths import VertexPaths
+from tpuserve_server.frontends.vertex.routes import VertexRoutes
+
+MAIN = "/v1/models/m:predict"
+PREDICT = "/v1/endpoints/1/deployedModels/2:predict"
+HEALTH = "/v1/endpoints/1/deployedModels/2"
+ROWS = {"instances": [1, 3]}
+
+
+@dataclass
+class Refusing:
+    """A rule that refuses every request for the model."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+
+    async def check(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        if attempt.model == "m":
+            raise PermissionDenied("not this model")
+
+
+class Rest:
+    def __init__(self, rule: Rule = ALLOW_ALL, health: str = HEALTH, predict: str = PREDICT) -> None:
+        self.service = FakeService()
+        self.metrics = FakeMetrics()
+        app = rest_app(self.service, self.metrics, FakeClock(), lambda: (b"", "text/plain"), RestOptions())
+        paths = VertexPaths.of("m", ("H", health), ("P", predict), [])
+        routes = VertexRoutes(Guard(rule).wrap_rest(app), paths, self.service)
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(routes), base_url="http://server")
+
+    async def post(self, path: str = PREDICT, body: object = ROWS) -> httpx.Response:
+        return await self.client.post(path, json=body)
+
+    async def get(self, path: str = HEALTH) -> httpx.Response:
+        return await self.client.get(path)
+
+
+async def test_predictions_are_those_of_the_main_route() -> None:
+    rest = Rest()
+    alias, main = await rest.post(), await rest.post(MAIN)
+    assert (alias.status_code, alias.json()) == (200, {"predictions": [2.5, 3.5]})
+    assert (alias.content, dict(alias.headers)) == (main.content, dict(main.headers))
+    assert rest.metrics.finished == [Finished("m", "Predict", "rest", Code.OK, 0.0)] * 2
+
+
+@pytest.mark.parametrize("body", [{"inputs": [1, 3]}, {"instances": [{"x": 1}]}, {"instances": "x"}, {}, []])
+async def test_raw_bodies_of_the_main_route_are_read_alike(body: object) -> None:
+    rest = Rest()
+    alias, main = await rest.post(PREDICT, body), await rest.post(MAIN, body)
+    assert (alias.status_code, alias.content) == (main.status_code, main.content)
+
+
+async def test_parameters_may_name_the_signature() -> None:
+    rest = Rest()
+    for parameters in ({}, None, {"signature_name": "serving_default"}):
+        assert (await rest.post(body={**ROWS, "parameters": parameters})).status_code == 200
+    assert [each.spec.signature_name for each in rest.service.requests] == ["", "", "serving_default"]
+    unknown = await rest.post(body={**ROWS, "parameters": {"signature_name": "s"}})
+    assert (unknown.status_code, unknown.json()) == (
+        400,
+        {"error": 'Serving signature name: "s" not found in signature def'},
+    )
+    # TensorFlow Serving's own route ignores unknown members.
+    assert (await rest.post(MAIN, {**ROWS, "parameters": {"signature_name": "s"}})).status_code == 200
+
+
+async def test_a_rule_that_refuses_the_model_refuses_the_alias_too() -> None:
+    rule = Refusing()
+    rest = Rest(rule)
+    alias, main = await rest.post(), await rest.post(MAIN)
+    assert (alias.status_code, alias.content) == (main.status_code, main.content)
+    assert (main.status_code, main.json()) == (403, {"error": "not this model"})
+    assert rule.attempts[0] == rule.attempts[1]
+    assert rest.service.requests == []
+    assert (await rest.get()).status_code == 200
+    assert [attempt.path for attempt in rule.attempts] == [MAIN, MAIN, "/readyz"]
+
+
+async def test_the_health_route_is_the_readiness() -> None:
+    rest = Rest()
+    assert (await rest.get()).status_code == 200
+    rest.service.not_ready = "loading"
+    response = await rest.get()
+    assert (response.status_code, response.json()) == (503, {"ready": False, "reason": "loading"})
+
+
+async def test_a_health_route_that_is_the_models_status_answers_503_until_the_server_is_ready() -> None:
+    rest = Rest(health="/v1/models/m", predict=MAIN)
+    rest.service.not_ready = "loading"
+    assert (await rest.get("/v1/models/m")).status_code == 503
+    rest.service.not_ready = ""
+    response = await rest.get("/v1/models/m")
+    assert response.status_code == 200
+    assert response.json()["model_version_status"][0]["state"] == "AVAILABLE"
+    assert (await rest.post(MAIN, {**ROWS, "parameters": {"x": 1}})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", [f"{PREDICT}/", PREDICT.upper(), "/v1/endpoints/1/deployedModels/2%3Apredict", "/x" + PREDICT]
+)
+async def test_only_the_exact_path_is_an_alias(path: str) -> None:
+    assert (await Rest().post(path)).status_code in (400, 404)
+
+
+async def test_other_methods_get_the_errors_of_the_main_route() -> None:
+    rest = Rest()
+    assert (await rest.get(PREDICT)).json() == (await rest.get(MAIN)).json()
+    assert (await rest.post(HEALTH)).status_code == 405
+
+
+async def test_other_paths_stay() -> None:
+    rest = Rest()
+    for path in ("/v1/models", "/v1/models/m", "/v1/models/m/metadata", "/metrics", "/healthz", "/readyz"):
+        assert (await rest.get(path)).status_code == 200
