@@ -185,7 +185,8 @@ async def test_wrong_requests_over_rest_are_refused(
 async def test_repository_names_and_wrong_types_are_refused_over_grpc(server: AdministeredServer) -> None:
     with pytest.raises(Unimplemented):
         await server.call("RepositoryIndex", RepositoryIndexRequest(repository_name="r"), RepositoryIndexResponse)
-    request = RepositoryModelUnloadRequest(model_name="a", parameters={"unload_dependents": {"int64_param": 1}})
+    request = RepositoryModelUnloadRequest(model_name="a")
+    request.parameters["unload_dependents"].int64_param = 1
     with pytest.raises(InvalidArgument, match="expected bool_param"):
         await server.call("RepositoryModelUnload", request, RepositoryModelUnloadResponse)
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +36,14 @@ LOG = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
+
+
+def trace_request(**settings: list[str]) -> TraceSettingRequest:
+    request = TraceSettingRequest()
+    for name, values in settings.items():
+        # An empty list restores the default.
+        request.settings[name].value.extend(values)
+    return request
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +97,7 @@ async def test_trace_settings_of_an_unknown_model_are_refused(server: Administer
 
 
 async def test_settings_over_grpc(server: AdministeredServer) -> None:
-    request = TraceSettingRequest(settings={"trace_rate": {"value": ["1000"]}, "trace_level": {"value": []}})
+    request = trace_request(trace_rate=["1000"], trace_level=[])
     trace = await server.call("TraceSetting", request, TraceSettingResponse)
     assert {name: list(setting.value) for name, setting in trace.settings.items()} == {
         name: value if isinstance(value, list) else [value] for name, value in TRACE.items()
@@ -103,14 +110,14 @@ async def test_settings_over_grpc(server: AdministeredServer) -> None:
 
 
 async def test_a_change_over_grpc_is_refused(server: AdministeredServer) -> None:
+    several, one = trace_request(trace_rate=["1", "2"]), trace_request(trace_rate=["1"])
     with pytest.raises(Unimplemented, match="'trace_rate' can not be updated"):
-        request = TraceSettingRequest(settings={"trace_rate": {"value": ["1"]}})
-        await server.call("TraceSetting", request, TraceSettingResponse)
+        await server.call("TraceSetting", one, TraceSettingResponse)
     with pytest.raises(InvalidArgument, match="expect only 1 value for 'trace_rate'"):
-        request = TraceSettingRequest(settings={"trace_rate": {"value": ["1", "2"]}})
-        await server.call("TraceSetting", request, TraceSettingResponse)
+        await server.call("TraceSetting", several, TraceSettingResponse)
+    log = LogSettingsRequest()
+    log.settings["log_verbose_level"].uint32_param = 1
     with pytest.raises(Unimplemented, match="'log_verbose_level' can not be updated"):
-        log = LogSettingsRequest(settings={"log_verbose_level": {"uint32_param": 1}})
         await server.call("LogSettings", log, LogSettingsResponse)
 
 
@@ -137,8 +144,8 @@ async def test_there_is_no_cuda_shared_memory(server: AdministeredServer) -> Non
     await server.call(
         "CudaSharedMemoryUnregister", CudaSharedMemoryUnregisterRequest(), CudaSharedMemoryUnregisterResponse
     )
+    request = CudaSharedMemoryRegisterRequest(name="r")
     with pytest.raises(InvalidArgument, match=refused):
-        request = CudaSharedMemoryRegisterRequest(name="r")
         await server.call("CudaSharedMemoryRegister", request, CudaSharedMemoryStatusResponse)
 
 

@@ -1,6 +1,6 @@
 """Tests for shared memory over REST and gRPC: its methods, and requests with tensors in regions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ def window(byte_size: int, offset: int = 0) -> dict[str, Any]:
     return {"shared_memory_region": "r", "shared_memory_byte_size": byte_size, "shared_memory_offset": offset}
 
 
-def infer_body(output: dict[str, Any] | None = None, **parameters: object) -> dict[str, Any]:
+def infer_body(output: dict[str, Any] | None = None, parameters: Mapping[str, object] | None = None) -> dict[str, Any]:
     body: dict[str, Any] = {
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "parameters": parameters or window(16, 16)}],
         "outputs": [{"name": "y", "parameters": window(16, 32) if output is None else output}, {"name": "x"}],
@@ -116,8 +116,8 @@ async def test_regions_over_grpc(server: AdministeredServer, shared: SharedObjec
     )
     region = status.regions["r"]
     assert (region.name, region.key, region.offset, region.byte_size) == ("r", shared.key, 8, 56)
+    unknown = SystemSharedMemoryStatusRequest(name="s")
     with pytest.raises(NotFound):
-        unknown = SystemSharedMemoryStatusRequest(name="s")
         await server.call("SystemSharedMemoryStatus", unknown, SystemSharedMemoryStatusResponse)
     await server.call(
         "SystemSharedMemoryUnregister", SystemSharedMemoryUnregisterRequest(), SystemSharedMemoryUnregisterResponse
@@ -189,7 +189,7 @@ async def test_a_wrong_window_over_rest_is_refused(
     server: AdministeredServer, shared: SharedObject, parameters: dict[str, object], status: int, message: str
 ) -> None:
     server.regions.register("r", shared.key, 0, 64)
-    answer = await server.post("/v2/models/a/infer", infer_body(**parameters))
+    answer = await server.post("/v2/models/a/infer", infer_body(parameters=parameters))
     assert answer.status_code == status
     assert message in answer.json()["error"]
 
