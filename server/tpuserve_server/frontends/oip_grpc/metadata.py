@@ -46,7 +46,8 @@ class MetadataMethods:
         """Answer ModelReady. An unknown model is not ready: Triton's tests require it, although newer versions fail."""
         with self._meter.request("ModelReady", context.deadline) as measured:
             request = parse_request(ModelReadyRequest, body)
-            measured.model = request.name
+            # An unknown model is no error here, and must not become a label of the metrics.
+            measured.model = request.name if request.name in self._service.models() else ""
             reason = why_model_not_ready(self._service, parse_model_spec(request.name, request.version))
             return ModelReadyResponse(ready=not reason).SerializeToString()
 

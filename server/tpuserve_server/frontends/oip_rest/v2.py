@@ -112,6 +112,9 @@ class V2:
         return _json(server_to_json(describe_server(self._extensions)))
 
     async def _model_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        if spec.name not in self._service.models():
+            # An unknown model is no error here, and must not become a label of the metrics.
+            call.measured.model = ""
         return _readiness({"name": spec.name}, why_model_not_ready(self._service, spec))
 
     async def _model_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:

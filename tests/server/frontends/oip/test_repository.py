@@ -11,6 +11,8 @@ from tests.support.configured_house import CLOCK
 from tpuserve_formats.messages.oip import (
     ModelConfigRequest,
     ModelConfigResponse,
+    ModelReadyRequest,
+    ModelReadyResponse,
     RepositoryIndexRequest,
     RepositoryIndexResponse,
     RepositoryModelLoadRequest,
@@ -195,6 +197,13 @@ async def test_an_unload_of_an_unknown_model_succeeds_and_makes_no_label(server:
     assert (await server.post("/v2/repository/models/nobody/unload")).status_code == 200
     request = RepositoryModelUnloadRequest(model_name="nobody")
     await server.call("RepositoryModelUnload", request, RepositoryModelUnloadResponse)
+    assert b"nobody" not in server.metrics.render()[0]
+
+
+async def test_readiness_of_an_unknown_model_makes_no_label(server: AdministeredServer) -> None:
+    assert (await server.get("/v2/models/nobody/ready")).status_code == 400
+    response = await server.call("ModelReady", ModelReadyRequest(name="nobody"), ModelReadyResponse)
+    assert not response.ready
     assert b"nobody" not in server.metrics.render()[0]
 
 
