@@ -43,7 +43,7 @@ class RunKey(NamedTuple):
 
 
 class FinishedBatch(NamedTuple):
-    """Measurements of one batch; see Metrics.batch_finished."""
+    """Measurements of one batch; see Metrics.batch_finished. `ended_s` counts from 1970."""
 
     servable: ServableId
     signature: str
@@ -54,6 +54,7 @@ class FinishedBatch(NamedTuple):
     run_s: float
     expected_s: float
     has_buckets: bool
+    ended_s: float
 
 
 class BatchMeasurements:
@@ -63,6 +64,9 @@ class BatchMeasurements:
         """Create empty histograms."""
         self._noted: deque[FinishedBatch] = deque()
         self._counting = threading.Lock()
+        # Sums over the requests of a version: each counts the duration of its batch.
+        self._compute_s: dict[BatchKey, float] = {}
+        self._last_ended_s: dict[ServableId, float] = {}
         self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
         self.run = Series[RunKey](LATENCY_BOUNDS_S)
         self.run_ratio = Series[BatchKey](RATIO_BOUNDS)
@@ -98,6 +102,21 @@ class BatchMeasurements:
         for series in (self.queue_wait, self.run_ratio, self.finish_error, self.rows, self.padding):
             series.take(lambda key: key.servable in removed)
         self.run.take(lambda key: key.servable in removed)
+        with self._counting:
+            for key in [key for key in self._compute_s if key.servable in removed]:
+                del self._compute_s[key]
+            for servable in removed:
+                self._last_ended_s.pop(servable, None)
+
+    def last_ended_s(self, servable: ServableId) -> float:
+        """Return when the last batch of a version ended, in seconds since 1970, or 0."""
+        with self._counting:
+            return self._last_ended_s.get(servable, 0.0)
+
+    def compute_s(self) -> dict[BatchKey, float]:
+        """Return the durations of batches in seconds, each multiplied by the number of its requests."""
+        with self._counting:
+            return dict(self._compute_s)
 
     def _count_group(self, servable: ServableId, signature: str, api: str, batches: Sequence[FinishedBatch]) -> None:
         key = BatchKey(servable, signature)
@@ -107,6 +126,9 @@ class BatchMeasurements:
         expected_s = np.array([batch.expected_s for batch in batches])
         waits_s = _flat([batch.queue_waits_s for batch in batches])
         latencies_s = waits_s + np.repeat(runs_s, [len(batch.queue_waits_s) for batch in batches])
+        self._last_ended_s[servable] = max(self._last_ended_s.get(servable, 0.0), batches[-1].ended_s)
+        compute_s = float(latencies_s.sum() - waits_s.sum())
+        self._compute_s[key] = self._compute_s.get(key, 0.0) + compute_s
         self.rows[key].add_array(rows)
         self.padding[key].add_array((buckets - rows) / np.maximum(buckets, 1))
         self.queue_wait[key].add_array(waits_s)

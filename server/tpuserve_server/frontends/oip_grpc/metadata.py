@@ -26,10 +26,11 @@ _LIVE: bytes = ServerLiveResponse(live=True).SerializeToString()
 class MetadataMethods:
     """The methods, from bytes to bytes. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, meter: RequestMeter) -> None:
-        """Answer from `service`."""
+    def __init__(self, service: InferenceService, meter: RequestMeter, extensions: tuple[str, ...]) -> None:
+        """Answer from `service`. `extensions` are those of the server."""
         self._service = service
         self._meter = meter
+        self._extensions = extensions
 
     async def server_live(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerLive."""
@@ -45,14 +46,15 @@ class MetadataMethods:
         """Answer ModelReady. An unknown model is not ready: Triton's tests require it, although newer versions fail."""
         with self._meter.request("ModelReady", context.deadline) as measured:
             request = parse_request(ModelReadyRequest, body)
-            measured.model = request.name
+            # An unknown model is no error here, and must not become a label of the metrics.
+            measured.model = request.name if request.name in self._service.models() else ""
             reason = why_model_not_ready(self._service, parse_model_spec(request.name, request.version))
             return ModelReadyResponse(ready=not reason).SerializeToString()
 
     async def server_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerMetadata."""
         with self._meter.request("ServerMetadata", context.deadline):
-            return encode_server(describe_server())
+            return encode_server(describe_server(self._extensions))
 
     async def model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelMetadata."""
