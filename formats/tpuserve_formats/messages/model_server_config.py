@@ -1,7 +1,7 @@
-"""ModelServerConfig with an additional field: the batching parameters of one model.
+"""ModelServerConfig with additional fields of one model: its batching parameters, or its steps if it is an ensemble.
 
 This module copies the upstream message into a separate descriptor pool, because a pool holds one definition of each
-name. It parses the messages of upstream clients, and upstream messages preserve the field as an unknown field.
+name. It parses the messages of upstream clients, and upstream messages preserve the fields as unknown fields.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,20 +10,27 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from tpuserve_formats.messages import official
-from tpuserve_formats.messages._proto import batching_parameters_pb2
+from tpuserve_formats.messages._proto import batching_parameters_pb2, ensemble_scheduling_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
 
-# Field of ModelConfig. Its number is far above those that upstream may assign.
+# Fields of ModelConfig. Their numbers are far above those that upstream may assign.
 BATCHING_PARAMETERS = "batching_parameters"
 BATCHING_PARAMETERS_NUMBER = 1001
+ENSEMBLE_SCHEDULING = "ensemble_scheduling"
+ENSEMBLE_SCHEDULING_NUMBER = 1003
+
+_FIELDS = (
+    (BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER, batching_parameters_pb2.BatchingParameters.DESCRIPTOR),
+    (ENSEMBLE_SCHEDULING, ENSEMBLE_SCHEDULING_NUMBER, ensemble_scheduling_pb2.EnsembleScheduling.DESCRIPTOR),
+)
 
 
 def _extended() -> type[Any]:
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
-    for file in (batching_parameters_pb2.DESCRIPTOR, official.ModelServerConfig.DESCRIPTOR.file):
+    for file in (*(message.file for _, _, message in _FIELDS), official.ModelServerConfig.DESCRIPTOR.file):
         _add(file, pool, added)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.serving.ModelServerConfig"))
 
@@ -43,15 +50,16 @@ def _add(file: "FileDescriptor", pool: descriptor_pool.DescriptorPool, added: se
 
 
 def _extend(file: FileDescriptorProto) -> None:
-    file.dependency.append(batching_parameters_pb2.DESCRIPTOR.name)
     [model] = [message for message in file.message_type if message.name == "ModelConfig"]
-    model.field.add(
-        name=BATCHING_PARAMETERS,
-        number=BATCHING_PARAMETERS_NUMBER,
-        label=FieldDescriptorProto.LABEL_OPTIONAL,
-        type=FieldDescriptorProto.TYPE_MESSAGE,
-        type_name=f".{batching_parameters_pb2.BatchingParameters.DESCRIPTOR.full_name}",
-    )
+    for name, number, message in _FIELDS:
+        file.dependency.append(message.file.name)
+        model.field.add(
+            name=name,
+            number=number,
+            label=FieldDescriptorProto.LABEL_OPTIONAL,
+            type=FieldDescriptorProto.TYPE_MESSAGE,
+            type_name=f".{message.full_name}",
+        )
 
 
 # The class exists only at run time, so it has no static type.
