@@ -9,10 +9,11 @@ from typing import Self
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, ServingError
+from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.registry import ServableHandle
-from tpuserve_server.core.types import PredictResult, ServableId, Signature, Tensors
+from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.validation import (
     check_batchable,
     check_inputs,
@@ -29,11 +30,12 @@ from tpuserve_server.core.validation import (
 class _Acquired:
     """A version that stays loaded for a request. A context manager that releases it."""
 
-    __slots__ = ("_clock", "_handle", "_timers")
+    __slots__ = ("_clock", "_handle", "_loaded", "_timers")
 
-    def __init__(self, handle: ServableHandle, clock: Clock, timers: RareTimersByLoop) -> None:
-        """Own `handle` until the context ends."""
+    def __init__(self, handle: ServableHandle, loaded: LoadedVersion, clock: Clock, timers: RareTimersByLoop) -> None:
+        """Own `handle` on `loaded` until the context ends."""
         self._handle = handle
+        self._loaded = loaded
         self._clock = clock
         self._timers = timers
 
@@ -43,6 +45,10 @@ class _Acquired:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the version. Once, unless the context manager does it."""
         self._handle.release()
 
     @property
@@ -50,13 +56,18 @@ class _Acquired:
         """The version that is held."""
         return self._handle.servable_id
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the version's classes, in the order of its scores. May be empty."""
+        return self._loaded.labels
+
     def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""
-        return self._handle.loaded.batcher.has_objective(signature_name)
+        return self._loaded.batcher.has_objective(signature_name)
 
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Record a response. See `Batcher.record_latency`. May be called after the version is released."""
-        self._handle.loaded.batcher.record_latency(signature_name, latency_s)
+        self._loaded.batcher.record_latency(signature_name, latency_s)
 
 
 class AcquiredModel(_Acquired):
@@ -64,10 +75,18 @@ class AcquiredModel(_Acquired):
 
     __slots__ = ("signature",)
 
-    def __init__(self, handle: ServableHandle, signature: Signature, clock: Clock, timers: RareTimersByLoop) -> None:
-        """Own `handle` until the context ends."""
+    def __init__(
+        self,
+        handle: ServableHandle,
+        loaded: LoadedVersion,
+        signature: Signature,
+        clock: Clock,
+        timers: RareTimersByLoop,
+    ) -> None:
+        """Own `handle` on `loaded` until the context ends."""
         # The base class does the same. A call to it for each request would cost too much.
         self._handle = handle
+        self._loaded = loaded
         self._clock = clock
         self._timers = timers
         self.signature = signature
@@ -103,7 +122,7 @@ class AcquiredModel(_Acquired):
     def _make_task(
         self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
     ) -> Task:
-        signature, batcher = self.signature, self._handle.loaded.batcher
+        signature, batcher = self.signature, self._loaded.batcher
         rows = count_plain_rows(signature, inputs) if batcher.batches(signature.name) else 0
         if not rows:
             inputs, rows = self._check(inputs)
@@ -120,15 +139,15 @@ class AcquiredModel(_Acquired):
 
     def _check(self, inputs: Tensors) -> tuple[Tensors, int]:
         """Return the inputs, with defaults, and their rows, or 0 rows for inputs that must run alone."""
-        signature, handle = self.signature, self._handle
-        matches = check_inputs(handle.servable_id, signature, inputs)
+        signature = self.signature
+        matches = check_inputs(self._handle.servable_id, signature, inputs)
         if signature.ragged_inputs:
             check_row_splits(signature, with_defaults(signature, inputs))
         # Some inputs run alone. If the shape only loosely fits the signature, the model decides: TensorFlow Serving
         # runs [3] for (None, 1). An empty batch has no row to pad with. A default has its own number of rows.
         if len(inputs) != len(signature.inputs):
             return with_defaults(signature, inputs), 0
-        if not handle.loaded.batcher.batches(signature.name):
+        if not self._loaded.batcher.batches(signature.name):
             return inputs, 0
         if matches:
             return inputs, count_rows(inputs)
@@ -137,7 +156,7 @@ class AcquiredModel(_Acquired):
 
     def _submit(self, task: Task) -> RareTimers | None:
         """Queue the task. Return the timers that hold its deadline, or None if it has no deadline."""
-        batcher, deadline = self._handle.loaded.batcher, task.deadline
+        batcher, deadline = self._loaded.batcher, task.deadline
         remaining_s = deadline.at_s - self._clock.monotonic_s()
         if remaining_s <= 0:
             raise DeadlineExceeded(f"Deadline exceeded before request for {self._handle.servable_id} was queued")
@@ -151,7 +170,7 @@ class AcquiredModel(_Acquired):
     def _abandon(self, task: Task) -> None:
         # A host that watches deadlines itself cancels the expired request, with a timer that may fire slightly early.
         expired = task.deadline.expired(self._clock.monotonic_s() + EARLY_S)
-        self._handle.loaded.batcher.discard(task, "expired" if expired else "cancelled")
+        self._loaded.batcher.discard(task, "expired" if expired else "cancelled")
 
     def _explained(self, error: ServingError, task: Task, inputs: Tensors) -> ServingError:
         """Return a copy of the task's error, to be raised."""
@@ -170,7 +189,12 @@ class AcquiredVersion(_Acquired):
     @property
     def signatures(self) -> Mapping[str, Signature]:
         """Every signature by name."""
-        return self._handle.loaded.servable.signatures
+        return self._loaded.servable.signatures
+
+    @property
+    def precision(self) -> Precision | None:
+        """The version's tolerance, or None if it is unknown."""
+        return self._loaded.precision
 
     async def predict(
         self,
@@ -181,9 +205,8 @@ class AcquiredVersion(_Acquired):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """Run one of this version's signatures like `AcquiredModel.predict`. Several calls may be awaited at a time."""
-        return await AcquiredModel(self._handle, signature, self._clock, self._timers).predict(
-            inputs, deadline, output_filter, priority
-        )
+        model = AcquiredModel(self._handle, self._loaded, signature, self._clock, self._timers)
+        return await model.predict(inputs, deadline, output_filter, priority)
 
 
 def _expire(batcher: Batcher, task: Task, servable_id: ServableId) -> None:

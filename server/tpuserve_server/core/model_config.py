@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.ensemble import Ensemble
 
-# The only platform (model_servers/model_platform_types.h).
+# Upstream's only platform (model_servers/model_platform_types.h).
 TENSORFLOW_PLATFORM = "tensorflow"
+# The platform of ensembles, as in Triton.
+ENSEMBLE_PLATFORM = "ensemble"
 
 
 class _Kind(enum.Enum):
@@ -69,7 +72,7 @@ class ModelConfig:
     """One model. `base_path` is an absolute directory or a URI such as gs://bucket/model. It holds version directories.
 
     `version_labels` maps labels to version numbers. `batching` overrides the parameters for all models, for versions
-    that are loaded later. No field has been checked yet.
+    that are loaded later. A model with an `ensemble` has no base path. No field has been checked yet.
     """
 
     name: str
@@ -79,3 +82,4 @@ class ModelConfig:
     version_labels: Mapping[str, int] = field(default_factory=dict)
     logging: LoggingConfig | None = None
     batching: BatchingParameters | None = None
+    ensemble: Ensemble | None = None

@@ -1,13 +1,14 @@
 """InferenceService: the entry point to the models for every protocol and host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
+from tpuserve_server.core.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, ServingError
-from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.loader import LoadedEnsemble
 from tpuserve_server.core.rare_timers import RareTimersByLoop
-from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.registry import ModelRegistry, ServableHandle
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -42,7 +43,11 @@ class InferenceService:
         """
         handle = self._registry.acquire(spec)
         try:
-            return AcquiredModel(handle, _find_signature(handle.loaded, spec), self._clock, self._timers)
+            loaded = handle.loaded
+            if isinstance(loaded, LoadedEnsemble):
+                return _hold_steps(handle, loaded, spec)
+            signature = _find_signature(loaded.servable.signatures, spec)
+            return AcquiredModel(handle, loaded, signature, self._clock, self._timers)
         except BaseException:
             handle.release()
             raise
@@ -53,7 +58,15 @@ class InferenceService:
         Raises:
             ServingError: as `acquire` for the same model and version.
         """
-        return AcquiredVersion(self._registry.acquire(spec), self._clock, self._timers)
+        handle = self._registry.acquire(spec)
+        try:
+            loaded = handle.loaded
+            if isinstance(loaded, LoadedEnsemble):
+                return AcquiredEnsembleVersion(AcquiredEnsemble(handle, loaded.steps.hold()))
+            return AcquiredVersion(handle, loaded, self._clock, self._timers)
+        except BaseException:
+            handle.release()
+            raise
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Return the signatures, labels and precision of the version that a spec resolves to.
@@ -61,9 +74,8 @@ class InferenceService:
         Raises:
             ServingError: as `acquire` for the same model and version.
         """
-        with self._registry.acquire(spec) as handle:
-            loaded = handle.loaded
-            return ModelMetadata(handle.servable_id, loaded.servable.signatures, loaded.labels, loaded.precision)
+        with self.acquire_version(spec) as version:
+            return ModelMetadata(version.servable_id, version.signatures, version.labels, version.precision)
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
         """Return every version of the model, newest first, or only the version that the spec names.
@@ -126,9 +138,19 @@ class InferenceService:
             listener()
 
 
-def _find_signature(loaded: LoadedVersion, spec: ModelSpec) -> Signature:
+def _hold_steps(handle: ServableHandle, loaded: LoadedEnsemble, spec: ModelSpec) -> AcquiredEnsemble:
+    steps = loaded.steps.hold()
+    try:
+        _find_signature({steps.signature.name: steps.signature}, spec)
+    except FailedPrecondition:
+        steps.release()
+        raise
+    return AcquiredEnsemble(handle, steps)
+
+
+def _find_signature(signatures: Mapping[str, Signature], spec: ModelSpec) -> Signature:
     name = spec.signature_name or DEFAULT_SIGNATURE_NAME
-    signature = loaded.servable.signatures.get(name)
+    signature = signatures.get(name)
     if signature is None:
         raise FailedPrecondition(f'Serving signature key "{name}" not found.')
     return signature
