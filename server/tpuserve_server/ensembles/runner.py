@@ -133,14 +133,15 @@ class HeldEnsemble:
                 for position in plan.positions:
                     tasks[position] = group.create_task(run_when_ready(position))
         except ExceptionGroup as failures:
-            # The first is the error of a step. Steps that waited for it may have raised it again.
-            raise _first(failures) from None
+            # Without its traceback: a frame of the TaskGroup refers to the group, and would keep the arrays alive.
+            raise _first(failures.with_traceback(None)) from None
         finally:
             # The traceback of a failed task refers to this dictionary.
             tasks.clear()
 
 
 def _first(failures: ExceptionGroup[Exception]) -> Exception:
+    """Return the error of the step that failed first. Steps that waited for it may have raised it again."""
     first = failures.exceptions[0]
     return first.copy() if isinstance(first, ServingError) else first
 

@@ -55,18 +55,14 @@ class EnsembleSource:
         self._labels: dict[str, Mapping[str, int]] = {}
         self._wake = threading.Event()
         self._stopping = False
-        self._unsubscribe: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="ensembles")
 
     def start(self) -> None:
         """Start to watch the models' states."""
-        self._unsubscribe = self._registry.subscribe(self._wake.set)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop watching, and join the thread."""
-        if self._unsubscribe is not None:
-            self._unsubscribe()
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -90,6 +86,13 @@ class EnsembleSource:
                 self._review(name, configured)
 
     def _run(self) -> None:
+        unsubscribe = self._registry.subscribe(self._wake.set)
+        try:
+            self._review_changes()
+        finally:
+            unsubscribe()
+
+    def _review_changes(self) -> None:
         while True:
             self._wake.wait()
             # Clear the event before the review, so that changes during the review start another one.
