@@ -1,9 +1,10 @@
 """Tests that the committed modules match the .proto files, and that the fields match TensorFlow Serving's."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 
 from tpuserve_formats.messages import oip
 from tpuserve_formats.messages._proto import generate
@@ -65,7 +66,7 @@ def test_fields_are_upstreams(message: type[SSLConfig], fields: dict[str, tuple[
 
 
 def test_steps_of_ensembles_have_tritons_fields() -> None:
-    upstream: Descriptor = oip.ModelConfig.DESCRIPTOR.fields_by_name["ensemble_scheduling"].message_type
+    upstream = oip.ModelConfig.DESCRIPTOR.fields_by_name["ensemble_scheduling"].message_type
     step = EnsembleScheduling.DESCRIPTOR.nested_types_by_name["Step"]
     wanted, found = _kinds(upstream.nested_types_by_name["Step"]), _kinds(step)
     assert wanted.keys() - found.keys() == {"model_namespace"}
@@ -76,5 +77,5 @@ def test_steps_of_ensembles_have_tritons_fields() -> None:
     assert _kinds(EnsembleScheduling.DESCRIPTOR.nested_types_by_name["Connection"]) == _kinds(entry)
 
 
-def _kinds(message: Descriptor) -> dict[str, tuple[int, int, bool]]:
+def _kinds(message: Any) -> dict[str, tuple[int, int, bool]]:  # noqa: ANN401 - the descriptor of any implementation
     return {field.name: (field.number, field.type, field.is_repeated) for field in message.fields}
