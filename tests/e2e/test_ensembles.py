@@ -151,7 +151,7 @@ def test_the_error_of_a_step_names_it(served: Served) -> None:
             with pytest.raises(InvalidArgument, match=r"Ensemble photos, step 1 \(classify\): .*shape \[4\]"):
                 # Like TensorFlow Serving, each step runs a loosely fitting shape, until an operation refuses it.
                 client.predict("photos", {"photo": PIXELS[0]})
-            with pytest.raises(InvalidArgument, match="Missing .*photo"):
+            with pytest.raises(InvalidArgument, match=r"Missing .*photo"):
                 client.predict("photos", {"pixels": PIXELS})
             with pytest.raises(NotFound):
                 client.predict("photos", {"photo": PIXELS}, version=2)
