@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -18,12 +18,31 @@ from benchmarks.harness import measurement
 from benchmarks.harness.load_tools import ToolFailed, missing_tools
 from benchmarks.harness.measurement import Bodies, Point, Served, WrongAnswer
 from benchmarks.harness.process_tree import Memory, ServerDied, exit_on_sigterm
-from benchmarks.harness.targets import PROTOCOLS, Host, Protocol, Target, echoes, model_server, write_model
+from benchmarks.harness.targets import (
+    PROTOCOLS,
+    Host,
+    Protocol,
+    Target,
+    echoes,
+    model_server,
+    write_ensemble,
+    write_model,
+)
 from benchmarks.overhead import report as overhead_report
 from benchmarks.overhead.report import Outcome
 
 IN_FLIGHT = (1, 32, 256)
+# The ensemble is measured only at these loads.
+ENSEMBLE_IN_FLIGHT = (1, 32)
 WIDTH = 132
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The base path of the MLP, and the configuration file of the ensemble around it."""
+
+    base: Path
+    ensemble: Path
 
 
 @dataclass
@@ -37,24 +56,38 @@ class Run:
     memory: dict[Host, Memory]
     warnings: list[str]
 
-    def measure_host(self, host: Host, bodies: Bodies, model_base: Path | None) -> None:
-        """Measure the echoes on a host, alternating with the server if there is a model."""
+    def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
+        """Measure the echoes on a host, alternating with the server and the ensemble if there are models."""
         with echoes(host, self.scratch) as echo:
-            if model_base is None:
-                self.measure_points({}, echo, bodies)
+            if models is None:
+                self.measure_points({}, {}, echo, bodies)
                 return
-            with model_server(host, model_base, self.scratch) as server:
+            flag = f"--model_config_file={models.ensemble}"
+            with (
+                model_server(host, models.base, self.scratch) as server,
+                model_server(host, models.base, models.ensemble.parent, flag) as ensemble_server,
+            ):
+                ensemble = {protocol: replace(target, kind="ensemble") for protocol, target in ensemble_server.items()}
                 measurement.check_answer(server)
+                measurement.check_answer(ensemble)
                 before = measurement.read_served(server)
-                self.measure_points(server, echo, bodies)
+                self.measure_points(server, ensemble, echo, bodies)
                 measurement.check_answer(server)
+                measurement.check_answer(ensemble)
                 self.memory[host] = measurement.memory(server)
                 self.warnings += compare_counts(host, before, measurement.read_served(server), self.points)
 
-    def measure_points(self, server: dict[Protocol, Target], echo: dict[Protocol, Target], bodies: Bodies) -> None:
-        """Measure the echo and the server in turn at every load, so that both run under the same conditions."""
+    def measure_points(
+        self,
+        server: dict[Protocol, Target],
+        ensemble: dict[Protocol, Target],
+        echo: dict[Protocol, Target],
+        bodies: Bodies,
+    ) -> None:
+        """Measure the echo and the servers in turn at every load, so that all run under the same conditions."""
         for protocol, in_flight in ((protocol, load) for protocol in PROTOCOLS for load in IN_FLIGHT):
-            for target in (targets[protocol] for targets in (echo, server) if protocol in targets):
+            sides = (echo, server, ensemble) if in_flight in ENSEMBLE_IN_FLIGHT else (echo, server)
+            for target in (targets[protocol] for targets in sides if protocol in targets):
                 what = f"{target.kind} on {target.host}, {protocol}, {in_flight} in flight"
                 self.console.print(f"measuring {what}", markup=False, highlight=False)
                 point = measurement.measure(target, in_flight, self.duration_s, bodies, self.scratch)
@@ -118,12 +151,17 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
 
 def _measure(run: Run, hosts: list[Host], echo_only: bool) -> None:
     bodies = measurement.write_bodies(run.scratch)
-    model_base = None if echo_only else run.scratch / "models" / "mlp"
-    if model_base is not None:
-        run.console.print("writing the model")
-        write_model(model_base, run.scratch)
+    models = None if echo_only else _write_models(run)
     for host in hosts:
-        run.measure_host(host, bodies, model_base)
+        run.measure_host(host, bodies, models)
+
+
+def _write_models(run: Run) -> Models:
+    run.console.print("writing the models")
+    base, with_ensemble = run.scratch / "models" / "mlp", run.scratch / "with-ensemble"
+    write_model(base, run.scratch)
+    with_ensemble.mkdir()
+    return Models(base, write_ensemble(base, with_ensemble))
 
 
 def _chosen_hosts(text: str) -> list[Host]:
