@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import HeldSteps
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.registry import ServableHandle
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
-from tpuserve_server.core.validation import check_inputs, choose_outputs
+from tpuserve_server.core.validation import check_inputs, check_names, choose_outputs
 
 
 class AcquiredEnsemble(AcquiredModel):
@@ -49,8 +50,13 @@ class AcquiredEnsemble(AcquiredModel):
             ServingError: as `AcquiredModel.predict`. The error of a step names the ensemble and the step.
         """
         signature, servable_id = self.signature, self._handle.servable_id
-        check_inputs(servable_id, signature, inputs)
-        outputs = await self._steps.run(inputs, choose_outputs(signature, output_filter), deadline, priority)
+        check_names(signature, inputs)
+        try:
+            outputs = await self._steps.run(inputs, choose_outputs(signature, output_filter), deadline, priority)
+        except InvalidArgument:
+            # The steps check dtypes too. A wrong dtype is reported by the name of the ensemble's input.
+            check_inputs(servable_id, signature, inputs)
+            raise
         return PredictResult(servable_id, signature.name, outputs)
 
 

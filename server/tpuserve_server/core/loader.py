@@ -48,7 +48,7 @@ class HeldSteps(Protocol):
     ) -> Tensors:
         """Run the steps that the outputs need, each through its model's batcher, and return the outputs.
 
-        The caller has checked the names and dtypes of `inputs`. Cancelling the coroutine cancels the running steps.
+        The caller has checked the names of `inputs`. Cancelling the coroutine cancels the running steps.
 
         Raises:
             ServingError: the error of a step, with the names of the ensemble and of the step.

@@ -140,11 +140,9 @@ class InferenceService:
 
 def _hold_steps(handle: ServableHandle, loaded: LoadedEnsemble, spec: ModelSpec) -> AcquiredEnsemble:
     steps = loaded.steps.hold()
-    try:
-        _find_signature({steps.signature.name: steps.signature}, spec)
-    except FailedPrecondition:
+    if spec.signature_name and spec.signature_name != steps.signature.name:
         steps.release()
-        raise
+        raise _no_signature(spec.signature_name)
     return AcquiredEnsemble(handle, steps)
 
 
@@ -152,5 +150,9 @@ def _find_signature(signatures: Mapping[str, Signature], spec: ModelSpec) -> Sig
     name = spec.signature_name or DEFAULT_SIGNATURE_NAME
     signature = signatures.get(name)
     if signature is None:
-        raise FailedPrecondition(f'Serving signature key "{name}" not found.')
+        raise _no_signature(name)
     return signature
+
+
+def _no_signature(name: str) -> FailedPrecondition:
+    return FailedPrecondition(f'Serving signature key "{name}" not found.')

@@ -37,22 +37,22 @@ class EnsembleSteps:
         models: list[AcquiredModel] = []
         try:
             for step in self._pipeline.steps:
-                models.append(self._hold_step(step))  # noqa: PERF401 - an error must release the earlier ones
-            return HeldEnsemble(self._name, self._pipeline, models, self._signature(models))
-        except BaseException:
+                models.append(self._acquire(step.model))  # noqa: PERF401 - an error must release the earlier ones
+            signature = self._find_signature(models)
+        except BaseException as error:
             _release(models)
+            if isinstance(error, ServingError) and len(models) < len(self._pipeline.steps):
+                raise self._explained(error, self._pipeline.steps[len(models)]) from None
             raise
+        return HeldEnsemble(self._name, self._pipeline, models, signature)
 
-    def _hold_step(self, step: EnsembleStep) -> AcquiredModel:
-        try:
-            return self._acquire(step.model)
-        except ServingError as error:
-            message = f"Ensemble {self._name}: {step} cannot run: {error.message}"
-            # The client named the ensemble correctly, so neither error is the client's. The version may return.
-            is_absent = isinstance(error, NotFound | InvalidArgument)
-            raise Unavailable(message) if is_absent else error.with_message(message) from None
+    def _explained(self, error: ServingError, step: EnsembleStep) -> ServingError:
+        """Return the error for a client of the ensemble if `step` could not be held."""
+        message = f"Ensemble {self._name}: {step} cannot run: {error.message}"
+        # The client named the ensemble correctly, so neither error is the client's. The version may return.
+        return Unavailable(message) if isinstance(error, NotFound | InvalidArgument) else error.with_message(message)
 
-    def _signature(self, models: Sequence[AcquiredModel]) -> Signature:
+    def _find_signature(self, models: Sequence[AcquiredModel]) -> Signature:
         """Return the ensemble's signature. Checks the connections only if a step has another version than before."""
         checked = self._checked
         if checked is not None and all(map(_is_same, checked[0], models)):
