@@ -181,7 +181,7 @@ async def test_the_retry_hint_of_a_step_reaches_the_client(models: StepModels) -
 async def test_the_deadline_applies_to_every_step(models: StepModels) -> None:
     servable(models, "b").gate.clear()
     # On a busy machine it may pass in the first step.
-    with pytest.raises(DeadlineExceeded, match="Ensemble chain, step [12]"):
+    with pytest.raises(DeadlineExceeded, match=r"Ensemble chain, step [12]"):
         await predict(models, deadline=Deadline.after(0.05, SystemClock()))
 
 
