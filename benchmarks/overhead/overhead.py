@@ -1,6 +1,6 @@
 """Measure the server's overhead: a small MLP over gRPC and REST next to a byte echo, on both hosts. Linux only.
 
-Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 4 minutes, or 2 with `--quick`. The benchmark
+Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 5 minutes, or 3 with `--quick`. The benchmark
 starts all processes on loopback, and always stops them.
 """
 

@@ -139,7 +139,7 @@ def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> li
 
 def _ensemble_table(outcome: Outcome) -> Table:
     table = Table(
-        title="The MLP as an ensemble of two steps, beside its dearer step: the MLP alone",
+        title="The MLP as an ensemble of two steps, compared with its dearer step: the MLP alone",
         title_justify="left",
         caption="Both get the same requests. CPU/step and rate/step: the ensemble relative to the step.",
         caption_justify="left",

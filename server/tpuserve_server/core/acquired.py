@@ -1,4 +1,4 @@
-"""What a request holds while it runs: a version, or one signature of it. Checks its inputs and queues it."""
+"""AcquiredModel and AcquiredVersion: a version that a request holds while it runs. Check its inputs and queue it."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a request to an ensemble holds while it runs: the ensemble, and the versions of its steps."""
+"""AcquiredEnsemble: an ensemble and the versions of its steps that a request holds while it runs."""
 
 from collections.abc import Mapping
 

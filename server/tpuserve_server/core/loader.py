@@ -75,7 +75,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedEnsemble:
-    """An ensemble. It owns no version: its steps are versions of other models, with batchers of their own.
+    """An ensemble. It owns no version: its steps are versions of other models, and each has its batcher.
 
     `costs` stay empty.
     """
@@ -85,7 +85,7 @@ class LoadedEnsemble:
     costs: CostModel = field(default_factory=CostModel)
 
 
-# What a registry serves under a model's name and a version number.
+# The registry serves either under a model's name and a version number.
 Loaded: TypeAlias = LoadedVersion | LoadedEnsemble
 LoadedT = TypeVar("LoadedT", bound=Loaded)
 

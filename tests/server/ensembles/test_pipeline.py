@@ -5,7 +5,7 @@ import pytest
 from tests.support.ensembles import make_ensemble
 from tpuserve_server.ensembles.pipeline import Pipeline, Plan
 
-# left and right run side by side, and join needs both. `features` is an output of its own.
+# left and right run side by side, and join needs both. `features` is another output.
 DIAMOND = Pipeline.of(
     make_ensemble(
         "join x=l w=r -> y=scores",
