@@ -20,6 +20,14 @@ FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A model of an ensemble. Its source is the file or directory `name` in the one that the training returns."""
+
+    name: str
+    export_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """An example. `name` is that of its directory and of the served model. `source` describes the trained files.
 
@@ -27,6 +35,8 @@ class Example:
     `answer` loads the source with its own framework and computes the outputs of `signature` for one of `requests`, by
     name. Both run in a separate process, after setting `environment`. `packages` are imported in addition to
     TensorFlow, and come with `tpuserve-exporter[extra]`.
+
+    An example with `parts` is an ensemble of them, whose steps are in the file `scheduling`. It is not exported itself.
     """
 
     name: str
@@ -39,6 +49,8 @@ class Example:
     extra: str = ""
     packages: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+    scheduling: Path | None = None
 
     @property
     def missing(self) -> str:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,26 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An example with a published version, and the source's outputs."""
+    """An example with published versions, by model, and the source's outputs."""
 
     example: Example
     trained: Trained
-    base_path: Path
+    base_paths: Mapping[str, Path]
     atol: float
     rtol: float
+
+    def configuration(self) -> str:
+        """Return the models in the form of a model configuration file."""
+        models = [
+            f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }}'
+            for name, path in self.base_paths.items()
+        ]
+        if self.example.scheduling is not None:
+            steps = self.example.scheduling.read_text()
+            models.append(
+                f'config {{ name: "{self.example.name}" model_platform: "ensemble" ensemble_scheduling {{\n{steps}}} }}'
+            )
+        return "\n".join(models)
 
 
 class StepFailed(Exception):
@@ -130,23 +143,29 @@ def run_all(names: Sequence[str], work: Path, console: Console) -> list[Outcome]
 
 
 def train_and_export(example: Example, folder: Path, outcome: Outcome) -> Exported:
-    """Delete `folder`, train into it, and publish the next version. Raises StepFailed or TrainingFailed."""
+    """Delete `folder`, train into it, and publish each model. Raises StepFailed or TrainingFailed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     trained = train_apart(example.name, folder, folder / "train.log")
     outcome.train_seconds = trained.seconds
-    base_path = folder / "models" / example.name
     started_s = time.monotonic()
-    report = export(example, trained.source, base_path, folder / "export.log")
+    sources = {part.name: (trained.source / part.name, part.export_options) for part in example.parts}
+    sources = sources or {example.name: (trained.source, example.export_options)}
+    base_paths = {name: folder / "models" / name for name in sources}
+    reports = [
+        export(source, options, base_paths[name], folder / f"export-{name}.log")
+        for name, (source, options) in sources.items()
+    ]
     outcome.exported, outcome.export_seconds = True, time.monotonic() - started_s
-    parity = report["manifest"]["parity"]
-    outcome.parity_max_difference = parity["max_abs_difference"]
-    return Exported(example, trained, base_path, parity["atol"], parity["rtol"])
+    parities = [report["manifest"]["parity"] for report in reports]
+    outcome.parity_max_difference = max(parity["max_abs_difference"] for parity in parities)
+    atol, rtol = (max(parity[name] for parity in parities) for name in ("atol", "rtol"))
+    return Exported(example, trained, base_paths, atol, rtol)
 
 
-def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[str, Any]:
+def export(source: Path, options: Sequence[str], base_path: Path, log: Path) -> dict[str, Any]:
     """Run `tpuserve export` like a user, and return its JSON report. Raises StepFailed."""
-    command = [str(BIN / "tpuserve"), "export", str(source), str(base_path), *example.export_options, "--json"]
+    command = [str(BIN / "tpuserve"), "export", str(source), str(base_path), *options, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     log.write_text(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")
     try:
@@ -161,9 +180,10 @@ def export(example: Example, source: Path, base_path: Path, log: Path) -> dict[s
 def serve_and_compare(exported: Sequence[Exported], outcomes: dict[str, Outcome], work: Path, console: Console) -> None:
     """Query all models on one server. A wrong output fails its model's outcome, a failed start fails every outcome."""
     print_step(console, f"Serving {len(exported)} model(s) and comparing the outputs with those of the sources")
-    base_paths = {one.example.name: one.base_path for one in exported}
+    config = work / "models.config"
+    config.write_text(f"model_config_list {{\n{chr(10).join(one.configuration() for one in exported)}\n}}\n")
     try:
-        with tpuserve_server.start(base_paths, log_path=work / "server.log", progress=False) as server:
+        with tpuserve_server.start(model_config_file=config, log_path=work / "server.log", progress=False) as server:
             for one in exported:
                 outcome = outcomes[one.example.name]
                 try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from benchmarks.harness import mlp_model
+from benchmarks.harness import ensemble_model, mlp_model
 from benchmarks.harness.process_tree import ProcessTree, ServerDied, started
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Host: TypeAlias = Literal["envoy", "python"]
 Protocol: TypeAlias = Literal["grpc", "rest"]
-# The model server, the same server with a response cache, and the byte echo.
-Kind: TypeAlias = Literal["server", "cache", "echo"]
+# The model server, the same with a response cache, the same model as an ensemble of two steps, and the byte echo.
+Kind: TypeAlias = Literal["server", "cache", "ensemble", "echo"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("grpc", "rest")
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,8 +114,20 @@ def model_server(
 
 def write_model(base: Path, scratch: Path, deep_layers: int = 0) -> None:
     """Write the MLP's SavedModel below `base` in a separate process, because that needs TensorFlow."""
-    command = [sys.executable, str(Path(mlp_model.__file__)), str(base), str(deep_layers)]
-    with started(command, scratch / "model.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
+    _write(base, scratch, str(mlp_model.__file__), str(base), str(deep_layers))
+
+
+def write_ensemble(mlp_base: Path, scratch: Path) -> Path:
+    """Write the first step of the ensemble whose second step is the MLP, and return their configuration file."""
+    base = scratch / "models" / ensemble_model.CLIP
+    _write(base, scratch, str(ensemble_model.__file__), str(base))
+    path = scratch / "ensemble.config"
+    path.write_text(ensemble_model.configuration(MODEL_NAME, base, mlp_base))
+    return path
+
+
+def _write(base: Path, scratch: Path, *command: str) -> None:
+    with started([sys.executable, *command], scratch / "model.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
         tree.process.wait(READY_TIMEOUT_S)
         if not (base / str(mlp_model.VERSION) / "assets.extra" / "tpuserve" / "manifest.json").exists():
             raise ServerDied(f"The benchmark did not write its model:\n{tree.log_tail()}")

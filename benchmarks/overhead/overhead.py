@@ -1,6 +1,6 @@
 """Measure the server's overhead: a small MLP over gRPC and REST next to a byte echo, on both hosts. Linux only.
 
-Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 4 minutes, or 2 with `--quick`. The benchmark
+Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 5 minutes, or 3 with `--quick`. The benchmark
 starts all processes on loopback, and always stops them.
 """
 
@@ -18,15 +18,32 @@ from benchmarks.harness import measurement
 from benchmarks.harness.load_tools import ToolFailed, missing_tools
 from benchmarks.harness.measurement import Bodies, Point, Served, WrongAnswer
 from benchmarks.harness.process_tree import Memory, ServerDied, exit_on_sigterm
-from benchmarks.harness.targets import PROTOCOLS, Host, Protocol, Target, echoes, model_server, write_model
+from benchmarks.harness.targets import (
+    PROTOCOLS,
+    Host,
+    Protocol,
+    Target,
+    echoes,
+    model_server,
+    write_ensemble,
+    write_model,
+)
 from benchmarks.overhead import report as overhead_report
 from benchmarks.overhead.report import Outcome
 
 IN_FLIGHT = (1, 32, 256)
-# The server with a response cache is measured only at these loads.
-CACHED_IN_FLIGHT = (1, 32)
+# The server with a response cache and the ensemble are measured only at these loads.
+COMPARED_IN_FLIGHT = (1, 32)
 CACHE_FLAG = "--response_cache_max_bytes=10000000"
 WIDTH = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The base path of the MLP, and the configuration file of the ensemble around it."""
+
+    base: Path
+    ensemble: Path
 
 
 @dataclass
@@ -40,23 +57,28 @@ class Run:
     memory: dict[Host, Memory]
     warnings: list[str]
 
-    def measure_host(self, host: Host, bodies: Bodies, model_base: Path | None) -> None:
-        """Measure the echoes on a host, alternating with the server, without and with a cache, if there is a model."""
+    def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
+        """Measure the echoes on a host, alternating with the server, its cache and an ensemble if there are models."""
         with echoes(host, self.scratch) as echo:
-            if model_base is None:
-                self.measure_points({}, {}, echo, bodies)
+            if models is None:
+                self.measure_points({}, (), echo, bodies)
                 return
             with_cache = self.scratch / "with-cache"
             with_cache.mkdir(exist_ok=True)
+            flag = f"--model_config_file={models.ensemble}"
             with (
-                model_server(host, model_base, self.scratch) as server,
-                model_server(host, model_base, with_cache, CACHE_FLAG) as cached_server,
+                model_server(host, models.base, self.scratch) as server,
+                model_server(host, models.base, with_cache, CACHE_FLAG) as cached_server,
+                model_server(host, models.base, models.ensemble.parent, flag) as ensemble_server,
             ):
                 cached = {protocol: replace(target, kind="cache") for protocol, target in cached_server.items()}
+                ensemble = {protocol: replace(target, kind="ensemble") for protocol, target in ensemble_server.items()}
                 measurement.check_answer(server)
+                measurement.check_answer(ensemble)
                 before = measurement.read_served(server)
-                self.measure_points(server, cached, echo, bodies)
+                self.measure_points(server, (cached, ensemble), echo, bodies)
                 measurement.check_answer(server)
+                measurement.check_answer(ensemble)
                 # The second check of the cache gets its responses from the cache.
                 measurement.check_answer(cached)
                 measurement.check_answer(cached)
@@ -66,13 +88,13 @@ class Run:
     def measure_points(
         self,
         server: dict[Protocol, Target],
-        cached: dict[Protocol, Target],
+        compared: tuple[dict[Protocol, Target], ...],
         echo: dict[Protocol, Target],
         bodies: Bodies,
     ) -> None:
         """Measure the echo and the servers in turn at every load, so that all run under the same conditions."""
         for protocol, in_flight in ((protocol, load) for protocol in PROTOCOLS for load in IN_FLIGHT):
-            sides = (echo, server, cached) if in_flight in CACHED_IN_FLIGHT else (echo, server)
+            sides = (echo, server, *(compared if in_flight in COMPARED_IN_FLIGHT else ()))
             for target in (targets[protocol] for targets in sides if protocol in targets):
                 what = f"{target.kind} on {target.host}, {protocol}, {in_flight} in flight"
                 self.console.print(f"measuring {what}", markup=False, highlight=False)
@@ -137,12 +159,17 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
 
 def _measure(run: Run, hosts: list[Host], echo_only: bool) -> None:
     bodies = measurement.write_bodies(run.scratch)
-    model_base = None if echo_only else run.scratch / "models" / "mlp"
-    if model_base is not None:
-        run.console.print("writing the model")
-        write_model(model_base, run.scratch)
+    models = None if echo_only else _write_models(run)
     for host in hosts:
-        run.measure_host(host, bodies, model_base)
+        run.measure_host(host, bodies, models)
+
+
+def _write_models(run: Run) -> Models:
+    run.console.print("writing the models")
+    base, with_ensemble = run.scratch / "models" / "mlp", run.scratch / "with-ensemble"
+    write_model(base, run.scratch)
+    with_ensemble.mkdir()
+    return Models(base, write_ensemble(base, with_ensemble))
 
 
 def _chosen_hosts(text: str) -> list[Host]:

@@ -16,6 +16,7 @@ MIN_ENVOY_OVER_PYTHON = 3.0
 MAX_LONE_P50_MS = 0.8
 MAX_RSS_MB = 900.0
 MAX_HIT_OVER_RUN = 0.5
+MAX_ENSEMBLE_OVER_STEP = 1.3
 REACH_IN_FLIGHT = 32
 
 Key: TypeAlias = tuple[str, str, str, int]
@@ -62,6 +63,7 @@ def goals(outcome: Outcome) -> list[Goal]:
         for protocol in ("grpc", "rest")
         for in_flight in (1, REACH_IN_FLIGHT)
     ]
+    found += [_ensemble(outcome, host, protocol) for host in ("envoy", "python") for protocol in ("grpc", "rest")]
     return found
 
 
@@ -81,6 +83,8 @@ def as_json(outcome: Outcome) -> dict[str, object]:
 def print_outcome(outcome: Outcome, console: Console) -> None:
     """Print the tables."""
     console.print(_points_table(outcome))
+    if any(point.kind == "ensemble" for point in outcome.points):
+        console.print(_ensemble_table(outcome))
     for host, memory in outcome.memory.items():
         console.print(
             f"Memory of the server on {host} after the load: RSS {memory.rss_mb:.0f} MB (sum of its processes), "
@@ -145,6 +149,51 @@ def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> li
     ]
 
 
+def _ensemble_table(outcome: Outcome) -> Table:
+    table = Table(
+        title="The MLP as an ensemble of two steps, compared with its dearer step: the MLP alone",
+        title_justify="left",
+        caption="Both get the same requests. CPU/step and rate/step: the ensemble relative to the step.",
+        caption_justify="left",
+    )
+    for heading in ("host", "protocol"):
+        table.add_column(heading)
+    for heading in (
+        "in flight",
+        "req/s",
+        "p50 ms",
+        "CPU",
+        "step req/s",
+        "step p50",
+        "step CPU",
+        "rate/step",
+        "CPU/step",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for point in outcome.points:
+        if point.kind == "ensemble":
+            step = outcome.point(point.host, "server", point.protocol, point.in_flight)
+            figures = [_show(one, text) for one in (point, step) for text in (_rate, _p50, _cpu_s)]
+            ratios = [
+                _ratio(point, step, lambda one: one.load.rate_per_s),
+                _ratio(point, step, lambda one: one.cpu_s_per_1000),
+            ]
+            table.add_row(point.host, point.protocol, str(point.in_flight), *figures, *ratios)
+    return table
+
+
+def _rate(point: Point) -> str:
+    return f"{point.load.rate_per_s:,.0f}"
+
+
+def _p50(point: Point) -> str:
+    return f"{point.load.p50_ms:.2f}"
+
+
+def _cpu_s(point: Point) -> str:
+    return f"{point.cpu_s_per_1000:.3f}"
+
+
 def _show(point: Point | None, text: Callable[[Point], str]) -> str:
     return "-" if point is None else text(point)
 
@@ -181,6 +230,13 @@ def _hit_over_run(outcome: Outcome, host: Host, protocol: Protocol, in_flight: i
     name = f"CPU of a cache hit relative to a run, {protocol} on {host}, {in_flight} in flight"
     ratio = None if hit is None or run is None else hit.cpu_s_per_1000 / run.cpu_s_per_1000
     return _at_most(name, MAX_HIT_OVER_RUN, "", ratio)
+
+
+def _ensemble(outcome: Outcome, host: Host, protocol: Protocol) -> Goal:
+    step, ensemble = (outcome.point(host, kind, protocol, REACH_IN_FLIGHT) for kind in ("server", "ensemble"))
+    name = f"CPU of a two-step ensemble relative to its dearer step, {protocol} on {host}, {REACH_IN_FLIGHT} in flight"
+    ratio = None if ensemble is None or step is None else ensemble.cpu_s_per_1000 / step.cpu_s_per_1000
+    return _at_most(name, MAX_ENSEMBLE_OVER_STEP, "", ratio)
 
 
 def _envoy_over_python(outcome: Outcome) -> Goal:

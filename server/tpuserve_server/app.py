@@ -35,6 +35,8 @@ from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
+from tpuserve_server.ensembles.loader import EnsembleLoader
+from tpuserve_server.ensembles.source import EnsembleSource
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
@@ -77,6 +79,7 @@ class Server:
         models: ConfiguredModels,
         manager: VersionManager,
         source: Source,
+        ensembles: EnsembleSource,
         remote: RemoteStorage,
         config_file: ModelConfigFile | None,
         rpc: RpcTable,
@@ -92,6 +95,7 @@ class Server:
         self._models = models
         self._manager = manager
         self._source = source
+        self._ensembles = ensembles
         self._remote = remote
         self._config_file = config_file
         self._host_note = host_note
@@ -105,6 +109,7 @@ class Server:
             raise HostError(error.message) from None
         self._log_writer.start()
         self._source.start()
+        self._ensembles.start()
         if self._config_file is not None:
             self._config_file.watch(self._models.begin)
 
@@ -131,6 +136,7 @@ class Server:
         """Stop watching and unload every model. Call this after the last request."""
         if self._config_file is not None:
             await asyncio.to_thread(self._config_file.stop_watching)
+        await asyncio.to_thread(self._ensembles.stop)
         await asyncio.to_thread(self._source.stop)
         # Stop the copies first: `manager.stop` waits for the loading threads, and a copy may take long.
         self._remote.close()
@@ -155,10 +161,13 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
     device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
     executor = _executor(settings, metrics.devices, clock)
     loading = loading_options(settings)
-    loader = VersionLoader(storage, executor, loading, clock, metrics, device)
+    service = InferenceService(registry, clock)
+    versions = VersionLoader(storage, executor, loading, clock, metrics, device)
+    loader = EnsembleLoader(versions, service.acquire)
     manager = VersionManager(registry, loader, clock, settings.loading)
     poll_wait_s = settings.models.file_system_poll_wait_seconds
     source = Source(storage, manager.aspire, poll_wait_s=poll_wait_s, on_pending=registry.expect)
+    ensembles = EnsembleSource(registry, manager.aspire, registry.expect)
     log_writer = LogWriter(settings.rotation, clock, metrics)
     logs = RequestLogs(settings.request_log, log_writer)
     models = ConfiguredModels(
@@ -171,7 +180,7 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
         checks=(storage.check, logs.check, loading.check),
     )
     models.observe(logs.configure)
-    service = InferenceService(registry, clock)
+    models.observe(ensembles.configure)
     regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
     administration = Administration(service, clock, partial(version_statistics, metrics), regions, models)
     rpc = rpc_table(
@@ -198,6 +207,7 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
         models,
         manager,
         source,
+        ensembles,
         remote,
         config_file,
         guard.wrap_table(rpc),

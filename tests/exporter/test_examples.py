@@ -67,15 +67,20 @@ def test_failed_training_is_reported_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("exporter")
-def test_an_example_goes_all_the_way_by_the_real_commands(tmp_path: Path) -> None:
-    command = [sys.executable, "examples/run_all.py", "--only", "iris_saved_model", "--work", str(tmp_path), "--json"]
+def test_examples_go_all_the_way_by_the_real_commands(tmp_path: Path) -> None:
+    names = ["iris_saved_model", "ensemble"]
+    command = [sys.executable, "examples/run_all.py", "--only", ",".join(names), "--work", str(tmp_path), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    (iris,) = document["examples"]
-    assert (document["ok"], iris["exported"], iris["served_equal"], iris["error"]) == (True, True, True, "")
-    assert max(iris["parity_max_difference"], iris["grpc_max_difference"], iris["rest_max_difference"]) < 1e-6
-    assert (tmp_path / "iris_saved_model/models/iris_saved_model/1/saved_model.pb").is_file()
+    assert document["ok"]
+    assert [example["name"] for example in document["examples"]] == names
+    for example in document["examples"]:
+        assert (example["exported"], example["served_equal"], example["error"]) == (True, True, "")
+        differences = ("parity_max_difference", "grpc_max_difference", "rest_max_difference")
+        assert max(example[name] for name in differences) < 1e-6
+    for base_path in ("iris_saved_model/models/iris_saved_model", "ensemble/models/decoder"):
+        assert (tmp_path / base_path / "1/saved_model.pb").is_file()
 
 
 def test_an_unknown_example_is_reported_with_the_known_ones() -> None:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Deadline, SystemClock
@@ -18,24 +18,31 @@ from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
-from tpuserve_server.core.types import ModelSpec, ServableId, State
+from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State
+from tpuserve_server.ensembles.loader import EnsembleLoader
+from tpuserve_server.ensembles.source import EnsembleSource
 
 CLOCK = SystemClock()
 
 
 class GatedLoader:
-    """A loader that fails for versions with a file `bad`. Versions in `held` wait for the gate."""
+    """A loader that fails for versions with a file `bad`. Versions in `held` wait for the gate.
+
+    `signatures` are those of versions that differ from DOUBLE.
+    """
 
     def __init__(self) -> None:
         self.held: set[ServableId] = set()
         self.gate = threading.Event()
+        self.signatures: dict[ServableId, Mapping[str, Signature]] = {}
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         if aspired.servable in self.held:
             assert self.gate.wait(10)
         if Path(aspired.location.uri, "bad").exists():
             raise Internal("broken")
-        return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # no test predicts here
+        servable = FakeServable(self.signatures.get(aspired.servable, {DOUBLE.name: DOUBLE}))
+        return LoadedVersion(servable, None)  # type: ignore[arg-type]  # no test predicts here
 
     def unload(self, loaded: LoadedVersion) -> None:
         pass
@@ -57,21 +64,26 @@ class House:
         self.loader = loader or GatedLoader()
         self.registry = ModelRegistry(initial, metrics or RecordingMetrics())
         self.service = InferenceService(self.registry, CLOCK)
-        self.manager = VersionManager(self.registry, self.loader, CLOCK, LoadOptions(threads=4, max_retries=0))
+        loader = EnsembleLoader(self.loader, self.service.acquire)
+        self.manager = VersionManager(self.registry, loader, CLOCK, LoadOptions(threads=4, max_retries=0))
         storage = LocalStorage(lambda path: "")
         self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01, on_pending=self.registry.expect)
         self.models = ConfiguredModels(
             self.registry, self.manager, self.source, storage, CLOCK, allow_labels_for_unavailable=allow
         )
+        self.ensembles = EnsembleSource(self.registry, self.manager.aspire, self.registry.expect)
+        self.models.observe(self.ensembles.configure)
         self._changed = threading.Condition()
         self.registry.subscribe(self._wake)
 
     def start(self, *configs: ModelConfig) -> None:
         self.models.start(configs)
         self.source.start()
+        self.ensembles.start()
 
     def stop(self) -> None:
         self.loader.gate.set()
+        self.ensembles.stop()
         self.source.stop()
         self.manager.stop()
 

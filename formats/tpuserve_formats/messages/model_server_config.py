@@ -1,4 +1,4 @@
-"""ModelServerConfig with additional fields of one model: its batching parameters and its response cache.
+"""ModelServerConfig with more fields of one model: batching parameters, a response cache, the steps of an ensemble.
 
 This module copies the upstream message into a separate descriptor pool, because a pool holds one definition of each
 name. It parses the messages of upstream clients, and upstream messages preserve the fields as unknown fields.
@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from tpuserve_formats.messages import official
-from tpuserve_formats.messages._proto import batching_parameters_pb2, response_cache_pb2
+from tpuserve_formats.messages._proto import batching_parameters_pb2, ensemble_scheduling_pb2, response_cache_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
@@ -20,17 +20,20 @@ BATCHING_PARAMETERS = "batching_parameters"
 BATCHING_PARAMETERS_NUMBER = 1001
 RESPONSE_CACHE = "response_cache"
 RESPONSE_CACHE_NUMBER = 1002
+ENSEMBLE_SCHEDULING = "ensemble_scheduling"
+ENSEMBLE_SCHEDULING_NUMBER = 1003
 
 _FIELDS = (
-    (BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER, batching_parameters_pb2.BatchingParameters),
-    (RESPONSE_CACHE, RESPONSE_CACHE_NUMBER, response_cache_pb2.ResponseCache),
+    (BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER, batching_parameters_pb2.BatchingParameters.DESCRIPTOR),
+    (RESPONSE_CACHE, RESPONSE_CACHE_NUMBER, response_cache_pb2.ResponseCache.DESCRIPTOR),
+    (ENSEMBLE_SCHEDULING, ENSEMBLE_SCHEDULING_NUMBER, ensemble_scheduling_pb2.EnsembleScheduling.DESCRIPTOR),
 )
 
 
 def _extended() -> type[Any]:
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
-    for file in (*(message.DESCRIPTOR.file for _, _, message in _FIELDS), official.ModelServerConfig.DESCRIPTOR.file):
+    for file in (*(message.file for _, _, message in _FIELDS), official.ModelServerConfig.DESCRIPTOR.file):
         _add(file, pool, added)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.serving.ModelServerConfig"))
 
@@ -52,13 +55,13 @@ def _add(file: "FileDescriptor", pool: descriptor_pool.DescriptorPool, added: se
 def _extend(file: FileDescriptorProto) -> None:
     [model] = [message for message in file.message_type if message.name == "ModelConfig"]
     for name, number, message in _FIELDS:
-        file.dependency.append(message.DESCRIPTOR.file.name)
+        file.dependency.append(message.file.name)
         model.field.add(
             name=name,
             number=number,
             label=FieldDescriptorProto.LABEL_OPTIONAL,
             type=FieldDescriptorProto.TYPE_MESSAGE,
-            type_name=f".{message.DESCRIPTOR.full_name}",
+            type_name=f".{message.full_name}",
         )
 
 

@@ -1,14 +1,16 @@
 """ModelCheck: finds the problems that a start would have with each configured model, without loading it."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tpuserve_server.check.finding import Finding, run_check
 from tpuserve_server.core.base_path import describe_without_version
+from tpuserve_server.core.ensemble import Ensemble
+from tpuserve_server.core.ensemble_rules import check_ensemble, check_nesting
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.local_storage import refuse_links_out
 from tpuserve_server.core.model_config import ModelConfig
@@ -41,17 +43,22 @@ class ModelCheck:
                 f"model {name}",
                 "the configuration lists this name more than once. Give each model a different name",
             )
+        by_name = {config.name: config for config in configs}
         for config in configs:
-            yield from self._model(config)
+            yield from self._model(config, by_name)
+        if (nesting := run_check("ensembles", partial(_run, check_nesting, configs))).severity == "error":
+            yield nesting
 
-    def _model(self, config: ModelConfig) -> Iterator[Finding]:
+    def _model(self, config: ModelConfig, by_name: Mapping[str, ModelConfig]) -> Iterator[Finding]:
         subject = f"model {config.name}"
-        results = [run_check(subject, partial(_run, check, config)) for check in self._checks]
+        results = [run_check(subject, partial(_run, check, [config])) for check in self._checks]
+        results.append(run_check(subject, partial(_run, partial(check_ensemble, by_name=by_name), config)))
         if failed := [finding for finding in results if finding.severity == "error"]:
             # The checks of a start name the model themselves.
-            yield from (
-                replace(found, message=found.message.removeprefix(f"Model {config.name}: ")) for found in failed
-            )
+            yield from (replace(found, message=_without_name(config, found.message)) for found in failed)
+            return
+        if config.ensemble is not None:
+            yield Finding("ok", subject, _describe(config.ensemble))
             return
         versions: dict[int, VersionLocation] = {}
         yield run_check(subject, partial(self._find, config, versions))
@@ -91,9 +98,22 @@ class ModelCheck:
         return "every file in its manifest exists at full size"
 
 
-def _run(check: Check, config: ModelConfig) -> str:
-    check([config])
+_Checked = TypeVar("_Checked")
+
+
+def _run(check: Callable[[_Checked], None], checked: _Checked) -> str:
+    check(checked)
     return ""
+
+
+def _without_name(config: ModelConfig, message: str) -> str:
+    return message.removeprefix(f"Model {config.name}: ").removeprefix(f"Ensemble {config.name}: ")
+
+
+def _describe(ensemble: Ensemble) -> str:
+    models = ", ".join(step.model.name for step in ensemble.steps)
+    tensors = f"from {', '.join(ensemble.inputs)} to {', '.join(ensemble.outputs)}"
+    return f"ensemble of {models}, {tensors}. This check does not compare the steps' signatures"
 
 
 def _others(base_path: str) -> str:

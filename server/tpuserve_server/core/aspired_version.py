@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId
 
@@ -11,7 +12,8 @@ from tpuserve_server.core.types import ServableId
 class AspiredVersion:
     """A version that should be served, and its location. `fingerprint` changes when its contents change.
 
-    `batching` and `response_cache_max_bytes` are those of its model's configuration.
+    `batching` and `response_cache_max_bytes` are those of its model's configuration. A version of an `ensemble` has no
+    files; its fingerprint changes with the versions of its steps.
     """
 
     servable: ServableId
@@ -19,6 +21,12 @@ class AspiredVersion:
     fingerprint: str = ""
     batching: BatchingParameters | None = None
     response_cache_max_bytes: int | None = None
+    ensemble: Ensemble | None = None
+
+    @property
+    def is_worth_retrying(self) -> bool:
+        """Whether a failed load may succeed without a change. A load of an ensemble depends only on its steps."""
+        return self.ensemble is None
 
     def has_changed_since(self, tried: "AspiredVersion") -> bool:
         """Return whether a load that failed for `tried` may succeed for this version."""

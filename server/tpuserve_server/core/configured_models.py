@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.ensemble_rules import check_ensembles
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig
@@ -65,6 +66,7 @@ class ConfiguredModels:
             InvalidArgument: as `begin`.
         """
         check_list(configs)
+        check_ensembles(configs)
         check_platforms(configs)
         self._check_otherwise(configs)
         with self._lock:
@@ -75,12 +77,14 @@ class ConfiguredModels:
         """Replace the current configuration. Reads base paths, but waits for no load.
 
         Raises:
-            InvalidArgument: the configuration breaks a rule of `core.model_config_rules`. The old one stays in force.
+            InvalidArgument: the configuration breaks a rule of `core.model_config_rules` or `core.ensemble_rules`. The
+                old one stays in force.
             FailedPrecondition: a label refers to a version that is neither available nor about to be. The old one
                 stays.
         """
         with self._lock:
             check_list(configs)
+            check_ensembles(configs)
             check_same_platforms(configs, self._configs)
             labelled = [servable_id for config in configs for servable_id in self._check_labels(config)]
             check_platforms(configs)
@@ -173,11 +177,12 @@ class ConfiguredModels:
         logger.info("Configured models: %s", ", ".join(names) or "none")
         self._configs = {config.name: config for config in configs}
         # Stop watching removed models before they are unloaded, and configure new models before watching them.
-        self._source.watch([config for config in configs if config.name in self._registry.model_names()])
+        stored = [config for config in configs if config.ensemble is None]
+        self._source.watch([config for config in stored if config.name in self._registry.model_names()])
         self._manager.configure(names)
         for config in configs:
             self._assign_labels(config)
-        self._source.watch(configs)
+        self._source.watch(stored)
         for listener in self._listeners:
             listener(configs)
 

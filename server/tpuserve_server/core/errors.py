@@ -62,7 +62,11 @@ class ServingError(Exception):
 
     def copy(self) -> Self:
         """Return an equal error without a traceback, whose frames would keep a request's data alive."""
-        return type(self)(self.message)
+        return self.with_message(self.message)
+
+    def with_message(self, message: str) -> Self:
+        """Return this error with another message and without a traceback."""
+        return type(self)(message)
 
 
 class Cancelled(ServingError):
@@ -121,10 +125,10 @@ class TooLate(ResourceExhausted):
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
-    def copy(self) -> Self:
-        """Return an equal error without a traceback. See `ServingError.copy`."""
+    def with_message(self, message: str) -> Self:
+        """Return this error with another message. See `ServingError.with_message`."""
         assert self.retry_after_s is not None
-        return type(self)(self.message, self.retry_after_s)
+        return type(self)(message, self.retry_after_s)
 
 
 class FailedPrecondition(ServingError):

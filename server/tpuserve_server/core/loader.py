@@ -1,15 +1,17 @@
-"""Loader: turns a version directory into a version that answers requests, and releases it again."""
+"""Loader: turns a version directory or an ensemble into a version that answers requests, and releases it again."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import Precision
+from tpuserve_server.core.types import Precision, Signature, Tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,73 @@ class LoadedVersion:
     responses: VersionResponses | None = None
 
 
-class Loader(Protocol):
-    """Loads and unloads versions.
+class HeldSteps(Protocol):
+    """The versions of an ensemble's steps, held for one request."""
+
+    @property
+    def signature(self) -> Signature:
+        """The ensemble's signature over these versions."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes of the last step that has any."""
+        ...
+
+    async def run(
+        self, inputs: Tensors, output_names: tuple[str, ...], deadline: Deadline, priority: Priority
+    ) -> Tensors:
+        """Run the steps that the outputs need, each through its model's batcher, and return the outputs.
+
+        The caller has checked the names of `inputs`. Cancelling the coroutine cancels the running steps.
+
+        Raises:
+            ServingError: the error of a step, with the names of the ensemble and of the step.
+        """
+        ...
+
+    def release(self) -> None:
+        """Release the versions. Call once."""
+        ...
+
+
+class Steps(Protocol):
+    """The steps of a loaded ensemble. Thread-safe."""
+
+    def hold(self) -> HeldSteps:
+        """Hold the versions that serve the steps now.
+
+        Raises:
+            Unavailable: a step has no version that serves. The message names it.
+            FailedPrecondition: the signatures of these versions do not fit the connections.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEnsemble:
+    """An ensemble. It owns no version: its steps are versions of other models, and each has its batcher.
+
+    `costs` stay empty.
+    """
+
+    steps: Steps
+    notes: tuple[str, ...] = ()
+    costs: CostModel = field(default_factory=CostModel)
+
+    @property
+    def responses(self) -> None:
+        """None: only steps have response caches."""
+        return None
+
+
+# The registry serves either under a model's name and a version number.
+Loaded: TypeAlias = LoadedVersion | LoadedEnsemble
+LoadedT = TypeVar("LoadedT", bound=Loaded)
+
+
+class Loader(Protocol[LoadedT]):
+    """Loads and unloads versions, of all kinds or only one.
 
     Obligations:
 
@@ -40,7 +107,7 @@ class Loader(Protocol):
     3. `unload` is called once for each `load` that returned, after the last request has ended.
     """
 
-    def load(self, aspired: AspiredVersion) -> LoadedVersion:
+    def load(self, aspired: AspiredVersion) -> LoadedT:
         """Load and warm a version. Slow; runs on a loading thread.
 
         Raises:
@@ -48,6 +115,6 @@ class Loader(Protocol):
         """
         ...
 
-    def unload(self, loaded: LoadedVersion) -> None:
+    def unload(self, loaded: LoadedT) -> None:
         """Unload a version. Blocks until its memory and threads are released."""
         ...

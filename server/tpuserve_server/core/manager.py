@@ -10,7 +10,7 @@ from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.errors import Cancelled, Internal, ServingError
 from tpuserve_server.core.load_options import LoadOptions
-from tpuserve_server.core.loader import LoadedVersion, Loader
+from tpuserve_server.core.loader import Loaded, Loader
 from tpuserve_server.core.policy import Action, VersionSnapshot, next_action
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.retry_timer import RetryTimer
@@ -40,7 +40,9 @@ class VersionManager:
     `_failing` and `_stopping`, and the decisions about the next step. The registry's lock is taken inside it.
     """
 
-    def __init__(self, registry: ModelRegistry, loader: Loader, clock: WaitingClock, options: LoadOptions) -> None:
+    def __init__(
+        self, registry: ModelRegistry, loader: Loader[Loaded], clock: WaitingClock, options: LoadOptions
+    ) -> None:
         """Load nothing before the first `aspire`."""
         self._registry = registry
         self._loader = loader
@@ -153,13 +155,14 @@ class VersionManager:
             self._begin_load(servable_id)
             return
         attempts = self._failing[servable_id].attempts + 1 if servable_id in self._failing else 1
-        if attempts > self._options.max_retries or not self._is_wanted(servable_id) or self._stopping:
+        max_retries = self._options.max_retries if aspired.is_worth_retrying else 0
+        if attempts > max_retries or not self._is_wanted(servable_id) or self._stopping:
             self._failing.pop(servable_id, None)
             self._registry.failed(servable_id, error)
             return
         self._failing[servable_id] = _Failing(attempts, error, aspired, waits=True)
         pause_s = self._options.retry_interval_s
-        total = 1 + self._options.max_retries
+        total = 1 + max_retries
         logger.warning("Retrying to load %s in %g s", servable_id, pause_s)
         self._registry.waiting(
             servable_id, f"load attempt {attempts} of {total} failed: {error.message}; next attempt in {pause_s:g} s"
@@ -221,7 +224,7 @@ class VersionManager:
                     servable_id, Cancelled("Loading was cancelled: the version is no longer requested")
                 )
 
-    def _loaded(self, aspired: AspiredVersion, loaded: LoadedVersion) -> None:
+    def _loaded(self, aspired: AspiredVersion, loaded: Loaded) -> None:
         servable_id = aspired.servable
         with self._lock:
             self._failing.pop(servable_id, None)
@@ -233,7 +236,7 @@ class VersionManager:
         else:
             self._discard_and_reload(servable_id, loaded)
 
-    def _discard_and_reload(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
+    def _discard_and_reload(self, servable_id: ServableId, loaded: Loaded) -> None:
         """Discard a load and load again: the model was removed and added during the load, and may have moved."""
         try:
             self._loader.unload(loaded)

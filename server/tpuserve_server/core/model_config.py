@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.ensemble import Ensemble
 
-# The only platform (model_servers/model_platform_types.h).
+# Upstream's only platform (model_servers/model_platform_types.h).
 TENSORFLOW_PLATFORM = "tensorflow"
+# The platform of ensembles, as in Triton.
+ENSEMBLE_PLATFORM = "ensemble"
 
 
 class _Kind(enum.Enum):
@@ -79,8 +82,8 @@ class ModelConfig:
     """One model. `base_path` is an absolute directory or a URI such as gs://bucket/model. It holds version directories.
 
     `version_labels` maps labels to version numbers. `batching` overrides the parameters for all models, for versions
-    that are loaded later. `response_cache_max_bytes` does so for the bound of the response cache; 0 is no cache. No
-    field has been checked yet.
+    that are loaded later. `response_cache_max_bytes` does so for the bound of the response cache; 0 is no cache. A
+    model with an `ensemble` has no base path. No field has been checked yet.
     """
 
     name: str
@@ -91,3 +94,4 @@ class ModelConfig:
     logging: LoggingConfig | None = None
     batching: BatchingParameters | None = None
     response_cache_max_bytes: int | None = None
+    ensemble: Ensemble | None = None

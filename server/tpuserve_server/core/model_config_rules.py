@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, ModelConfig
+from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM, TENSORFLOW_PLATFORM, ModelConfig
 
 # A URI with a scheme and a host, such as gs://bucket/model (tsl/platform/path.cc, ParseURI).
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 
 
 def check_list(configs: Sequence[ModelConfig]) -> None:
-    """Check that names are unique and base paths absolute.
+    """Check that names are unique and base paths absolute. Ensembles need no base path.
 
     Raises:
         InvalidArgument: naming the first that is not.
@@ -22,7 +22,7 @@ def check_list(configs: Sequence[ModelConfig]) -> None:
             raise InvalidArgument(f"Illegal to list model {config.name} multiple times in config list")
         names.add(config.name)
     for config in configs:
-        if not (config.base_path.startswith("/") or _URI.match(config.base_path)):
+        if config.ensemble is None and config.platform != ENSEMBLE_PLATFORM and not _is_absolute(config.base_path):
             raise InvalidArgument(
                 f"Expected model {config.name} to have an absolute path or URI; got base_path()={config.base_path}"
             )
@@ -42,5 +42,9 @@ def check_same_platforms(configs: Sequence[ModelConfig], before: Mapping[str, Mo
 def check_platforms(configs: Sequence[ModelConfig]) -> None:
     """Check that every platform is supported. Raises InvalidArgument."""
     for config in configs:
-        if config.platform != TENSORFLOW_PLATFORM:
+        if config.platform not in (TENSORFLOW_PLATFORM, ENSEMBLE_PLATFORM):
             raise InvalidArgument(f"Model {config.name} requests unsupported platform {config.platform}")
+
+
+def _is_absolute(base_path: str) -> bool:
+    return base_path.startswith("/") or _URI.match(base_path) is not None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.cost_notes import describe_costs
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.types import LoadProgress, Pending, ServableId, State, VersionStatus
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them forever (issue 1488).
@@ -22,7 +22,7 @@ class VersionRecord:
     is_aspired: bool = True
     state: State = State.START
     error: ServingError | None = None
-    loaded: LoadedVersion | None = None
+    loaded: Loaded | None = None
     handles: int = 0
     waits: str = ""
 

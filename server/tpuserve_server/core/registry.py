@@ -8,7 +8,7 @@ from typing import Self
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
-from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_record import ModelRecord, VersionRecord
 from tpuserve_server.core.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
@@ -24,7 +24,7 @@ class ServableHandle:
 
     __slots__ = ("_registry", "_version", "loaded", "servable_id")
 
-    def __init__(self, registry: "ModelRegistry", version: VersionRecord, loaded: LoadedVersion) -> None:
+    def __init__(self, registry: "ModelRegistry", version: VersionRecord, loaded: Loaded) -> None:
         self._registry = registry
         self._version = version
         self.servable_id = version.aspired.servable
@@ -286,7 +286,7 @@ class ModelRegistry:
             self._get(servable_id).waits = why
         self._notify()
 
-    def available(self, servable_id: ServableId, loaded: LoadedVersion) -> None:
+    def available(self, servable_id: ServableId, loaded: Loaded) -> None:
         """Record that a load has succeeded."""
         self._change(servable_id, State.AVAILABLE, loaded=loaded)
 
@@ -298,7 +298,7 @@ class ModelRegistry:
         """Return no more handles on a version that will be unloaded."""
         self._change(servable_id, State.UNLOADING)
 
-    def wait_idle(self, servable_id: ServableId) -> LoadedVersion:
+    def wait_idle(self, servable_id: ServableId) -> Loaded:
         """Block until all handles on an UNLOADING version are released, and return what to unload."""
         with self._lock:
             version = self._get(servable_id)
@@ -317,7 +317,7 @@ class ModelRegistry:
         servable_id: ServableId,
         state: State,
         *,
-        loaded: LoadedVersion | None = None,
+        loaded: Loaded | None = None,
         error: ServingError | None = None,
     ) -> None:
         with self._lock:

@@ -34,6 +34,8 @@ class StorageByScheme:
             InvalidArgument: a base path has an unknown scheme, or is a directory that is itself a version.
         """
         for config in configs:
+            if config.ensemble is not None:
+                continue
             if is_uri(config.base_path):
                 self.check_scheme(config.base_path)
             else:

@@ -2,15 +2,22 @@
 
 import logging
 
-from tpuserve_formats.messages.model_server_config import BATCHING_PARAMETERS, RESPONSE_CACHE, ModelServerConfig
+from tpuserve_formats.messages.model_server_config import (
+    BATCHING_PARAMETERS,
+    ENSEMBLE_SCHEDULING,
+    RESPONSE_CACHE,
+    ModelServerConfig,
+)
 from tpuserve_formats.messages.official import MODEL_TYPE, FileSystemStoragePathSourceConfig
 from tpuserve_formats.messages.official import LoggingConfig as LoggingConfigProto
 from tpuserve_formats.messages.official import ModelConfig as ModelConfigProto
 from tpuserve_formats.messages.official import ModelServerConfig as ModelServerConfigProto
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
 from tpuserve_server.wire.batching_parameters import batching_parameters
+from tpuserve_server.wire.ensemble_scheduling import ensemble
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +33,7 @@ def model_configs(config: ModelServerConfigProto) -> tuple[ModelConfig, ...]:
     Raises:
         InvalidArgument: `config` is not a list of models, or a model has no platform, two, or an unsupported one. The
             messages are upstream's (model_servers/model_service_impl.cc, server_core.cc). Also raised if a model's
-            batching parameters or response cache are invalid.
+            batching parameters, response cache or a version of an ensemble's step are invalid.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidArgument(
@@ -46,6 +53,7 @@ def _model(model: ModelConfigProto) -> ModelConfig:
         logging=_logging(model.logging_config) if model.HasField("logging_config") else None,
         batching=_batching(model) if model.HasField(BATCHING_PARAMETERS) else None,
         response_cache_max_bytes=_cache_bytes(model) if model.HasField(RESPONSE_CACHE) else None,
+        ensemble=_ensemble(model) if model.HasField(ENSEMBLE_SCHEDULING) else None,
     )
 
 
@@ -65,6 +73,13 @@ def _cache_bytes(model: ModelConfigProto) -> int:
             f"Model {model.name}: response_cache.max_bytes must be at least 0; was {cache.max_bytes}."
         )
     return int(cache.max_bytes)
+
+
+def _ensemble(model: ModelConfigProto) -> Ensemble:
+    try:
+        return ensemble(model.ensemble_scheduling)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"Ensemble {model.name}: {error.message}") from None
 
 
 def _platform(model: ModelConfigProto) -> str:

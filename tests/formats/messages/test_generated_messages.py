@@ -1,12 +1,15 @@
 """Tests that the committed modules match the .proto files, and that the fields match TensorFlow Serving's."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
+from tpuserve_formats.messages import oip
 from tpuserve_formats.messages._proto import generate
 from tpuserve_formats.messages._proto.batching_parameters_pb2 import BatchingParameters
+from tpuserve_formats.messages._proto.ensemble_scheduling_pb2 import EnsembleScheduling
 from tpuserve_formats.messages._proto.monitoring_config_pb2 import MonitoringConfig, PrometheusConfig
 from tpuserve_formats.messages._proto.response_cache_pb2 import ResponseCache
 from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
@@ -62,3 +65,19 @@ def test_fields_are_upstreams(message: type[SSLConfig], fields: dict[str, tuple[
     descriptor = message.DESCRIPTOR
     assert descriptor.full_name == f"tensorflow.serving.{descriptor.name}"
     assert {field.name: (field.number, field.type) for field in descriptor.fields} == fields
+
+
+def test_steps_of_ensembles_have_tritons_fields() -> None:
+    upstream = oip.ModelConfig.DESCRIPTOR.fields_by_name["ensemble_scheduling"].message_type
+    step = EnsembleScheduling.DESCRIPTOR.nested_types_by_name["Step"]
+    wanted, found = _kinds(upstream.nested_types_by_name["Step"]), _kinds(step)
+    assert wanted.keys() - found.keys() == {"model_namespace"}
+    assert found.keys() - wanted.keys() == {"signature_name", "version_label"}
+    assert {name: found[name] for name in wanted.keys() & found.keys()}.items() <= wanted.items()
+    # A repeated message replaces the map, whose entries look the same.
+    entry = upstream.nested_types_by_name["Step"].nested_types_by_name["InputMapEntry"]
+    assert _kinds(EnsembleScheduling.DESCRIPTOR.nested_types_by_name["Connection"]) == _kinds(entry)
+
+
+def _kinds(message: Any) -> dict[str, tuple[int, int, bool]]:  # noqa: ANN401 - the descriptor of any implementation
+    return {field.name: (field.number, field.type, field.is_repeated) for field in message.fields}

@@ -139,6 +139,34 @@ def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> 
     assert "Cannot find LogCollector::Factory for type: x" in errors("logged")
 
 
+def test_ensembles_are_checked_against_the_whole_list(tmp_path: Path, base_path: Path) -> None:
+    step = 'step {{ model_name: "{}" input_map {{ key: "x" value: "{}" }} output_map {{ key: "y" value: "{}" }} }}'
+
+    def ensemble(name: str, *steps: tuple[str, str, str]) -> str:
+        listed = " ".join(step.format(*one) for one in steps)
+        return f'config {{ name: "{name}" model_platform: "ensemble" ensemble_scheduling {{ {listed} }} }}'
+
+    path = tmp_path / "models.config"
+    configs = [
+        f'config {{ name: "m" base_path: "{base_path}" model_platform: "tensorflow" }}',
+        ensemble("fine", ("m", "image", "features"), ("m", "features", "scores")),
+        ensemble("circle", ("m", "1", "2"), ("m", "2", "1")),
+        ensemble("lost", ("nosuch", "1", "2")),
+        ensemble("itself", ("itself", "1", "2")),
+    ]
+    path.write_text(f"model_config_list {{ {' '.join(configs)} }}")
+    checked = check(f"--model_config_file={path}")
+    assert checked.exit_code == 2
+    assert checked.messages("ok", "model fine") == [
+        "ensemble of m, m, from image to scores. This check does not compare the steps' signatures"
+    ]
+    assert checked.messages("error", "model circle") == [
+        "its steps form a cycle: step 1 (m) -> step 2 (m) -> step 1 (m)"
+    ]
+    assert checked.messages("error", "model lost") == ["step 1 (nosuch): the configuration has no model nosuch"]
+    assert checked.messages("error", "ensembles") == ["Ensembles contain each other: itself -> itself"]
+
+
 def test_files_of_a_version_are_looked_at(base_path: Path) -> None:
     version = base_path / "7"
     (version / "assets").mkdir()

@@ -1,16 +1,17 @@
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from tests.support.ensembles import make_ensemble
 from tests.support.fake_device import FakeServable, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
 from tpuserve_server.core.load_options import LoadOptions
-from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.loader import Loaded, LoadedVersion
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.storage import VersionLocation
@@ -24,7 +25,7 @@ class FakeLoader:
     faults: dict[int, Exception] = field(default_factory=dict)
     gates: dict[str, threading.Event] = field(default_factory=dict)
     loads: list[AspiredVersion] = field(default_factory=list)
-    unloaded: list[LoadedVersion] = field(default_factory=list)
+    unloaded: list[Loaded] = field(default_factory=list)
     on_load: Callable[[], object] = lambda: None
     unload_fault: Exception | None = None
 
@@ -37,7 +38,7 @@ class FakeLoader:
             raise fault
         return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # nobody predicts here
 
-    def unload(self, loaded: LoadedVersion) -> None:
+    def unload(self, loaded: Loaded) -> None:
         self.unloaded.append(loaded)
         if self.unload_fault:
             raise self.unload_fault
@@ -233,6 +234,18 @@ def test_while_a_retry_waits_status_says_why_and_other_versions_load(house: Hous
     failing = house.registry.statuses("m")[0]
     assert (failing.state, failing.error) == (State.LOADING, "")
     assert failing.notes == ("load attempt 1 of 3 failed: corrupt; next attempt in 1e+06 s",)
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_an_ensemble_is_not_retried_until_its_steps_have_changed(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("a step does not fit")
+    ensemble = replace(aspired("m", 1, "steps 1 1"), ensemble=make_ensemble("n x=1 -> y=2"))
+    house.manager.aspire("m", {1: ensemble})
+    assert house.wait_for(1, State.END) == "a step does not fit"
+    del house.loader.faults[1]
+    house.manager.aspire("m", {1: replace(ensemble, fingerprint="steps 1 2")})
+    house.wait_for(1, State.AVAILABLE)
+    assert len(house.loader.loads) == 2
 
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)

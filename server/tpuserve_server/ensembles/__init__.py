@@ -1,0 +1,1 @@
+"""Ensembles: pipelines of models, checked, loaded and run inside the server."""
