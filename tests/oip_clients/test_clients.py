@@ -1,0 +1,66 @@
+"""tritonclient and KServe's clients, unchanged, with a server on each host. They run in `.oip-clients`."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.conftest import HOSTS
+from tests.contract.serving_models import save_half_plus_two, save_kinds
+from tests.e2e.running_server import RunningServer, run_configured_server
+from tests.oip_clients.checks import HALF, HALF_VERSIONS, KINDS, SIMPLE, VERSION
+from tests.support.optional import cannot_run, find_oip_clients
+from tests.triton_examples.models import save_simple
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("tritonclient_checks", "tritonclient_async_checks", "kserve_checks")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save the models, and return the file that configures them."""
+    folder = tmp_path_factory.mktemp("oip-clients")
+    save_kinds(folder / KINDS / VERSION)
+    save_simple(folder / SIMPLE / VERSION)
+    for version, plus in zip(HALF_VERSIONS, (2.0, 3.0), strict=True):
+        save_half_plus_two(folder / HALF / version, plus=plus)
+    config = folder / "models.config"
+    entries = "".join(
+        f'config {{ name: "{name}" base_path: "{folder / name}" model_platform: "tensorflow"'
+        " model_version_policy { all {} } }\n"
+        for name in (KINDS, SIMPLE, HALF)
+    )
+    config.write_text(f"model_config_list {{ {entries} }}")
+    return config
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return find_oip_clients() or cannot_run("there is no whole .oip-clients: make oip-clients")
+
+
+@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
+def server(
+    request: pytest.FixtureRequest, python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with run_configured_server(request.param, log, f"--model_config_file={models}", model=HALF) as server:
+        yield server
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_call_of_the_client_is_served(python: Path, server: RunningServer, program: str) -> None:
+    command = [str(python), "-m", f"tests.oip_clients.{program}", server.grpc, server.rest.removeprefix("http://")]
+    done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout)
+    assert outcomes
+    assert "\n".join(f"{name}: {error}" for name, error in outcomes.items() if error) == ""
+
+
+def _environment() -> dict[str, str]:
+    """Let the program write bytecode. Compiling kserve at each start takes seconds."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
