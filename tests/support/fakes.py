@@ -136,6 +136,10 @@ class FakeAcquiredModel(AcquiredModel):
     def servable_id(self) -> ServableId:
         return ServableId("m", 7)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self._service.class_names
+
     def has_objective(self, signature_name: str) -> bool:
         return self._service.promised
 
@@ -210,6 +214,7 @@ class FakeService(InferenceService):
         self.cancelled = 0
         self.statuses = [VersionStatus(ServableId("m", 7), State.AVAILABLE)]
         self.label_versions: dict[str, int] = {}
+        self.class_names: tuple[str, ...] = ()
         self.precision: Precision | None = None
         # Whether it has a latency objective, and the responses under it with their latencies.
         self.promised = False
@@ -247,7 +252,10 @@ class FakeService(InferenceService):
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
         if spec.name != "m" or not self.statuses:
             raise NotFound(f"Could not find any versions of model {spec.name}")
-        return self.statuses
+        named = [status for status in self.statuses if spec.version in (None, status.servable.version)]
+        if not named:
+            raise NotFound(f"Could not find version {spec.version} of model {spec.name}")
+        return named
 
     def models(self) -> list[str]:
         return ["m"]

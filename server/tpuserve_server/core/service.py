@@ -60,6 +60,11 @@ class _Acquired:
         """The version that is held."""
         return self._handle.servable_id
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the version's classes, in the order of its scores. May be empty."""
+        return self._handle.loaded.labels
+
     def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""
         return self._handle.loaded.batcher.has_objective(signature_name)

@@ -148,7 +148,7 @@ class Exchange:
             return
         except Exception as error:  # The edge: the client gets a response to every error.
             response = failure_response(error, scope, protocol.error_body)
-        if len(response.body) >= MIN_COMPRESSED_BYTES:
+        if response.compressible and len(response.body) >= MIN_COMPRESSED_BYTES:
             response = await compressed(response, scope)
         await send_response(send, response, protocol.headers)
 
@@ -161,7 +161,7 @@ def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str
     if isinstance(error, ServingError):
         return error_response(error, error_body(error.message))
     _log.error("Unexpected error in %s %s", scope["method"], scope["path"], exc_info=error)
-    return HttpResponse(500, error_body("Internal error"))
+    return HttpResponse(500, error_body("Internal error"), compressible=False)
 
 
 def raw_path(scope: "Scope") -> bytes:

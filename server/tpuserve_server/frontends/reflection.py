@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import (
     ServiceResponse,
 )
 
+from tpuserve_formats.messages.oip import oip_pool
 from tpuserve_formats.messages.pool import official_pool
 from tpuserve_server.core.errors import Code, InvalidArgument
 from tpuserve_server.frontends.rpc import CallContext
@@ -35,7 +36,7 @@ class ReflectionMethods:
     def __init__(self, service_names: Sequence[str]) -> None:
         """List `service_names`, the services that the server provides."""
         self._service_names = sorted(service_names)
-        self._pools = (official_pool(), descriptor_pool.Default(), _v1_pool())
+        self._pools = (official_pool(), oip_pool(), descriptor_pool.Default(), _v1_pool())
         self._answers: dict[str, Callable[[ServerReflectionRequest], ServerReflectionResponse]] = {
             "file_by_filename": self._file_by_filename,
             "file_containing_symbol": self._file_containing_symbol,

@@ -13,6 +13,7 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
+from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.frontends.tf_rest.v1 import V1
@@ -67,7 +68,10 @@ def rest_app(
         max_repeated_bytes=options.max_body_bytes,
     )
     # A new protocol adds a directory and a line here.
-    mounts = (Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),)
+    mounts = (
+        Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
+        Mount("/v2", V2(service, logs), {}, {}),
+    )
     app = RestApp(mounts, meter, clock, options)
 
     @app.get("/healthz", tags=["Operations"], summary="Liveness of the process")

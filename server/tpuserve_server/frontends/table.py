@@ -9,6 +9,7 @@ from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.frontends.health import HealthMethods
+from tpuserve_server.frontends.oip_grpc.table import OIP_SERVICE, oip_methods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
@@ -21,7 +22,14 @@ from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
-_SERVICES = (PREDICTION_SERVICE.full_name, MODEL_SERVICE.full_name, _HEALTH.full_name, V1_SERVICE, V1ALPHA_SERVICE)
+_SERVICES = (
+    PREDICTION_SERVICE.full_name,
+    MODEL_SERVICE.full_name,
+    OIP_SERVICE,
+    _HEALTH.full_name,
+    V1_SERVICE,
+    V1ALPHA_SERVICE,
+)
 
 
 def rpc_table(
@@ -69,6 +77,7 @@ def rpc_table(
             {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}
         ),
         **profiler,
+        **oip_methods(service, meter, logs),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,

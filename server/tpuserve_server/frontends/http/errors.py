@@ -2,7 +2,14 @@
 
 from typing import Final
 
-from tpuserve_server.core.errors import Cancelled, InvalidArgument, ResourceExhausted, ServingError
+from tpuserve_server.core.errors import (
+    Cancelled,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    Unimplemented,
+)
 from tpuserve_server.frontends.status import http_status
 
 
@@ -30,7 +37,27 @@ class UnsupportedEncoding(InvalidArgument):
         super().__init__(f"Content-Encoding {name} is not supported; use gzip or deflate")
 
 
-_OWN_STATUS: Final[dict[type[ServingError], int]] = {BodyTooLarge: 413, UnsupportedEncoding: 415}
+class PathNotFound(NotFound):
+    """The server has no such path."""
+
+    def __init__(self) -> None:
+        """Set the message, which is that of Triton and FastAPI."""
+        super().__init__("Not Found")
+
+
+class MethodNotAllowed(Unimplemented):
+    """The path exists, but not for this method: HTTP status 405."""
+
+    def __init__(self) -> None:
+        """Set the message, which is that of Triton and FastAPI."""
+        super().__init__("Method Not Allowed")
+
+
+_OWN_STATUS: Final[dict[type[ServingError], int]] = {
+    BodyTooLarge: 413,
+    UnsupportedEncoding: 415,
+    MethodNotAllowed: 405,
+}
 
 
 def status_of(error: ServingError) -> int:

@@ -23,7 +23,8 @@ class HttpResponse(NamedTuple):
     """A body, JSON by default, with its status.
 
     `version` becomes a header if a model version produced the body. `retry_after_s` becomes a header with status 429
-    and 503.
+    and 503. `compressible` is False for clients that send Accept-Encoding with every request, but decompress only the
+    responses to inference requests.
     """
 
     status: int
@@ -32,11 +33,12 @@ class HttpResponse(NamedTuple):
     headers: Headers = ()
     retry_after_s: int = 1
     content_type: bytes = b"application/json"
+    compressible: bool = True
 
 
 def error_response(error: ServingError, body: bytes) -> HttpResponse:
     """Return a response with `body` and the HTTP status of `error`."""
-    response = HttpResponse(status_of(error), body)
+    response = HttpResponse(status_of(error), body, compressible=False)
     if error.retry_after_s is None:
         return response
     # Whole seconds (RFC 9110, 10.2.3), at least 1: 0 would mean an immediate retry.

@@ -1,8 +1,7 @@
 """REST predict responses: encodes output arrays as JSON rows or columns, without Python lists of numbers."""
 
 import binascii
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import orjson
@@ -10,6 +9,7 @@ import orjson
 from tpuserve_formats.dtypes import BY_DTYPE, type_name
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Tensors
+from tpuserve_server.wire.json.array_text import Column, array_text
 from tpuserve_server.wire.json.ragged import nest_rows
 
 # String outputs with this suffix are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
@@ -18,9 +18,6 @@ _BYTES_SUFFIX = "_bytes"
 _DIRECT_KINDS = "biu"
 _DIRECT_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _NONE_RAGGED: RowSplits = {}
-
-# A numeric array that orjson takes, or nested lists of str and {"b64": str}.
-_Column = Any
 
 
 def encode_predictions(outputs: Tensors, *, is_row: bool, ragged: RowSplits = _NONE_RAGGED) -> bytes:
@@ -36,20 +33,20 @@ def encode_predictions(outputs: Tensors, *, is_row: bool, ragged: RowSplits = _N
     """
     if not outputs:
         raise InvalidArgument("Cannot convert empty tensor map to JSON")
-    columns: Mapping[str, _Column]
+    columns: Mapping[str, Column]
     if ragged:
         columns = nest_rows(outputs, ragged, _column)
     else:
         columns = {name: _column(name, array) for name, array in outputs.items()}
     if is_row:
         rows = _row_count(columns)
-        body = _rows(columns, rows) if len(columns) > 1 else _json(*columns.values())
+        body = _rows(columns, rows) if len(columns) > 1 else array_text(*columns.values())
         return b'{"predictions":%b}' % body
-    body = _object(columns) if len(columns) > 1 else _json(*columns.values())
+    body = _object(columns) if len(columns) > 1 else array_text(*columns.values())
     return b'{"outputs":%b}' % body
 
 
-def _row_count(columns: Mapping[str, _Column]) -> int:
+def _row_count(columns: Mapping[str, Column]) -> int:
     rows = None
     for name, column in columns.items():
         if not isinstance(column, list) and not (isinstance(column, np.ndarray) and column.ndim):
@@ -60,7 +57,7 @@ def _row_count(columns: Mapping[str, _Column]) -> int:
     return rows or 0
 
 
-def _column(name: str, array: Array) -> _Column:
+def _column(name: str, array: Array) -> Column:
     dtype = array.dtype
     if dtype.hasobject:
         return _strings(array, as_bytes=name.endswith(_BYTES_SUFFIX))
@@ -72,7 +69,7 @@ def _column(name: str, array: Array) -> _Column:
     return np.ascontiguousarray(array) if array.ndim else array[()]
 
 
-def _strings(array: Array, *, as_bytes: bool) -> _Column:
+def _strings(array: Array, *, as_bytes: bool) -> Column:
     texts = np.empty(array.size, np.object_)
     texts[:] = [_string(value, as_bytes) for value in array.flat]
     return texts.reshape(array.shape).tolist()
@@ -87,7 +84,7 @@ def _string(value: bytes, as_bytes: bool) -> str | dict[str, str]:
     return {"b64": binascii.b2a_base64(value, newline=False).decode()}
 
 
-def _rows(columns: Mapping[str, _Column], count: int) -> bytes:
+def _rows(columns: Mapping[str, Column], count: int) -> bytes:
     body = orjson.dumps(
         [{name: column[row] for name, column in columns.items()} for row in range(count)],
         option=orjson.OPT_SERIALIZE_NUMPY,
@@ -97,32 +94,5 @@ def _rows(columns: Mapping[str, _Column], count: int) -> bytes:
     return b"[%b]" % b",".join(_object({name: column[row] for name, column in columns.items()}) for row in range(count))
 
 
-def _object(values: Mapping[str, _Column]) -> bytes:
-    return b"{%b}" % b",".join(b"%b:%b" % (orjson.dumps(name), _json(value)) for name, value in values.items())
-
-
-def _json(value: _Column) -> bytes:
-    text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"null" not in text:
-        return text
-    numbers = [np.asarray(array).reshape(-1) for array in _arrays(value)]
-    return _with_tokens(text, np.concatenate(numbers)) if numbers else text
-
-
-def _arrays(value: _Column) -> Iterator[Any]:
-    """Yield the numeric arrays and scalars of a column in order, without strings."""
-    if isinstance(value, np.ndarray | np.floating):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            if not isinstance(item, str):
-                yield from _arrays(item)
-
-
-def _with_tokens(text: bytes, values: Array) -> bytes:
-    """Replace each null in `text` by its number's token. orjson writes null for a number that is not finite."""
-    special = values[~np.isfinite(values)]
-    tokens = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in special]
-    between = text.split(b"null")
-    parts = [part for pair in zip(between, tokens, strict=False) for part in pair]
-    return b"".join((*parts, between[-1]))
+def _object(values: Mapping[str, Column]) -> bytes:
+    return b"{%b}" % b",".join(b"%b:%b" % (orjson.dumps(name), array_text(value)) for name, value in values.items())

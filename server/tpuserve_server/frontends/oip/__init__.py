@@ -1,0 +1,1 @@
+"""The parts of the Open Inference Protocol that gRPC and REST share."""

@@ -1,0 +1,47 @@
+"""Readiness and metadata of the server and of models, for both protocols."""
+
+from importlib.metadata import version
+from typing import Final
+
+from tpuserve_server.core.errors import NotFound, Unavailable
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.frontends.oip.models import available_versions, choose_signature, find_metadata
+from tpuserve_server.wire.oip.metadata import PLATFORM, ModelDescription, ServerDescription
+
+# Triton's names of the extensions that this server implements (server/docs/protocol).
+EXTENSIONS: Final = ("classification", "binary_tensor_data", "parameters")
+
+
+def describe_server() -> ServerDescription:
+    """Return the server's metadata."""
+    return ServerDescription("tpuserve", version("tpuserve-server"), EXTENSIONS)
+
+
+def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescription:
+    """Return a model's metadata: all versions that answer requests, or only the one that the spec names.
+
+    Raises:
+        ServingError: as `acquire_model` for the same model and version.
+    """
+    metadata = find_metadata(service, spec)
+    signature = metadata.signatures[choose_signature(spec.name, metadata.signatures)]
+    versions = available_versions(service, spec.name) if spec.version is None else (spec.version,)
+    return ModelDescription(metadata.servable.name, versions, PLATFORM, signature)
+
+
+def is_model_ready(service: InferenceService, spec: ModelSpec) -> bool:
+    """Return whether the model, or the version that the spec names, answers requests.
+
+    Raises:
+        NotFound: the model or version is unknown.
+    """
+    try:
+        find_metadata(service, spec)
+    except Unavailable:
+        return False
+    except NotFound:
+        if spec.name not in service.models() or spec.version is not None:
+            raise
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""Health and metadata methods of inference.GRPCInferenceService."""
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from tpuserve_formats.messages.oip import (
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelReadyResponse,
+    ServerLiveResponse,
+    ServerReadyResponse,
+)
+from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.oip.describing import describe_model, describe_server, is_model_ready
+from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.wire.oip.metadata import encode_model, encode_server
+from tpuserve_server.wire.oip.model_spec import parse_model_spec
+
+_Request = TypeVar("_Request", bound=Message)
+_LIVE: bytes = ServerLiveResponse(live=True).SerializeToString()
+
+
+class MetadataMethods:
+    """The methods, from bytes to bytes. They raise ServingErrors."""
+
+    def __init__(self, service: InferenceService, meter: RequestMeter) -> None:
+        """Answer from `service`."""
+        self._service = service
+        self._meter = meter
+
+    async def server_live(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ServerLive."""
+        with self._meter.request("ServerLive", context.deadline):
+            return _LIVE
+
+    async def server_ready(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ServerReady."""
+        with self._meter.request("ServerReady", context.deadline):
+            return ServerReadyResponse(ready=self._service.is_ready()).SerializeToString()
+
+    async def model_ready(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ModelReady. An unknown model is not ready, as in Triton up to 26.05, whose tests require it."""
+        with self._meter.request("ModelReady", context.deadline) as measured:
+            request = parse_request(ModelReadyRequest, body)
+            measured.model = request.name
+            try:
+                ready = is_model_ready(self._service, parse_model_spec(request.name, request.version))
+            except NotFound:
+                ready = False
+            return ModelReadyResponse(ready=ready).SerializeToString()
+
+    async def server_metadata(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ServerMetadata."""
+        with self._meter.request("ServerMetadata", context.deadline):
+            return encode_server(describe_server())
+
+    async def model_metadata(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ModelMetadata."""
+        with self._meter.request("ModelMetadata", context.deadline) as measured:
+            request = parse_request(ModelMetadataRequest, body)
+            measured.model = request.name
+            return encode_model(describe_model(self._service, parse_model_spec(request.name, request.version)))
+
+
+def parse_request(kind: type[_Request], body: bytes) -> _Request:
+    """Parse a request. Raises InvalidArgument if `body` is malformed."""
+    try:
+        return kind.FromString(body)
+    except DecodeError:
+        raise InvalidArgument(f"Malformed {kind.DESCRIPTOR.name}") from None

@@ -1,0 +1,31 @@
+"""Methods of inference.GRPCInferenceService by path."""
+
+from typing import Final
+
+from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.oip_grpc.inference import InferenceMethods
+from tpuserve_server.frontends.oip_grpc.metadata import MetadataMethods
+from tpuserve_server.frontends.oip_grpc.stream import StreamMethods
+from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.request_log.request_logs import RequestLogs
+
+OIP_SERVICE: Final[str] = GRPC_INFERENCE_SERVICE.full_name
+
+
+def oip_methods(service: InferenceService, meter: RequestMeter, logs: RequestLogs | None) -> RpcTable:
+    """Return the methods. A new method adds a line here."""
+    inference = InferenceMethods(service, meter, logs)
+    stream = StreamMethods(inference)
+    metadata = MetadataMethods(service, meter)
+    methods: dict[str, UnaryMethod | StreamMethod] = {
+        "ModelInfer": UnaryMethod(inference.model_infer),
+        "ModelStreamInfer": StreamMethod(stream.model_stream_infer),
+        "ServerLive": UnaryMethod(metadata.server_live),
+        "ServerReady": UnaryMethod(metadata.server_ready),
+        "ServerMetadata": UnaryMethod(metadata.server_metadata),
+        "ModelReady": UnaryMethod(metadata.model_ready),
+        "ModelMetadata": UnaryMethod(metadata.model_metadata),
+    }
+    return {f"/{OIP_SERVICE}/{name}": method for name, method in methods.items()}

@@ -1,0 +1,105 @@
+"""The Open Inference Protocol's REST API: all paths under /v2."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.frontends.exchange import HttpCall, raw_path
+from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
+from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
+from tpuserve_server.frontends.oip.describing import describe_model, describe_server, is_model_ready
+from tpuserve_server.frontends.oip.inferring import Inferring
+from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
+from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
+from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.wire.oip.infer_json import parse_infer_json
+from tpuserve_server.wire.oip.infer_json_response import encode_infer_json
+from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
+
+
+class V2:
+    """The protocol of an Exchange. Its errors become `{"error": …}` with Triton's messages."""
+
+    error_body = staticmethod(error_body)
+
+    def __init__(self, service: InferenceService, logs: RequestLogs | None) -> None:
+        """Answer from `service`; `logs` receive the answered requests, None logs nothing."""
+        self._service = service
+        self._inferring = Inferring(service, logs)
+        self.headers: Headers = ()
+        self._handlers: Mapping[Action, Callable[[ModelSpec, HttpCall], Awaitable[HttpResponse]]] = {
+            Action.INFER: self._infer,
+            Action.SERVER_LIVE: self._server_live,
+            Action.SERVER_READY: self._server_ready,
+            Action.SERVER_METADATA: self._server_metadata,
+            Action.MODEL_READY: self._model_ready,
+            Action.MODEL_METADATA: self._model_metadata,
+        }
+
+    def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
+        """Return the coroutine that answers the request."""
+        route = parse_route(call.scope["method"], raw_path(call.scope))
+        measured = call.measured
+        measured.method = route.action.value
+        measured.model = route.spec.name
+        return self._handlers[route.action](route.spec, call)
+
+    def find_model(self, method: str, path: bytes) -> str | None:
+        """Return the model in a path, or None for a path without a model and an invalid path."""
+        try:
+            route: Route = parse_route(method, path)
+        except ServingError:
+            return None
+        return route.spec.name or None
+
+    async def _infer(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        body = await call.read_body()
+        json_bytes = read_json_length(call.scope, len(body))
+        # The JSON part decides: a binary request of any size is parsed at once.
+        if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
+            request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes)
+        else:
+            request = parse_infer_json(spec.name, body, json_bytes)
+        if request.parameters.signature_name:
+            spec = ModelSpec(spec.name, spec.version, None, request.parameters.signature_name)
+        inferring = self._inferring.infer(
+            spec, request, call.measured, call.deadline, call.priority, call.watch_client()
+        )
+        # Free the body's memory while the model runs.
+        del body, request
+        result = await inferring
+        encoded = encode_infer_json(result)
+        if encoded.json_bytes is None:
+            return HttpResponse(200, encoded.body, result.servable.version)
+        headers = ((JSON_LENGTH_HEADER, b"%d" % encoded.json_bytes),)
+        return HttpResponse(
+            200, encoded.body, result.servable.version, headers, content_type=b"application/octet-stream"
+        )
+
+    async def _server_live(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        return _json({"live": True})
+
+    async def _server_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        return _readiness({"ready": self._service.is_ready()})
+
+    async def _server_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        return _json(server_to_json(describe_server()))
+
+    async def _model_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        return _readiness({"name": spec.name, "ready": is_model_ready(self._service, spec)})
+
+    async def _model_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+        return _json(model_to_json(describe_model(self._service, spec)))
+
+
+def _json(document: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, orjson.dumps(document), compressible=False)
+
+
+def _readiness(document: Mapping[str, object]) -> HttpResponse:
+    """Return Triton's status with the protocol's body: Triton sends no body, and KServe's client reads it."""
+    return _json(document, 200 if document["ready"] else 400)

@@ -1,0 +1,1 @@
+"""Messages of the Open Inference Protocol with Triton's extensions, over gRPC and in JSON."""

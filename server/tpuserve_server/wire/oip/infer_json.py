@@ -1,0 +1,222 @@
+"""Inference requests over REST: JSON, and the binary data after it.
+
+Source: inference_rest.md of kserve/open-inference-protocol, Triton's binary tensor data extension and http_server.cc.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import simdjson
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.wire.json.body import parse_json
+from tpuserve_server.wire.json.numbers import REFUSALS
+from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput, TensorData
+from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
+from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData
+
+# simdjson's objects, and dicts from the slower parsers.
+JsonObject = Any
+_OBJECTS: Final = (simdjson.Object, dict)
+_EMPTY: Final[Mapping[str, object]] = {}
+_MAX_UINT64: Final = (1 << 64) - 1
+_BOOLEAN: Final = "non-boolean as boolean"
+_UNSIGNED: Final = "non-unsigned-integer as unsigned-integer"
+_STRING: Final = "non-string as string"
+_PARAMETER_KINDS: Final = {
+    "sequence_start": _BOOLEAN,
+    "sequence_end": _BOOLEAN,
+    "binary_data_output": _BOOLEAN,
+    "priority": _UNSIGNED,
+    "timeout": _UNSIGNED,
+    "signature_name": _STRING,
+}
+
+
+def parse_infer_json(model: str, body: bytes, json_bytes: int | None) -> InferenceRequest:
+    """Parse a request whose first `json_bytes` are JSON and whose rest is binary data. None means no binary data.
+
+    No JSON (0 bytes of it) mean that the whole body is the data of the model's only input. Binary data become views.
+
+    Raises:
+        InvalidArgument: with Triton's messages.
+    """
+    size_bytes = len(body)
+    if json_bytes == 0:
+        return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
+    if json_bytes is None or json_bytes == size_bytes:
+        document, binary = _parse(body), memoryview(b"")
+    else:
+        document, binary = _parse(body[:json_bytes]), memoryview(body)[json_bytes:]
+    if type(document) not in _OBJECTS:
+        _fail("inputs", "existing object member 'inputs'", of="non-")
+    keys = _keys(document)
+    request_id = _string(document, "id") if "id" in keys else ""
+    parameters = NO_PARAMETERS
+    if "parameters" in keys:
+        parameters = _read_parameters(document["parameters"])
+    if "inputs" not in keys:
+        _fail("inputs", "existing object member 'inputs'", of="non-")
+    inputs = _read_inputs(model, _array(document, "inputs"), binary)
+    outputs = [_read_output(item) for item in _array(document, "outputs")] if "outputs" in keys else ()
+    return InferenceRequest(
+        request_id, inputs, outputs, parameters, is_binary=parameters.binary_data_output, size_bytes=size_bytes
+    )
+
+
+def _parse(text: bytes) -> JsonObject:
+    try:
+        return simdjson.Parser().parse(text)
+    except REFUSALS:
+        # NaN and infinities, integers of more than 64 bits, and malformed documents.
+        pass
+    try:
+        return parse_json(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"failed to parse the request JSON buffer: {error.message}") from None
+
+
+def _read_inputs(model: str, items: Any, binary: memoryview) -> list[InputTensor]:  # noqa: ANN401 (a JSON array)
+    inputs = []
+    position = 0
+    for item in items:
+        tensor, taken_bytes = _read_input(model, item, binary[position:])
+        position += taken_bytes
+        inputs.append(tensor)
+    if position != len(binary):
+        raise InvalidArgument(
+            f"unexpected additional input data for model '{model}': {len(binary) - position} bytes remain after the "
+            "binary data of all inputs"
+        )
+    return inputs
+
+
+def _read_input(model: str, item: JsonObject, binary: memoryview) -> tuple[InputTensor, int]:
+    """Return an input, and the number of bytes that it takes from the start of `binary`."""
+    keys = _keys(item)
+    name, datatype = _string(item, "name"), _string(item, "datatype")
+    shape = _read_shape(item)
+    parameters = _object(item, "parameters") if "parameters" in keys else _EMPTY
+    # KServe's client sends null with the binary data of an empty tensor.
+    has_data = "data" in keys and item["data"] is not None
+    has_binary = "binary_data_size" in parameters
+    if has_data is has_binary:
+        given = " 'data' 'binary_data_size'" if has_data else ""
+        raise InvalidArgument(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters'. But "
+            f"{f'set{given}' if given else 'no field is set'}: input '{name}'"
+        )
+    if has_data:
+        data: TensorData = JsonData(_array(item, "data"))
+        return InputTensor(name, datatype, shape, data), 0
+    size_bytes = _unsigned(parameters, "binary_data_size")
+    if size_bytes > len(binary):
+        raise InvalidArgument(
+            f"unexpected size for input '{name}', expecting {size_bytes - len(binary)} additional bytes for model "
+            f"'{model}'"
+        )
+    return InputTensor(name, datatype, shape, binary[:size_bytes]), size_bytes
+
+
+def _read_shape(item: JsonObject) -> list[int]:
+    sizes = _array(item, "shape")
+    shape: list[int] = sizes if type(sizes) is list else sizes.as_list()
+    for size in shape:
+        if type(size) is not int or size < 0:
+            _fail("shape", _UNSIGNED)
+    return shape
+
+
+def _read_output(item: JsonObject) -> RequestedOutput:
+    keys = _keys(item)
+    name = _string(item, "name")
+    if "parameters" not in keys:
+        return RequestedOutput(name)
+    parameters = _object(item, "parameters")
+    classes = _unsigned(parameters, "classification") if "classification" in parameters else 0
+    is_binary = _boolean(parameters, "binary_data") if "binary_data" in parameters else False
+    return RequestedOutput(name, classes, is_binary)
+
+
+def _read_parameters(value: JsonObject) -> RequestParameters:
+    if type(value) not in _OBJECTS:
+        raise InvalidArgument("failed to get request params.: attempt to get members for non-object")
+    values = {name: value[name] for name in _keys(value)}
+    for name, given in values.items():
+        expected = _PARAMETER_KINDS.get(name)
+        if name == "sequence_id" and not (type(given) is str or _is_unsigned(given)):
+            _fail(name, _STRING)
+        if expected is None:
+            continue
+        if not _has_kind(given, expected):
+            _fail(name, expected)
+    return read_parameters(values)
+
+
+def _has_kind(value: object, expected: str) -> bool:
+    if expected is _UNSIGNED:
+        return _is_unsigned(value)
+    return type(value) is (bool if expected is _BOOLEAN else str)
+
+
+def _keys(value: JsonObject) -> list[str]:
+    """Return the keys of an object. Raises InvalidArgument for another value, and for equal keys."""
+    if type(value) not in _OBJECTS:
+        raise InvalidArgument("attempt to access JSON non-object as object: inputs and outputs are lists of objects")
+    keys = list(value)
+    if len({*keys}) != len(keys):
+        raise InvalidArgument(f"failed to parse the request JSON buffer: an object repeats one of its keys {keys[:16]}")
+    return keys
+
+
+def _array(item: JsonObject, key: str) -> Any:  # noqa: ANN401 (a JSON array)
+    value = _get(item, key)
+    if type(value) not in ARRAYS:
+        _fail(key, "non-array as array")
+    return value
+
+
+def _object(item: JsonObject, key: str) -> JsonObject:
+    value = item[key]
+    if type(value) not in _OBJECTS:
+        _fail(key, "non-object as object")
+    _keys(value)
+    return value
+
+
+def _string(item: JsonObject, key: str) -> str:
+    value = _get(item, key)
+    if type(value) is not str:
+        _fail(key, _STRING)
+    return value
+
+
+def _unsigned(item: JsonObject, key: str) -> int:
+    value = item[key]
+    if not _is_unsigned(value):
+        _fail(key, _UNSIGNED)
+    number: int = value
+    return number
+
+
+def _boolean(item: JsonObject, key: str) -> bool:
+    value = item[key]
+    if type(value) is not bool:
+        _fail(key, _BOOLEAN)
+    return value
+
+
+def _is_unsigned(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_UINT64
+
+
+def _get(item: JsonObject, key: str) -> Any:  # noqa: ANN401 (a JSON value)
+    try:
+        return item[key]
+    except KeyError:
+        _fail(key, f"existing object member '{key}'", of="non-")
+
+
+def _fail(key: str, what: str, of: str = "JSON ") -> NoReturn:
+    """Raise Triton's error for the value of `key`."""
+    raise InvalidArgument(f"Unable to parse '{key}': attempt to access {of}{what}")

@@ -1,0 +1,68 @@
+"""Value types of an inference request and its result, shared by gRPC and REST."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters
+
+if TYPE_CHECKING:
+    from tpuserve_formats.messages.oip import InferTensorContents
+    from tpuserve_server.wire.oip.tensor_json import JsonData
+
+TensorData: TypeAlias = "bytes | memoryview | JsonData | InferTensorContents"
+
+
+class InputTensor(NamedTuple):
+    """An input as the client declared it, not yet checked or decoded: raw bytes, JSON data or typed contents."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: TensorData
+
+
+class RequestedOutput(NamedTuple):
+    """An output to return.
+
+    `classification` is the number of classes to return instead of the values, or 0. `is_binary` is for REST alone.
+    """
+
+    name: str
+    classification: int = 0
+    is_binary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """A parsed request. Release it once its inputs are decoded: JSON data hold several times the memory of their text.
+
+    No `outputs` mean all outputs, binary if `is_binary`. `raw_input` is the body of a REST request without JSON, which
+    is the data of the model's only input.
+    """
+
+    id: str = ""
+    inputs: Sequence[InputTensor] = ()
+    outputs: Sequence[RequestedOutput] = ()
+    parameters: RequestParameters = NO_PARAMETERS
+    is_binary: bool = False
+    raw_input: bytes | None = None
+    # Size of the request's message.
+    size_bytes: int = 0
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the requested outputs. Empty means all."""
+        return tuple([output.name for output in self.outputs])
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceResult:
+    """Output arrays by name, and the facts about the request that the response depends on."""
+
+    id: str
+    servable: ServableId
+    outputs: Tensors
+    requested: Mapping[str, RequestedOutput]
+    is_binary: bool

@@ -1,0 +1,169 @@
+"""JSON data of a tensor: values in row-major order, flat or in nested lists of any form.
+
+Numbers go to numpy without a Python object for each. As in Triton, only the order and the count of the values matter.
+"""
+
+from itertools import chain
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import orjson
+import simdjson
+
+from tpuserve_formats.dtypes import STRING, Array, DType
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.wire.json.array_text import array_text
+from tpuserve_server.wire.json.body import MAX_DEPTH, JsonValue
+from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
+
+# simdjson's arrays, and lists from the slower parsers.
+JsonArray = Any
+ARRAYS: Final = (simdjson.Array, list)
+
+_BOOL: Final = np.dtype(np.bool_)
+# dtypes without a JSON form, because clients and servers disagree on it.
+_NO_FORM: Final = frozenset({"FP16", "BF16"})
+_TYPES: Final[dict[str, frozenset[type]]] = {
+    "b": frozenset({bool}),
+    "i": frozenset({int}),
+    "u": frozenset({int}),
+    "f": frozenset({int, float}),
+    "O": frozenset({str}),
+}
+_EXPECTED: Final = {
+    "b": "non-boolean as boolean",
+    "i": "non-signed-integer as signed-integer",
+    "u": "non-unsigned-integer as unsigned-integer",
+    "f": "non-number as double",
+    "O": "non-string as string",
+}
+_MOST_SHOWN: Final = 32
+
+
+class JsonData(NamedTuple):
+    """The value of `data`."""
+
+    value: JsonArray
+
+
+def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonData) -> Array:
+    """Return the `count` values as a flat array.
+
+    Raises:
+        InvalidArgument: with Triton's messages: the datatype has no JSON form, or the values differ from it in their
+            type, range or number.
+    """
+    if datatype in _NO_FORM:
+        raise InvalidArgument(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
+        )
+    if not count:
+        # As in Triton, the values of an empty tensor do not matter.
+        return np.empty(0, dtype)
+    value = data.value
+    _check_depth(name, value)
+    flat = _fast(value, dtype)
+    if flat is None:
+        flat = _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
+    if flat.size != count:
+        raise _wrong_count(name, datatype, flat.size, count)
+    return flat
+
+
+def values_text(name: str, datatype: str, array: Array) -> bytes:
+    """Return `array` as a flat JSON list. NaN and infinities are bare tokens.
+
+    Raises:
+        InvalidArgument: the datatype has no JSON form, or a string is not UTF-8.
+    """
+    if datatype in _NO_FORM:
+        raise InvalidArgument(
+            f"sending {datatype} data via JSON is not supported. Please use the binary data format for output '{name}'"
+        )
+    if array.dtype == STRING:
+        try:
+            return orjson.dumps([value.decode() for value in array.flat])
+        except UnicodeDecodeError:
+            raise InvalidArgument(
+                f"output '{name}' has a string that is not UTF-8. Please use the binary data format for this output"
+            ) from None
+    return array_text(np.ascontiguousarray(array).reshape(-1))
+
+
+def _fast(value: JsonArray, dtype: DType) -> Array | None:
+    """Return all numbers, or None if the value is not simdjson's or does not fit."""
+    if type(value) is not simdjson.Array or dtype not in SOURCES:
+        return None
+    source, of_type = SOURCES[dtype]
+    try:
+        flat = np.frombuffer(value.as_buffer(of_type=of_type), source)  # type: ignore[arg-type]  # SOURCES has only these
+        return flat if source is dtype else narrow(flat, dtype)
+    except REFUSALS:
+        return None
+
+
+def _slow(name: str, datatype: str, dtype: DType, value: list[JsonValue]) -> Array:
+    items = _flatten(name, value)
+    kinds = {*map(type, items)}
+    if not kinds <= _TYPES[dtype.kind]:
+        wrong = next(item for item in items if type(item) not in _TYPES[dtype.kind])
+        _refuse(name, datatype, _EXPECTED[dtype.kind], wrong)
+    if dtype is STRING:
+        strings = np.empty(len(items), STRING)
+        try:
+            strings[:] = [item.encode() for item in items]
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"Unable to parse 'data' of input '{name}': a string is not valid UTF-8") from None
+        return strings
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        for item in items:
+            if not limits.min <= item <= limits.max:
+                _refuse(name, datatype, _EXPECTED[dtype.kind], item, f", expected {limits.min} to {limits.max}")
+    with np.errstate(over="ignore"):
+        try:
+            return np.array(items, dtype)
+        except OverflowError:
+            # An integer beyond a double's range, which only Python's parser keeps.
+            _refuse(name, datatype, _EXPECTED[dtype.kind], next(item for item in items if abs(item) > 1e308))
+
+
+def _flatten(name: str, value: list[JsonValue]) -> list[JsonValue]:
+    items = value
+    for _ in range(MAX_DEPTH):
+        if not any(type(item) is list for item in items):
+            return items
+        items = list(chain.from_iterable(item if type(item) is list else (item,) for item in items))
+    return _refuse_depth(name)
+
+
+def _check_depth(name: str, value: JsonArray) -> None:
+    """Check the nesting of the first values. simdjson itself limits the nesting of all values to 1024."""
+    depth = 0
+    while type(value) in ARRAYS and len(value):
+        depth += 1
+        if depth > MAX_DEPTH:
+            _refuse_depth(name)
+        value = value[0]
+
+
+def _refuse_depth(name: str) -> NoReturn:
+    raise InvalidArgument(
+        f"Unable to parse 'data' of input '{name}': JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+    )
+
+
+def _refuse(name: str, datatype: str, expected: str, value: JsonValue, more: str = "") -> NoReturn:
+    raise InvalidArgument(
+        f"Unable to parse 'data': attempt to access JSON {expected}: {datatype} input '{name}' has the value "
+        f"{repr(value)[:_MOST_SHOWN]}{more}"
+    )
+
+
+def _wrong_count(name: str, datatype: str, got: int, count: int) -> InvalidArgument:
+    counts = f"input '{name}' has {got} elements, expected {count}"
+    if datatype == "BYTES":
+        return InvalidArgument(f"expected {count} string elements for inference input '{name}', got {got}")
+    if got < count:
+        return InvalidArgument(f"Failed to parse 'data' field: shape does not match true shape: {counts}")
+    return InvalidArgument(f"Unable to parse 'data': Shape does not match true shape of 'data' field: {counts}")
