@@ -58,7 +58,8 @@ def test_every_call_of_the_client_is_served(python: Path, server: RunningServer,
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)
     assert outcomes
-    assert "\n".join(f"{name}: {error}" for name, error in outcomes.items() if error) == ""
+    if errors := [f"{name}: {error}" for name, error in outcomes.items() if error]:
+        pytest.fail("\n".join(errors), pytrace=False)
 
 
 def _environment() -> dict[str, str]:
