@@ -1,11 +1,13 @@
 """Fixtures: the two clients over the two protocols, and the server that they call."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tests.clients.clients_under_test import Clock, make_client
 from tests.clients.model_server import ModelServer, serving
+from tests.clients.oip_faces import OIP, serving_oip
 from tpuserve_client import Client
 
 
@@ -23,8 +25,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 def running() -> Iterator[tuple[ModelServer, dict[str, str]]]:
     """Start one server for the session. Yield it with its addresses by protocol."""
     shared = ModelServer()
-    with serving(shared, "grpc") as grpc_place, serving(shared, "rest") as rest_place:
-        yield shared, {"grpc": grpc_place, "rest": rest_place}
+    with ExitStack() as stack:
+        places = {protocol: stack.enter_context(serving(shared, protocol)) for protocol in ("grpc", "rest")}
+        places |= {protocol: stack.enter_context(serving_oip(shared, protocol)) for protocol in OIP}
+        yield shared, places
 
 
 @pytest.fixture

@@ -103,7 +103,8 @@ class Served:
 class ModelServer:
     """A server with models, scripted failures and a record of its requests.
 
-    `version` is the latest version. With `version_header`, responses have tpuserve's version header.
+    `version` is the latest version. With `version_header`, the server reports versions: REST responses have tpuserve's
+    version header, and metadata of the Open Inference Protocol list versions.
     """
 
     def __init__(self) -> None:

@@ -29,6 +29,35 @@ def test_each_protocols_library_is_loaded_only_when_used() -> None:
     assert "grpc" not in loaded
 
 
+@pytest.mark.parametrize(
+    ("address", "loads", "omits"),
+    [
+        (
+            "localhost:1",
+            "tpuserve_formats.messages.official",
+            {"tpuserve_client.oip_wire", "tpuserve_formats.messages.oip"},
+        ),
+        ("http://localhost:1", "tpuserve_client.rest_wire", {"tpuserve_client.oip_wire", "tpuserve_formats.oip"}),
+        (
+            "oip+http://localhost:1",
+            "tpuserve_client.oip_rest_wire",
+            {"google.protobuf", "grpc", "tpuserve_formats.messages"},
+        ),
+        (
+            "oip+grpc://localhost:1",
+            "tpuserve_formats.messages.oip",
+            {"httpx", "tpuserve_formats.messages.official", "tpuserve_client.oip_rest_wire"},
+        ),
+    ],
+)
+def test_each_protocols_messages_are_loaded_only_when_used(address: str, loads: str, omits: set[str]) -> None:
+    program = f"import sys, tpuserve_client as t; t.Client({address!r}).close(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert loads in loaded
+    assert not omits & loaded
+
+
 def test_import_brings_no_asyncio_and_no_library_of_commands() -> None:
     program = (
         "import sys, tpuserve_client as t; print('asyncio' in sys.modules); t.Client('http://localhost:1').close()"

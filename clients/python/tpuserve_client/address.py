@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
@@ -18,6 +18,8 @@ DEFAULT_GRPCS_PORT = 443
 
 # As in gRPC: resolve the name to all its addresses and balance over them.
 _DNS = "dns:///"
+# Prefix of a scheme: the server speaks the Open Inference Protocol (OIP) over it.
+_OIP = "oip+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,14 @@ class Address:
     """Address of a server. `target` is a gRPC target (`host:port`, `unix:/path`), or a base URL if `is_rest`.
 
     `is_secure` is True if the server uses TLS. `is_dns` is True if the client must balance over all addresses of the
-    host.
+    host. `is_oip` is True for the Open Inference Protocol, and False for TensorFlow Serving's protocol.
     """
 
     target: str
     is_rest: bool
     is_secure: bool = False
     is_dns: bool = False
+    is_oip: bool = False
 
     @property
     def host(self) -> str | None:
@@ -57,7 +60,7 @@ class Address:
         place = f"[{ip}]" if ":" in ip else ip
         netloc = f"{user}{at}{place}" if parts.port is None else f"{user}{at}{place}:{parts.port}"
         target = urlunsplit((*parts[:1], netloc, *parts[2:])) if self.is_rest else netloc
-        return Address(target, self.is_rest, self.is_secure)
+        return replace(self, target=target, is_dns=False)
 
     @property
     def _url(self) -> str:
@@ -75,7 +78,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[Address, ...]:
     places = tuple(dict.fromkeys(map(parse_address, texts)))
     if not places:
         raise InvalidArgument("The sequence of addresses is empty.")
-    if len({(place.is_rest, place.is_secure) for place in places}) > 1:
+    if len({(place.is_rest, place.is_secure, place.is_oip) for place in places}) > 1:
         raise InvalidArgument(f"The addresses must have one scheme: {', '.join(texts)}.")
     return places
 
@@ -84,36 +87,49 @@ def parse_address(text: str) -> Address:
     """Parse `host`, `host:port`, `grpc(s)://host:port`, `unix:/path` (all gRPC) or `http(s)://host:port` (REST).
 
     The default gRPC port is 8500, or 443 with grpcs://. A URL without a port has the default port of its scheme.
-    `dns:///host:port` is gRPC to all addresses of the host. Raises InvalidArgument for any other text.
+    `dns:///host:port` is gRPC to all addresses of the host. `oip+` before a scheme selects the Open Inference Protocol,
+    as in `oip+grpc://host:port`. Raises InvalidArgument for any other text.
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"A server address must be a string, not {shown(text)}.")
     text = text.strip()
-    if text.startswith(_DNS):
-        return Address(_host_and_port(text.removeprefix(_DNS), text, DEFAULT_GRPC_PORT), is_rest=False, is_dns=True)
-    scheme, separator, rest = text.partition("://")
+    if not text.startswith(_OIP):
+        return _parse_place(text, text)
+    place = text.removeprefix(_OIP)
+    if "://" not in place and not place.startswith("unix:"):
+        raise InvalidArgument(
+            f"Address {text!r} has no scheme after {_OIP}. Use {_OIP}grpc://host:port or {_OIP}http://host:port."
+        )
+    return replace(_parse_place(place, text), is_oip=True)
+
+
+def _parse_place(place: str, text: str) -> Address:
+    """Parse an address without `oip+`. `text` is the whole address, for messages."""
+    if place.startswith(_DNS):
+        return Address(_host_and_port(place.removeprefix(_DNS), text, DEFAULT_GRPC_PORT), is_rest=False, is_dns=True)
+    scheme, separator, rest = place.partition("://")
     if scheme in ("http", "https") and separator:
-        return Address(_base_url(text), is_rest=True, is_secure=scheme == "https")
-    if text.startswith("unix:") and len(text) > len("unix:"):
-        return Address(text, is_rest=False)
+        return Address(_base_url(place, text), is_rest=True, is_secure=scheme == "https")
+    if place.startswith("unix:") and len(place) > len("unix:"):
+        return Address(place, is_rest=False)
     if separator and scheme not in ("grpc", "grpcs"):
         known = "grpc://, grpcs://, dns:///, unix:, http:// or https://"
-        raise InvalidArgument(f"Unknown scheme in address {text!r}. Use {known}.")
+        raise InvalidArgument(f"Unknown scheme in address {text!r}. Use {known}, or one of them after {_OIP}.")
     is_secure = bool(separator) and scheme == "grpcs"
     default_port = DEFAULT_GRPCS_PORT if is_secure else DEFAULT_GRPC_PORT
-    place = _host_and_port(rest if separator else text, text, default_port)
-    return Address(place, is_rest=False, is_secure=is_secure)
+    target = _host_and_port(rest if separator else place, text, default_port)
+    return Address(target, is_rest=False, is_secure=is_secure)
 
 
-def _base_url(text: str) -> str:
+def _base_url(url: str, text: str) -> str:
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         _ = parts.port  # raises ValueError if the port is invalid
     except ValueError as error:
         raise InvalidArgument(f"Invalid server address: {text!r} ({error})") from None
-    if not parts.hostname or parts.query or parts.fragment or any(map(str.isspace, text)):
+    if not parts.hostname or parts.query or parts.fragment or any(map(str.isspace, url)):
         raise InvalidArgument(f"Invalid server address: {text!r}")
-    return text.rstrip("/")
+    return url.rstrip("/")
 
 
 def _host_and_port(place: str, text: str, default_port: int) -> str:

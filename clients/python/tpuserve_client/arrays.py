@@ -94,6 +94,11 @@ def _string(item: object) -> bytes:
     )
 
 
+def little_endian(array: Array) -> Array:
+    """Return the array in the byte order of all codecs, which is the machine's."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("<"))
+
+
 def check_size(arrays: Mapping[str, Array]) -> None:
     """Raise InvalidArgument if the arrays need more than 2 GiB, protobuf's limit, before anything copies them."""
     size_bytes = sum([array.nbytes for array in arrays.values()])

@@ -35,9 +35,10 @@ class Client(ClientCore):
     """A blocking client. Safe to share between threads; close it, or use it in a `with` statement.
 
     `address` is `host:port`, `grpc://host:port` or `unix:/path` for gRPC, or `http://host:port` for REST. `grpcs://`
-    and `https://` use TLS, which `tls` configures. Several addresses, as a sequence or with commas between them, take
-    turns; an address that keeps failing is omitted for a while. `dns:///host:port`, or `resolve_all`, does the same for
-    all IP addresses of a host. The client connects at the first call. A forked process connects by itself.
+    and `https://` use TLS, which `tls` configures. `oip+` before a scheme selects the Open Inference Protocol of Triton
+    and KServe, as in `oip+http://host:port`. Several addresses, as a sequence or with commas between them, take turns;
+    an address that keeps failing is omitted for a while. `dns:///host:port`, or `resolve_all`, does the same for all IP
+    addresses of a host. The client connects at the first call. A forked process connects by itself.
 
     `headers` are sent with every request, as gRPC metadata or HTTP headers. A value is a string, or a function that
     returns one: the client calls it before each attempt, for example for a token that expires.
@@ -182,7 +183,10 @@ class Client(ClientCore):
         headers: Mapping[str, HeaderValue] | None = None,
         retry: Retry | None = None,
     ) -> tuple[VersionStatus, ...]:
-        """Return the state of each version (or of one), newest first. Raises NotFound for an unknown model."""
+        """Return the state of each version (or of one), newest first. Raises NotFound for an unknown model.
+
+        With the Open Inference Protocol, the versions are only those that are ready.
+        """
         spec = ModelSpec(model, version)
         return self._run(self._operations.status(self._call(spec, timeout_s, headers, retry), spec))
 
@@ -196,8 +200,9 @@ class Client(ClientCore):
     ) -> bool:
         """Return whether the server (or `model`) answers predictions now, and False if the server is unreachable.
 
-        Without a model the client calls grpc.health.v1 or /readyz. TensorFlow Serving enables neither by default: the
-        client raises Unimplemented or NotFound. Name a model for such a server.
+        Without a model the client calls grpc.health.v1 or /readyz, or the Open Inference Protocol's readiness of the
+        server. TensorFlow Serving enables neither of the first two by default: the client raises Unimplemented or
+        NotFound. Name a model for such a server.
         """
         spec = None if model is None else ModelSpec(model, version)
         return self._run(self._operations.is_ready(self._call(spec, timeout_s, headers), spec))

@@ -155,6 +155,8 @@ def _import_httpx() -> None:
 
 
 def _wire(place: Address) -> Wire:
+    if place.is_oip:
+        return _oip_wire(place)
     if place.is_rest:
         from tpuserve_client.rest_wire import RestWire
 
@@ -162,6 +164,16 @@ def _wire(place: Address) -> Wire:
     from tpuserve_client.grpc_wire import GrpcWire
 
     return GrpcWire()
+
+
+def _oip_wire(place: Address) -> Wire:
+    if place.is_rest:
+        from tpuserve_client.oip_rest_wire import OipRestWire
+
+        return OipRestWire()
+    from tpuserve_client.oip_grpc_wire import OipGrpcWire
+
+    return OipGrpcWire()
 
 
 def make_transport(endpoint: Endpoint, tls: Tls | None, headers: Mapping[str, str], settings: Settings) -> Transport:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import Internal, InvalidArgument
+from tpuserve_client.errors import Internal, InvalidArgument, TpuserveError
 from tpuserve_client.examples import Features, as_examples, as_features
 from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, Signature, VersionStatus
 from tpuserve_client.names import check_name, shown
@@ -68,7 +68,7 @@ class PredictCall:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers to send with the message, for both protocols."""
+        """Headers to send with TensorFlow Serving's messages, over gRPC and REST."""
         return _headers(self.priority)
 
 
@@ -92,7 +92,7 @@ class ExampleCall:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers to send with the message, for both protocols."""
+        """Headers to send with TensorFlow Serving's messages, over gRPC and REST."""
         return _headers(self.priority)
 
     def check_count(self, results: int) -> None:
@@ -118,6 +118,8 @@ class Wire(Protocol):
 
     # Whether reading a predict reply requires the model's signature.
     needs_signature: ClassVar[bool]
+    # Errors with which a server, or a model, reports that it is not ready.
+    not_ready: ClassVar[tuple[type[TpuserveError], ...]]
 
     def predict(self, call: PredictCall) -> Exchange: ...
 
@@ -137,6 +139,11 @@ class Wire(Protocol):
     def ready(self) -> Exchange: ...
 
     def read_ready(self, reply: Reply) -> bool: ...
+
+    def model_ready(self, spec: ModelSpec) -> Exchange: ...
+
+    def read_model_ready(self, reply: Reply) -> str | None:
+        """Return why the model cannot answer predictions, or None if it can."""
 
     def classify(self, call: ExampleCall) -> Exchange: ...
 

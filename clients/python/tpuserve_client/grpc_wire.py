@@ -3,13 +3,12 @@
 from functools import lru_cache
 from typing import ClassVar
 
-from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import StringValue
 
 from tpuserve_client import dtypes, grpc_examples, tensor
 from tpuserve_client.arrays import check_size
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import Code, Internal
+from tpuserve_client.errors import Code, TpuserveError, Unavailable
 from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Reply
 from tpuserve_client.model import (
     DEFAULT_SIGNATURE_NAME,
@@ -22,6 +21,8 @@ from tpuserve_client.model import (
     TensorSpec,
     VersionStatus,
 )
+from tpuserve_client.proto_reply import parse_into
+from tpuserve_client.readiness import obstacle
 from tpuserve_formats.messages import official
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -41,6 +42,7 @@ class GrpcWire:
     """Wire over protobuf. A reply contains its version, its signature name and its dtypes."""
 
     needs_signature: ClassVar[bool] = False
+    not_ready: ClassVar[tuple[type[TpuserveError], ...]] = (Unavailable,)
 
     def predict(self, call: PredictCall) -> Exchange:
         check_size(call.inputs)
@@ -55,7 +57,7 @@ class GrpcWire:
 
     def read_prediction(self, reply: Reply, call: PredictCall, signature: Signature | None) -> Prediction:
         response = official.PredictResponse()
-        _parse(response, reply.body)
+        parse_into(response, reply.body)
         outputs, spec = response.outputs, response.model_spec
         return Prediction(
             {name: tensor.from_proto(outputs[name]) for name in sorted(outputs)},
@@ -71,9 +73,9 @@ class GrpcWire:
 
     def read_metadata(self, reply: Reply, spec: ModelSpec) -> Metadata:
         response = official.GetModelMetadataResponse()
-        _parse(response, reply.body)
+        parse_into(response, reply.body)
         signatures = official.SignatureDefMap()
-        _parse(signatures, response.metadata[_SIGNATURE_DEF].value)
+        parse_into(signatures, response.metadata[_SIGNATURE_DEF].value)
         return Metadata(
             model=response.model_spec.name or spec.name,
             version=_version(response.model_spec),
@@ -86,7 +88,7 @@ class GrpcWire:
 
     def read_status(self, reply: Reply) -> tuple[VersionStatus, ...]:
         response = official.GetModelStatusResponse()
-        _parse(response, reply.body)
+        parse_into(response, reply.body)
         return tuple(_version_status(proto) for proto in response.model_version_status)
 
     def ready(self) -> Exchange:
@@ -94,8 +96,14 @@ class GrpcWire:
 
     def read_ready(self, reply: Reply) -> bool:
         response = official.HealthCheckResponse()
-        _parse(response, reply.body)
+        parse_into(response, reply.body)
         return bool(response.status == official.HealthCheckResponse.SERVING)
+
+    def model_ready(self, spec: ModelSpec) -> Exchange:
+        return self.status(spec)
+
+    def read_model_ready(self, reply: Reply) -> str | None:
+        return obstacle(self.read_status(reply))
 
     def classify(self, call: ExampleCall) -> Exchange:
         body = grpc_examples.encode_request(call, _spec_proto(call.spec))
@@ -103,7 +111,7 @@ class GrpcWire:
 
     def read_classifications(self, reply: Reply, call: ExampleCall) -> Classifications:
         response = official.ClassificationResponse()
-        _parse(response, reply.body)
+        parse_into(response, reply.body)
         found = grpc_examples.classifications(response)
         call.check_count(len(found))
         return found
@@ -114,24 +122,17 @@ class GrpcWire:
 
     def read_regressions(self, reply: Reply, call: ExampleCall) -> Array:
         response = official.RegressionResponse()
-        _parse(response, reply.body)
+        parse_into(response, reply.body)
         found = grpc_examples.regressions(response)
         call.check_count(len(found))
         return found
-
-
-def _parse(message: Message, body: bytes) -> None:
-    try:
-        message.ParseFromString(body)
-    except DecodeError as error:
-        raise Internal(f"The server's response is not a {message.DESCRIPTOR.name}: {error}") from None
 
 
 def _labels(response: official.GetModelMetadataResponse) -> tuple[str, ...]:
     if _LABELS not in response.metadata:
         return ()
     labels = StringValue()
-    _parse(labels, response.metadata[_LABELS].value)
+    parse_into(labels, response.metadata[_LABELS].value)
     return tuple(labels.value.split("\n"))
 
 

@@ -16,11 +16,10 @@ from tpuserve_client.errors import (
     InvalidArgument,
     NotFound,
     TpuserveError,
-    Unavailable,
 )
 from tpuserve_client.exchange import ExampleCall, PredictCall, Priority, Reply, Wire
 from tpuserve_client.flights import Flights
-from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, Signature, State, VersionStatus
+from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, Signature, VersionStatus
 from tpuserve_client.settings import Timing
 from tpuserve_client.steps import Join, Pause, Steps
 
@@ -117,10 +116,10 @@ class Operations:
 
     def _obstacle(self, call: Call, spec: ModelSpec | None, timeout_s: float | None) -> Steps[str | None]:
         """Return why the server, or the model, cannot answer predictions yet, or None if it can. Makes one attempt."""
-        exchange = self._wire.ready() if spec is None else self._wire.status(spec)
+        exchange = self._wire.ready() if spec is None else self._wire.model_ready(spec)
         try:
             reply = yield from self._attempts.once(call, exchange, timeout_s)
-        except Unavailable as error:
+        except self._wire.not_ready as error:
             return error.message
         except DeadlineExceeded:
             return _NO_RESPONSE
@@ -130,10 +129,7 @@ class Operations:
             return error.message
         if spec is None:
             return None if self._wire.read_ready(reply) else "it reports that it is not serving"
-        states = self._wire.read_status(reply)
-        if any(status.state == State.AVAILABLE for status in states):
-            return None
-        return "; ".join(map(_describe, states)) or "no version"
+        return self._wire.read_model_ready(reply)
 
     def _read_with_signature(self, call: Call, reply: Reply, predict: PredictCall) -> Steps[Prediction]:
         version = self._wire.version(reply)
@@ -200,8 +196,3 @@ class _Context:
     ) -> None:
         if isinstance(error, TpuserveError):
             self._attempts.add_context(error, self._call)
-
-
-def _describe(status: VersionStatus) -> str:
-    reason = f" ({status.error})" if status.error else ""
-    return f"version {status.version} is {status.state.name}{reason}"

@@ -29,6 +29,7 @@ _OWN: Final = (
     "content-length",
     "content-type",
     "expect",
+    "inference-header-content-length",
     "keep-alive",
     "te",
     "trailer",

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from tpuserve_client import dtypes, rest_examples
 from tpuserve_client.arrays import check_size
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import Code, Internal, InvalidArgument
+from tpuserve_client.errors import Code, Internal, InvalidArgument, TpuserveError, Unavailable
 from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Reply
 from tpuserve_client.json_tensor import from_json, keeps_shape, to_json
 from tpuserve_client.model import (
@@ -27,6 +27,7 @@ from tpuserve_client.model import (
     TensorSpec,
     VersionStatus,
 )
+from tpuserve_client.readiness import obstacle
 
 # tpuserve reports the version that answered. TensorFlow Serving does not.
 VERSION_HEADER = "x-tpuserve-model-version"
@@ -41,6 +42,7 @@ class RestWire:
     """Wire over JSON. The server always returns all outputs; the client applies `output_filter`."""
 
     needs_signature: ClassVar[bool] = True
+    not_ready: ClassVar[tuple[type[TpuserveError], ...]] = (Unavailable,)
 
     def predict(self, call: PredictCall) -> Exchange:
         check_size(call.inputs)
@@ -102,6 +104,12 @@ class RestWire:
 
     def read_ready(self, reply: Reply) -> bool:
         return True  # any status other than 2xx has raised already
+
+    def model_ready(self, spec: ModelSpec) -> Exchange:
+        return self.status(spec)
+
+    def read_model_ready(self, reply: Reply) -> str | None:
+        return obstacle(self.read_status(reply))
 
     def classify(self, call: ExampleCall) -> Exchange:
         return _example_exchange(call, "classify")

@@ -60,7 +60,8 @@ class Settings:
             raise InvalidArgument(f"tls must be a Tls, not {shown(tls)}.")
         for place in self.places:
             if not place.is_secure:
-                raise InvalidArgument(f"{place.target} is an address without TLS. Use grpcs:// or https://.")
+                secure = "oip+grpcs:// or oip+https://" if place.is_oip else "grpcs:// or https://"
+                raise InvalidArgument(f"{place.target} is an address without TLS. Use {secure}.")
         tls.check()
 
 

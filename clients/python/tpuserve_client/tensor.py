@@ -7,6 +7,7 @@ default.
 from collections.abc import Mapping
 
 from tpuserve_client import dtypes
+from tpuserve_client.arrays import little_endian
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Internal
 from tpuserve_formats import predict_request
@@ -18,17 +19,12 @@ def to_proto(array: Array) -> TensorProto:
     """Convert an array from `as_array` to a TensorProto with `tensor_content` (little-endian, row-major) or
     `string_val`.
     """
-    return TensorProto.FromString(encode_tensor(_little_endian(array), as_content=True))
+    return TensorProto.FromString(encode_tensor(little_endian(array), as_content=True))
 
 
 def encode_inputs(inputs: Mapping[str, Array]) -> bytes:
     """Encode arrays from `as_array` as the field `inputs` of a serialized PredictRequest, like `to_proto`."""
-    return predict_request.encode_inputs({name: _little_endian(array) for name, array in inputs.items()})
-
-
-def _little_endian(array: Array) -> Array:
-    # The machine is little-endian, as the codec requires.
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("<"))
+    return predict_request.encode_inputs({name: little_endian(array) for name, array in inputs.items()})
 
 
 def from_proto(proto: TensorProto) -> Array:

@@ -82,7 +82,7 @@ def _options() -> list[Callable[[_Command], _Command]]:
             show_envvar=True,
             callback=_checked_address,
             help="Server address: host:port or unix:/path for gRPC, grpcs://host:port with TLS, http(s)://host:port "
-            "for REST.",
+            "for REST. oip+grpc://host:port and oip+http://host:port use the Open Inference Protocol.",
         ),
         click.option(
             "--timeout",

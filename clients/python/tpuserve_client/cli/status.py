@@ -36,6 +36,8 @@ def status(model: str | None, connection: Connection, version: int | None, wait:
         else:
             versions = client.status(model, version=version, timeout_s=remaining_s())
             is_ready = any(item.state == State.AVAILABLE for item in versions)
+            if not versions:  # some servers of the Open Inference Protocol have no versions
+                is_ready = client.is_ready(model, version=version, timeout_s=remaining_s())
             _show_model(model, versions, as_json)
     sys.exit(0 if is_ready else 1)
 
