@@ -18,8 +18,8 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 TIMEOUT_S = 60.0
 
-# The served models: all dtypes, rows of 16 numbers with labels for the sums, and one with two versions.
-KINDS, SIMPLE, HALF = "kinds", "simple", "half"
+# The served models: all dtypes, rows of 16 numbers, four labels by the length of a string, and one with two versions.
+KINDS, SIMPLE, LABELS, HALF = "kinds", "simple", "labels", "half"
 HALF_VERSIONS = ("123", "124")
 # The version of the others.
 VERSION = "1"

@@ -16,6 +16,7 @@ from tests.oip_clients.checks import (
     HALF,
     HALF_VERSIONS,
     KINDS,
+    LABELS,
     SIMPLE,
     TIMEOUT_S,
     VERSION,
@@ -236,6 +237,15 @@ def check_classification_as_json(server: Server) -> None:
         wanted = [over_http.InferRequestedOutput("OUTPUT0", binary_data=False, class_count=1)]
         result = client.infer(SIMPLE, pair(over_http), outputs=wanted)
         assert result.as_numpy("OUTPUT0").tolist() == [["18:15"], ["34:15"]]
+
+
+def check_labels(server: Server) -> None:
+    for package in PACKAGES:
+        with connect(package, server) as client:
+            images = tensor(package, "IMAGE", np.array([[b"12345"], [b"123"]], object))
+            wanted = [package.InferRequestedOutput("CLASSIFICATION", class_count=1)]
+            result = client.infer(LABELS, [images], outputs=wanted)
+            assert result.as_numpy("CLASSIFICATION").tolist() == [[b"1.000000:1:one"], [b"1.000000:3:three"]]
 
 
 def check_async_infer(server: Server) -> None:

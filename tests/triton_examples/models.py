@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tests.support.saved_models import save_function
+from tests.support.saved_models import save_function, write_manifest
 from tests.triton_examples.catalogue import IMAGE_MODEL
 
 Save = Callable[[Path], Path]
@@ -68,12 +68,17 @@ def save_densenet(path: Path) -> Path:
 
 
 def save_image_labels(path: Path) -> Path:
-    """Save a model with encoded images in and four scores out. The score of the image's length modulo 4 is highest."""
+    """Save a model with labels: encoded images in, four scores out. The image's length modulo 4 has the score 1."""
 
     def scores(image: tf.Tensor) -> Mapping[str, tf.Tensor]:
         return {"CLASSIFICATION": tf.one_hot(tf.strings.length(image[:, 0]) % 4, 4)}
 
-    return save_function(path, scores, tf.TensorSpec([None, 1], tf.string, "IMAGE"))
+    save_function(path, scores, tf.TensorSpec([None, 1], tf.string, "IMAGE"))
+    labels = path / "assets.extra" / "labels.txt"
+    labels.parent.mkdir()
+    labels.write_text("zero\none\ntwo\nthree\n")
+    write_manifest(path, labels="assets.extra/labels.txt")
+    return path
 
 
 def _specs(dtype: tf.DType, *names: str) -> list[tf.TensorSpec]:
