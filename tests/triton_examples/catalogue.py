@@ -12,6 +12,7 @@ _NO_SEQUENCES = "needs sequence batching, which the server refuses by name"
 _NO_DECOUPLED = "needs a decoupled model, with several responses to a request"
 _NO_GPU = "needs CUDA shared memory"
 _NO_FORMAT = "needs a model configuration with an image format"
+_NAME = "expects the server's name to be triton"
 _FIXED_PORTS = "connects to the fixed ports 8000 and 8001"
 
 
@@ -20,8 +21,8 @@ class Example:
     """A program of Triton's client repository, in src/python/examples.
 
     `passes` is in the output of a successful run; the exit status alone is not enough. `models` is the number of models
-    that the program expects in the repository, or 0 for any number. `reason` states why the server cannot serve it;
-    `refusal` is then in the output. An example with a reason and no refusal does not run.
+    that the program expects in the repository, or 0 for any number. `reason` states why the server cannot serve it, and
+    `failure` is a part of the output then. An example with a reason and without a failure does not run.
     """
 
     file: str
@@ -30,7 +31,7 @@ class Example:
     arguments: tuple[str, ...] = ()
     models: int = 0
     reason: str = ""
-    refusal: str = ""
+    failure: str = ""
 
     @property
     def title(self) -> str:
@@ -39,11 +40,11 @@ class Example:
 
     @property
     def runs(self) -> bool:
-        return not self.reason or bool(self.refusal)
+        return not self.reason or bool(self.failure)
 
 
 def _sequence(file: str, protocol: Protocol) -> Example:
-    return Example(file, protocol, reason=_NO_SEQUENCES, refusal="sequence")
+    return Example(file, protocol, reason=_NO_SEQUENCES, failure="sequence")
 
 
 EXAMPLES = (
@@ -61,7 +62,7 @@ EXAMPLES = (
     Example("simple_http_aio_infer_client.py", "http", "PASS: infer"),
     Example("simple_http_async_infer_client.py", "http"),
     Example("simple_http_string_infer_client.py", "http", "PASS: string"),
-    Example("simple_http_health_metadata.py", "http"),
+    Example("simple_http_health_metadata.py", "http", reason=_NAME, failure="FAILED : get_server_metadata"),
     Example("simple_http_model_control.py", "http", "PASS: model control", models=7),
     Example("simple_http_shm_client.py", "http", "PASS: system shared memory"),
     Example("simple_http_shm_string_client.py", "http", "PASS: system shared memory"),
@@ -70,7 +71,7 @@ EXAMPLES = (
     Example("simple_grpc_aio_infer_client.py", "grpc", "PASS: grpc aio infer"),
     Example("simple_grpc_async_infer_client.py", "grpc", "PASS: Async infer"),
     Example("simple_grpc_string_infer_client.py", "grpc", "PASS: string"),
-    Example("simple_grpc_health_metadata.py", "grpc"),
+    Example("simple_grpc_health_metadata.py", "grpc", reason=_NAME, failure="FAILED : get_server_metadata"),
     Example("simple_grpc_model_control.py", "grpc", "PASS: model control", models=8),
     Example("simple_grpc_shm_client.py", "grpc", "PASS: system shared memory"),
     Example("simple_grpc_shm_string_client.py", "grpc", "PASS: system shared memory"),
@@ -88,7 +89,7 @@ EXAMPLES = (
     _sequence("simple_grpc_sequence_sync_infer_client.py", "grpc"),
     _sequence("simple_grpc_sequence_stream_infer_client.py", "grpc"),
     _sequence("simple_grpc_aio_sequence_stream_infer_client.py", "grpc"),
-    Example("simple_grpc_custom_repeat.py", "grpc", reason=_NO_DECOUPLED, refusal="unknown model: 'repeat_int32'"),
+    Example("simple_grpc_custom_repeat.py", "grpc", reason=_NO_DECOUPLED, failure="unknown model: 'repeat_int32'"),
     Example("simple_http_cudashm_client.py", "http", reason=_NO_GPU),
     Example("simple_grpc_cudashm_client.py", "grpc", reason=_NO_GPU),
     Example("image_client.py", "http", reason=_NO_FORMAT),

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from tests.triton_examples.catalogue import Example
 
-Result: TypeAlias = Literal["passed", "refused", "not run", "FAILED"]
+Result: TypeAlias = Literal["passed", "expected failure", "not run", "FAILED"]
 
 # The folder of the examples in a clone of github.com/triton-inference-server/client.
 EXAMPLES_FOLDER = Path("src/python/examples")
@@ -53,8 +53,8 @@ def run_example(example: Example, python: Path, checkout: Path, addresses: Mappi
 def judge(example: Example, status: int, output: str) -> Outcome:
     """Return the outcome of an example that ended with `status`."""
     if example.reason:
-        refused = status != 0 and example.refusal in output
-        return Outcome(example, "refused") if refused else Outcome(example, "FAILED", output)
+        expected = status != 0 and example.failure in output
+        return Outcome(example, "expected failure") if expected else Outcome(example, "FAILED", output)
     passed = status == 0 and example.passes in output
     return Outcome(example, "passed") if passed else Outcome(example, "FAILED", output)
 

@@ -11,7 +11,7 @@ from tests.triton_examples.catalogue import EXAMPLES, Example
 from tests.triton_examples.outcomes import Outcome, failed, judge, run_example, table
 
 WORKS = Example("works.py", "http", "PASS: infer", arguments=("-C", "gzip"))
-REFUSED = Example("sequence.py", "grpc", reason="needs sequences", refusal="sequence_id")
+UNSERVED = Example("sequence.py", "grpc", reason="needs sequences", failure="sequence_id")
 LEFT_OUT = Example("cuda.py", "grpc", reason="needs CUDA")
 
 
@@ -21,9 +21,9 @@ LEFT_OUT = Example("cuda.py", "grpc", reason="needs CUDA")
         (WORKS, 0, "1 + 1 = 2\nPASS: infer\n", "passed"),
         (WORKS, 0, "context creation failed: refused\n", "FAILED"),
         (WORKS, 1, "PASS: infer\n", "FAILED"),
-        (REFUSED, 1, "sequence_id is not supported", "refused"),
-        (REFUSED, 1, "connection refused", "FAILED"),
-        (REFUSED, 0, "PASS: Sequence, sequence_id", "FAILED"),
+        (UNSERVED, 1, "sequence_id is not supported", "expected failure"),
+        (UNSERVED, 1, "connection refused", "FAILED"),
+        (UNSERVED, 0, "PASS: Sequence, sequence_id", "FAILED"),
     ],
 )
 def test_status_and_output_decide(example: Example, status: int, output: str, result: str) -> None:
@@ -32,18 +32,18 @@ def test_status_and_output_decide(example: Example, status: int, output: str, re
     assert bool(outcome.output) == (result == "FAILED")
 
 
-def test_example_without_a_refusal_does_not_run(tmp_path: Path) -> None:
+def test_example_without_a_failure_does_not_run(tmp_path: Path) -> None:
     assert run_example(LEFT_OUT, tmp_path / "python", tmp_path, {}, tmp_path) == Outcome(LEFT_OUT, "not run")
 
 
 def test_outcomes_become_a_table() -> None:
-    envoy = [Outcome(WORKS, "passed"), Outcome(REFUSED, "refused"), Outcome(LEFT_OUT, "not run")]
+    envoy = [Outcome(WORKS, "passed"), Outcome(UNSERVED, "expected failure"), Outcome(LEFT_OUT, "not run")]
     python = [Outcome(WORKS, "FAILED", "no sum"), *envoy[1:]]
     assert table({"envoy": envoy, "python": python}).splitlines() == [
         "| example | envoy | python | reason |",
         "| --- | --- | --- | --- |",
         "| works.py -C gzip | passed | FAILED |  |",
-        "| sequence.py | refused | refused | needs sequences |",
+        "| sequence.py | expected failure | expected failure | needs sequences |",
         "| cuda.py | not run | not run | needs CUDA |",
         "| **passed** | **1 of 1** | **0 of 1** |  |",
     ]
