@@ -17,6 +17,8 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it at import.
 
+from PIL import Image
+
 from tests.e2e.running_server import run_configured_server
 from tests.support.optional import find_oip_clients
 from tests.triton_examples.catalogue import EXAMPLES, IMAGE, Example
@@ -48,7 +50,7 @@ def run_examples(checkout: Path, host: str, files: Sequence[str] = ()) -> list[O
     outcomes: dict[Example, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="tpuserve-triton-") as name:
         folder = Path(name)
-        (folder / IMAGE).write_bytes(b"an image")
+        Image.new("RGB", (10, 10), "red").save(folder / IMAGE)
         models = save_models(folder / "models")
         for count in sorted({example.models for example in selected}):
             # The examples use `simple`, which is the first.
@@ -69,7 +71,8 @@ def _serving(host: str, models: dict[str, Path], folder: Path) -> Iterator[dict[
         for name, path in models.items()
     )
     config.write_text(f"model_config_list {{ {entries} }}")
-    flags = (f"--model_config_file={config}",)
+    # The examples register keys such as /input_simple and /output0_simple.
+    flags = (f"--model_config_file={config}", "--shared_memory_prefix=input,output")
     with run_configured_server(host, folder / "log", *flags, model="simple") as server:
         yield {"grpc": server.grpc, "http": server.rest.removeprefix("http://")}
 

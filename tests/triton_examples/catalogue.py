@@ -5,13 +5,13 @@ from typing import Literal, TypeAlias
 
 Protocol: TypeAlias = Literal["http", "grpc"]
 
-# A model that takes encoded images, and the file that an example sends to it: each run writes it.
-IMAGE_MODEL, IMAGE = "image_labels", "image.jpg"
+# Models of encoded images and of pixels, and the file that the examples send to them. Each run writes the file.
+IMAGE_MODEL, PIXEL_MODEL, IMAGE = "image_labels", "pixel_labels", "image.png"
 
 _NO_SEQUENCES = "needs sequence batching, which the server refuses by name"
 _NO_DECOUPLED = "needs a decoupled model, with several responses to a request"
 _NO_GPU = "needs CUDA shared memory"
-_NO_FORMAT = "needs a model configuration with an image format"
+_NO_ATTRDICT = "needs the package attrdict, which is no longer maintained"
 _NAME = "expects the server's name to be triton"
 _FIXED_PORTS = "connects to the fixed ports 8000 and 8001"
 
@@ -41,6 +41,10 @@ class Example:
     @property
     def runs(self) -> bool:
         return not self.reason or bool(self.failure)
+
+
+def _image(file: str, *arguments: str) -> Example:
+    return Example(file, "grpc", "PASS", (*arguments, "-m", PIXEL_MODEL, "-c", "2", IMAGE))
 
 
 def _sequence(file: str, protocol: Protocol) -> Example:
@@ -83,6 +87,11 @@ EXAMPLES = (
     Example("grpc_explicit_byte_content_client.py", "grpc", "PASS: explicit string"),
     Example("ensemble_image_client.py", "http", "PASS", arguments=("-m", IMAGE_MODEL, "-c", "2", IMAGE)),
     Example("ensemble_image_client.py", "grpc", "PASS", arguments=("-i", "grpc", "-m", IMAGE_MODEL, "-c", "2", IMAGE)),
+    _image("image_client.py", "-i", "grpc"),
+    _image("image_client.py", "-i", "grpc", "-a", "-b", "3"),
+    _image("image_client.py", "-i", "grpc", "--streaming"),
+    _image("grpc_image_client.py"),
+    _image("grpc_image_client.py", "--streaming", "-b", "3"),
     Example("reuse_infer_objects_client.py", "http", arguments=("-i", "http")),
     Example("reuse_infer_objects_client.py", "grpc", arguments=("-i", "grpc")),
     _sequence("simple_http_sequence_sync_infer_client.py", "http"),
@@ -92,7 +101,6 @@ EXAMPLES = (
     Example("simple_grpc_custom_repeat.py", "grpc", reason=_NO_DECOUPLED, failure="unknown model: 'repeat_int32'"),
     Example("simple_http_cudashm_client.py", "http", reason=_NO_GPU),
     Example("simple_grpc_cudashm_client.py", "grpc", reason=_NO_GPU),
-    Example("image_client.py", "http", reason=_NO_FORMAT),
-    Example("grpc_image_client.py", "grpc", reason=_NO_FORMAT),
+    Example("image_client.py", "http", reason=_NO_ATTRDICT),
     Example("memory_growth_test.py", "http", reason=_FIXED_PORTS),
 )

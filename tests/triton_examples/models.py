@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from tests.support.saved_models import save_function, write_manifest
-from tests.triton_examples.catalogue import IMAGE_MODEL
+from tests.triton_examples.catalogue import IMAGE_MODEL, PIXEL_MODEL
 
 Save = Callable[[Path], Path]
 
@@ -74,9 +74,23 @@ def save_image_labels(path: Path) -> Path:
         return {"CLASSIFICATION": tf.one_hot(tf.strings.length(image[:, 0]) % 4, 4)}
 
     save_function(path, scores, tf.TensorSpec([None, 1], tf.string, "IMAGE"))
+    return _add_labels(path, "zero", "one", "two", "three")
+
+
+def save_pixel_labels(path: Path) -> Path:
+    """Save a model with labels: RGB images of 8 by 8 pixels in, the mean of each channel out."""
+
+    def means(image: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        return {"CHANNELS": tf.reduce_mean(image, [1, 2])}
+
+    save_function(path, means, tf.TensorSpec([None, 8, 8, 3], tf.float32, "IMAGE"))
+    return _add_labels(path, "red", "green", "blue")
+
+
+def _add_labels(path: Path, *names: str) -> Path:
     labels = path / "assets.extra" / "labels.txt"
     labels.parent.mkdir()
-    labels.write_text("zero\none\ntwo\nthree\n")
+    labels.write_text("\n".join(names))
     write_manifest(path, labels="assets.extra/labels.txt")
     return path
 
@@ -94,5 +108,6 @@ SAVES: Mapping[str, Save] = {
     "simple_dyna_sequence": save_sequence,
     "densenet_onnx": save_densenet,
     IMAGE_MODEL: save_image_labels,
+    PIXEL_MODEL: save_pixel_labels,
     "custom_identity_int32": lambda path: save_identity(path, tf.int32),
 }
