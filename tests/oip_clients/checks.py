@@ -24,6 +24,9 @@ HALF_VERSIONS = ("123", "124")
 # The version of the others.
 VERSION = "1"
 
+# Prefix of the shared memory keys that the server accepts.
+SHARED_MEMORY_PREFIX = "tpuserve_test"
+
 # A value of each kind that every client reads back. `echo_DTYPE` is the signature's name.
 ECHOED: Mapping[str, Array] = {
     "bool": np.array([True, False]),

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tests.contract.conftest import HOSTS
 from tests.contract.serving_models import save_half_plus_two, save_kinds
 from tests.e2e.running_server import RunningServer, run_configured_server
-from tests.oip_clients.checks import HALF, HALF_VERSIONS, KINDS, LABELS, SIMPLE, VERSION
+from tests.oip_clients.checks import HALF, HALF_VERSIONS, KINDS, LABELS, SHARED_MEMORY_PREFIX, SIMPLE, VERSION
 from tests.support.optional import cannot_run, find_oip_clients, needs
 from tests.support.saved_models import save_function
 from tests.triton_examples.models import save_image_labels, save_simple
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/how-to/call/other-clients.md"
 # The model of the guide.
 DIGITS = "digits"
-PROGRAMS = ("tritonclient_checks", "tritonclient_async_checks", "kserve_checks")
+PROGRAMS = ("tritonclient_checks", "tritonclient_async_checks", "tritonclient_admin_checks", "kserve_checks")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,8 @@ def server(
     request: pytest.FixtureRequest, python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("server") / "log"
-    with run_configured_server(request.param, log, f"--model_config_file={models}", model=HALF) as server:
+    flags = (f"--model_config_file={models}", f"--shared_memory_prefix={SHARED_MEMORY_PREFIX}")
+    with run_configured_server(request.param, log, *flags, model=HALF) as server:
         yield server
 
 
