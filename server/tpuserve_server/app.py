@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuserve_server.check.models import ModelCheck
@@ -38,12 +39,15 @@ from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
 from tpuserve_server.frontends.guard import ALLOW_ALL, Guard, Rule
+from tpuserve_server.frontends.oip.administration import Administration
+from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.version_statistics import version_statistics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.storage.by_scheme import StorageByScheme
@@ -164,18 +168,23 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
     )
     models.observe(logs.configure)
     service = InferenceService(registry, clock)
+    regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
+    administration = Administration(service, clock, partial(version_statistics, metrics), regions, models)
     rpc = rpc_table(
         service,
         metrics,
         clock,
         models=models,
+        administration=administration,
         logs=logs,
         serialize_as_content=settings.server.enable_serialization_as_tensor_content,
         tracer=ChosenTracer(executor.tracer) if settings.server.enable_profiler else None,
         check_method_names=settings.server.enable_signature_method_name_check,
         max_request_bytes=settings.listening.max_request_bytes,
     )
-    rest = rest_app(service, metrics, clock, metrics.render, rest_options(settings), logs=logs)
+    rest = rest_app(
+        service, metrics, clock, metrics.render, rest_options(settings), logs=logs, administration=administration
+    )
     guard = Guard(rule)
     return Server(
         service,

@@ -50,7 +50,7 @@ class House:
         self.service = InferenceService(self.registry, CLOCK)
         self.manager = VersionManager(self.registry, self.loader, CLOCK, LoadOptions(threads=4, max_retries=0))
         storage = LocalStorage(lambda path: "")
-        self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01)
+        self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01, on_pending=self.registry.expect)
         self.models = ConfiguredModels(
             self.registry, self.manager, self.source, storage, CLOCK, allow_labels_for_unavailable=allow
         )

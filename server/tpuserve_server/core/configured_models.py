@@ -3,12 +3,15 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.model_config_rules import check_list, check_platforms, check_same_platforms
+from tpuserve_server.core.model_load import ModelLoad
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.storage import Storage
@@ -21,8 +24,9 @@ logger = logging.getLogger(__name__)
 class ConfiguredModels:
     """Applies configurations at start-up, from the poll of --model_config_file, and from HandleReloadConfigRequest.
 
-    A configuration is accepted or refused as a whole. `_lock` guards `_configs`. A change holds it, except while it
-    waits for models.
+    A configuration is accepted or refused as a whole. It also replaces what `unload` and `load` changed since the last
+    one. `_given` is that configuration, and `_configs` are the models in force. `_lock` guards both. A change holds it,
+    except while it waits for models.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class ConfiguredModels:
         self._allow_labels_for_unavailable = allow_labels_for_unavailable
         self._checks = checks
         self._lock = threading.Lock()
+        self._given: dict[str, ModelConfig] = {}
         self._configs: dict[str, ModelConfig] = {}
         self._listeners: list[Callable[[Sequence[ModelConfig]], None]] = []
 
@@ -63,6 +68,7 @@ class ConfiguredModels:
         check_platforms(configs)
         self._check_otherwise(configs)
         with self._lock:
+            self._given = {config.name: config for config in configs}
             self._put_in_force(configs)
 
     def begin(self, configs: Sequence[ModelConfig]) -> Transition:
@@ -80,6 +86,7 @@ class ConfiguredModels:
             check_platforms(configs)
             self._check_otherwise(configs)
             new = [config.name for config in configs if config.name not in self._configs]
+            self._given = {config.name: config for config in configs}
             self._put_in_force(configs)
         return Transition(self._registry, new, labelled, self._clock)
 
@@ -91,12 +98,71 @@ class ConfiguredModels:
         """
         self.begin(configs).wait(deadline)
 
+    def unload(self, name: str) -> None:
+        """Remove a model until `load` or the next configuration. Its versions unload when their requests have ended.
+
+        Returns at once. A model that is unknown or not loaded stays so.
+        """
+        with self._lock:
+            if name in self._configs:
+                self._put_in_force([config for config in self._configs.values() if config.name != name])
+
+    def load(self, name: str, batching: BatchingParameters | None = None) -> ModelLoad:
+        """Put an unloaded model back, or poll the base path of a configured one again and retry failed loads.
+
+        `batching` overrides the model's batching parameters until the next load. A model whose parameters change is
+        unloaded first. Returns at once, without waiting for the load.
+
+        Raises:
+            InvalidArgument: the name is empty or a path, or the parameters conflict.
+            Internal: the configuration does not name the model. Triton's code.
+        """
+        with self._lock:
+            given = self._given.get(name)
+            if given is None:
+                raise _unknown(name)
+            config = replace(given, batching=batching.over(given.batching or UNSET_PARAMETERS)) if batching else given
+            configs = self._with(config)
+            self._check_otherwise(configs)
+            current = self._configs.get(name)
+            if current is not None and current.batching == config.batching:
+                self._poll_again(configs, name)
+            else:
+                # A version that is unloading starts again with the new parameters when it has ended.
+                self._put_in_force([other for other in configs if other.name != name])
+                self._put_in_force(configs)
+        return ModelLoad(self._registry, name)
+
+    def unloaded(self) -> list[str]:
+        """Return the names of the models that `unload` removed, sorted."""
+        with self._lock:
+            return sorted(self._given.keys() - self._configs.keys())
+
+    def find(self, name: str) -> ModelConfig | None:
+        """Return the configuration of a model in force, or None."""
+        with self._lock:
+            return self._configs.get(name)
+
     def observe(self, on_configured: Callable[[Sequence[ModelConfig]], None]) -> None:
         """Call `on_configured` with each configuration when it takes effect, and now if one is in force."""
         with self._lock:
             self._listeners.append(on_configured)
             if self._configs:
                 on_configured(tuple(self._configs.values()))
+
+    def _with(self, config: ModelConfig) -> list[ModelConfig]:
+        """Return the models in force and `config`, in the order of the given configuration."""
+        configs = {**self._configs, config.name: config}
+        return [configs[name] for name in self._given if name in configs]
+
+    def _poll_again(self, configs: Sequence[ModelConfig], name: str) -> None:
+        # A new object: the source then drops the report of a poll that has already begun.
+        renewed = [replace(config) if config.name == name else config for config in configs]
+        self._configs = {config.name: config for config in renewed}
+        self._source.watch([config for config in renewed if config.name != name])
+        self._registry.expect_report(name)
+        self._manager.retry(name)
+        self._source.watch(renewed)
 
     def _check_otherwise(self, configs: Sequence[ModelConfig]) -> None:
         for check in self._checks:
@@ -146,3 +212,14 @@ class ConfiguredModels:
             logger.warning("Model %s: cannot read base path %s", config.name, config.base_path, exc_info=True)
             return []
         return config.version_policy.choose(present)
+
+
+def _unknown(name: str) -> InvalidArgument | Internal:
+    """Return Triton's error for a load of an unknown model (core/src/server.cc, LoadModel)."""
+    if not name.strip():
+        return InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
+    if "/" in name or name == "..":
+        return InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
+    return Internal(
+        f"failed to load '{name}', failed to poll from model repository: the server's configuration has no such model"
+    )

@@ -69,6 +69,18 @@ class VersionManager:
                     self._review_failing(name, {})
                     self._advance(name)
 
+    def retry(self, name: str) -> None:
+        """Load the failed versions of a model again, at once. Returns at once."""
+        with self._lock:
+            self._registry.retry(name)
+            for servable_id, failing in self._failing.items():
+                if servable_id.name == name and failing.waits and not self._stopping:
+                    self._retries.cancel(servable_id)
+                    # Before the load begins on its thread: a caller that waits for it must not see the old failure.
+                    self._registry.waiting(servable_id, "")
+                    self._begin_retry(servable_id, failing)
+            self._advance(name)
+
     def stop(self) -> None:
         """Unload all versions and join the threads, after running loads have finished."""
         with self._lock:
@@ -106,6 +118,10 @@ class VersionManager:
     def _begin_load(self, servable_id: ServableId) -> None:
         self._queued.add(servable_id)
         self._loads.submit(self._load, servable_id)
+
+    def _begin_retry(self, servable_id: ServableId, failing: _Failing) -> None:
+        failing.waits = False
+        self._begin_load(servable_id)
 
     def _begin_unload(self, servable_id: ServableId) -> None:
         self._registry.unloading(servable_id)
@@ -159,8 +175,7 @@ class VersionManager:
         with self._lock:
             failing = self._failing.get(servable_id)
             if failing is not None and failing.waits and not self._stopping:
-                failing.waits = False
-                self._begin_load(servable_id)
+                self._begin_retry(servable_id, failing)
 
     def _load(self, servable_id: ServableId) -> None:
         try:

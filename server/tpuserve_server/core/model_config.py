@@ -40,6 +40,16 @@ class VersionPolicy:
         """Choose only these versions."""
         return cls(_Kind.SPECIFIC, 0, frozenset(versions))
 
+    @property
+    def count(self) -> int | None:
+        """Number of the highest versions that it chooses, or None for another rule."""
+        return self._count if self._kind is _Kind.LATEST else None
+
+    @property
+    def versions(self) -> list[int] | None:
+        """The versions that it names, ascending, or None for another rule."""
+        return sorted(self._versions) if self._kind is _Kind.SPECIFIC else None
+
     def choose(self, present: Collection[int]) -> list[int]:
         """Return the versions to serve of those `present`, highest first."""
         ordered = sorted(present, reverse=True)

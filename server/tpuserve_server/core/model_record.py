@@ -7,7 +7,7 @@ from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.cost_notes import describe_costs
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.types import Pending, ServableId, State, VersionStatus
+from tpuserve_server.core.types import LoadProgress, Pending, ServableId, State, VersionStatus
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them forever (issue 1488).
 _MAX_ENDED = 32
@@ -46,9 +46,9 @@ class ModelRecord:
     """One model.
 
     `is_configured` is False after its removal, while its versions unload or remain in its status. `is_awaited`: the
-    server is not ready without it. `wanted` is the latest report of the source, or None before the first. `labels` are
-    those that requests may use. `pending` holds labels that take effect when their version is AVAILABLE. `arriving`
-    holds the missing parts in its base path.
+    server is not ready without it. `wanted` is the latest report of the source, or None before the first, and after
+    `expect_report`. `labels` are those that requests may use. `pending` holds labels that take effect when their
+    version is AVAILABLE. `arriving` holds the missing parts in its base path.
     """
 
     is_awaited: bool = False
@@ -90,6 +90,17 @@ class ModelRecord:
         self.arriving = Pending()
         self.labels.clear()
         self.pending.clear()
+
+    def expect_report(self) -> None:
+        """Forget the source's last report, so that `progress` waits for the next."""
+        self.wanted = None
+        self.arriving = Pending()
+
+    def retry(self) -> None:
+        """Start every wanted version again that has failed for good."""
+        for number, version in self.versions.items():
+            if version.is_aspired and version.state is State.END and version.error is not None:
+                self.versions[number] = VersionRecord(version.aspired)
 
     def assign_labels(self, labels: Mapping[str, int], *, even_if_unavailable: bool) -> None:
         """Replace all labels. A label whose version is not AVAILABLE keeps its old version until the new one is.
@@ -140,6 +151,17 @@ class ModelRecord:
         """Return the wanted versions that ended with an error, lowest first."""
         wanted = [self.versions[number] for number in sorted(self.versions) if self.versions[number].is_aspired]
         return [(version.aspired.servable, version.error) for version in wanted if version.error is not None]
+
+    def progress(self) -> LoadProgress:
+        """Return whether the versions of the source's next report serve, have failed, or may still serve."""
+        if self.wanted is None or self.arriving.reason:
+            return LoadProgress(absent=self.arriving.reason)
+        if not self.wanted and not self.arriving.versions:
+            return LoadProgress(absent="its base path contains no version that its policy chooses")
+        versions = [self.versions[number] for number in sorted(self.wanted) if number in self.versions]
+        failed = [version.status() for version in versions if version.error is not None or version.waits]
+        serves = not self.arriving.versions and all(version.state is State.AVAILABLE for version in versions)
+        return LoadProgress(serves=serves and not failed, failed=tuple(failed))
 
     def describe(self) -> str:
         """Describe the versions and their states, for people."""

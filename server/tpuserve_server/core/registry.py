@@ -11,7 +11,7 @@ from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError,
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_record import ModelRecord, VersionRecord
-from tpuserve_server.core.types import ModelSpec, Pending, ServableId, State, VersionStatus
+from tpuserve_server.core.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
 
 logger = logging.getLogger(__name__)
 
@@ -148,14 +148,21 @@ class ModelRegistry:
             Unavailable: the model is no longer configured, or the server is shutting down.
         """
         with self._lock:
-            model = self._models.get(name)
-            if self._closed:
-                raise _closing()
-            if model is None or not model.is_configured:
-                raise Unavailable(f"Model {name} was removed by a later configuration")
+            model = self._configured(name)
             if model.latest is not None:
                 return []
             return model.failures() if model.has_failed() else None
+
+    def progress(self, name: str) -> LoadProgress:
+        """Return the progress of the load since `expect_report`. Raises Unavailable as `failures`."""
+        with self._lock:
+            return self._configured(name).progress()
+
+    def describe(self, name: str) -> str:
+        """Describe a model's versions and their states, for people. Empty for an unknown model."""
+        with self._lock:
+            model = self._models.get(name)
+            return model.describe() if model is not None else ""
 
     def failure(self, servable_id: ServableId) -> ServingError | None:
         """Return why a wanted version could not be loaded, or None if it was loaded or may still be."""
@@ -195,6 +202,11 @@ class ModelRegistry:
         with self._lock:
             self._models[name].assign_labels(labels, even_if_unavailable=even_if_unavailable)
 
+    def expect_report(self, name: str) -> None:
+        """Forget the source's last report on a configured model, so that `progress` waits for the next."""
+        with self._lock:
+            self._models[name].expect_report()
+
     # Called by the source.
 
     def expect(self, name: str, pending: Pending) -> None:
@@ -215,11 +227,18 @@ class ModelRegistry:
             model = self._models.get(name)
             if model is None or not model.is_configured:
                 return
-            had_failed = model.has_failed()
+            before = (model.has_failed(), model.progress())
             model.aspire(aspired)
-            changed = model.has_failed() != had_failed
+            changed = (model.has_failed(), model.progress()) != before
         if changed:
             self._notify()
+
+    def retry(self, name: str) -> None:
+        """Start the wanted versions of a model again that have failed for good."""
+        with self._lock:
+            model = self._models.get(name)
+            if model is not None:
+                model.retry()
 
     def close(self) -> None:
         """Return no more handles, because the server is shutting down. Clients must use another server."""
@@ -257,7 +276,10 @@ class ModelRegistry:
             return version is not None and version.aspired == aspired
 
     def waiting(self, servable_id: ServableId, why: str) -> None:
-        """Record that a load has failed and will be tried again. The status shows `why` until then."""
+        """Record that a load has failed and will be tried again. The status shows `why` until then.
+
+        An empty `why` means that it is tried again now.
+        """
         with self._lock:
             self._get(servable_id).waits = why
         self._notify()
@@ -319,6 +341,14 @@ class ModelRegistry:
             except Exception:
                 # A failing listener must not stop a version's change of state.
                 logger.exception("A listener to the models' states failed")
+
+    def _configured(self, name: str) -> ModelRecord:
+        if self._closed:
+            raise _closing()
+        model = self._models.get(name)
+        if model is None or not model.is_configured:
+            raise Unavailable(f"Model {name} was removed by a later configuration")
+        return model
 
     def _find(self, servable_id: ServableId) -> VersionRecord | None:
         model = self._models.get(servable_id.name)

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedVersion
@@ -186,6 +187,15 @@ class AcquiredVersion(_Acquired):
     def signatures(self) -> Mapping[str, Signature]:
         """Every signature by name."""
         return self._handle.loaded.servable.signatures
+
+    def batching(self, signature_name: str) -> BatchingOptions | None:
+        """Return how requests for a signature share batches, or None if they run one by one."""
+        return self._handle.loaded.batcher.options(signature_name)
+
+    @property
+    def default_rows(self) -> int:
+        """Maximum number of rows in a batch of a signature whose exporter has checked no sizes."""
+        return self._handle.loaded.batcher.default_rows
 
     async def predict(
         self,

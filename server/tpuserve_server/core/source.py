@@ -167,11 +167,14 @@ class Source:
         """Report the policy's choice of the complete versions. Return whether it equals its choice of all versions."""
         intended = config.version_policy.choose(versions)
         chosen, incomplete = self._choose_complete(config, versions)
+        # A caller that waits for a new version must see that it is incomplete, or that it is wanted, at all times.
+        if incomplete:
+            self._report_incomplete(config, incomplete)
         # While no version is complete, the served versions stay.
         if chosen or not intended:
             self._report(config, chosen)
-        if versions:
-            self._report_incomplete(config, incomplete)
+        if versions and not incomplete:
+            self._report_incomplete(config, ())
         return list(chosen) == intended
 
     def _report_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:

@@ -140,6 +140,19 @@ class VersionStatus:
     waits: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """The progress of an explicit load of a model. It continues while `serves` is False and the rest is empty.
+
+    `absent` is the reason why there is no version to load. `failed` holds the versions whose load failed, for good or
+    with a pending retry.
+    """
+
+    serves: bool = False
+    absent: str = ""
+    failed: tuple[VersionStatus, ...] = ()
+
+
 # Most versions that one sentence names.
 _MOST_NAMED = 3
 

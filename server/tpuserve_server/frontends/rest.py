@@ -13,6 +13,7 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
+from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
 from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.request_meter import RequestMeter
@@ -55,9 +56,11 @@ def rest_app(
     options: RestOptions,
     *,
     logs: RequestLogs | None = None,
+    administration: Administration | None = None,
 ) -> "RestApp":
     """Build the application.
 
+    Without `administration` the Open Inference Protocol has only health, metadata and inference.
     `render_metrics` returns the body and the content type of /metrics. It is called on a worker thread.
     """
     meter = RequestMeter(service, metrics, clock, "rest")
@@ -71,7 +74,7 @@ def rest_app(
     # A new protocol adds a directory and a line here.
     mounts = (
         Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
-        Mount("/v2", V2(service, logs), V2_PATHS, V2_COMPONENTS),
+        Mount("/v2", V2(service, logs, administration), V2_PATHS, V2_COMPONENTS),
     )
     app = RestApp(mounts, meter, clock, options)
 

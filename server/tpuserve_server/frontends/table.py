@@ -9,6 +9,7 @@ from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.frontends.health import HealthMethods
+from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip_grpc.table import OIP_SERVICE, oip_methods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.frontends.request_meter import RequestMeter
@@ -38,6 +39,7 @@ def rpc_table(
     clock: Clock,
     *,
     models: ConfiguredModels | None = None,
+    administration: Administration | None = None,
     logs: RequestLogs | None = None,
     tracer: Tracer | None = None,
     serialize_as_content: bool = False,
@@ -45,6 +47,8 @@ def rpc_table(
     max_request_bytes: int = 64 << 20,
 ) -> RpcTable:
     """Return the methods by full path. Without `models` there is no reload method, without a `tracer` no profiler.
+
+    Without `administration` the Open Inference Protocol has only health, metadata and inference.
 
     `serialize_as_content` encodes outputs in tensor_content instead of the typed fields.
 
@@ -77,7 +81,7 @@ def rpc_table(
             {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}
         ),
         **profiler,
-        **oip_methods(service, meter, logs),
+        **oip_methods(service, meter, logs, administration),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -63,6 +64,10 @@ class BatchMeasurements:
         """Create empty histograms."""
         self._noted: deque[FinishedBatch] = deque()
         self._counting = threading.Lock()
+        # Sums over the requests of a version: each counts the duration of its batch.
+        self._compute_s: dict[BatchKey, float] = {}
+        # When the last batch of a version ended, in milliseconds since 1970.
+        self.last_ended_ms: dict[ServableId, int] = {}
         self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
         self.run = Series[RunKey](LATENCY_BOUNDS_S)
         self.run_ratio = Series[BatchKey](RATIO_BOUNDS)
@@ -79,6 +84,7 @@ class BatchMeasurements:
     def note(self, batch: FinishedBatch) -> None:
         """Record one batch. Cheap, because the dozen histograms are updated for many batches at a time."""
         self._noted.append(batch)
+        self.last_ended_ms[batch.servable] = time.time_ns() // 1_000_000
         if len(self._noted) >= _MOST_NOTED:
             self.count()
 
@@ -98,6 +104,16 @@ class BatchMeasurements:
         for series in (self.queue_wait, self.run_ratio, self.finish_error, self.rows, self.padding):
             series.take(lambda key: key.servable in removed)
         self.run.take(lambda key: key.servable in removed)
+        with self._counting:
+            for key in [key for key in self._compute_s if key.servable in removed]:
+                del self._compute_s[key]
+            for servable in removed:
+                self.last_ended_ms.pop(servable, None)
+
+    def compute_s(self) -> dict[BatchKey, float]:
+        """Return the durations of batches in seconds, each multiplied by the number of its requests."""
+        with self._counting:
+            return dict(self._compute_s)
 
     def _count_group(self, servable: ServableId, signature: str, api: str, batches: Sequence[FinishedBatch]) -> None:
         key = BatchKey(servable, signature)
@@ -107,6 +123,8 @@ class BatchMeasurements:
         expected_s = np.array([batch.expected_s for batch in batches])
         waits_s = _flat([batch.queue_waits_s for batch in batches])
         latencies_s = waits_s + np.repeat(runs_s, [len(batch.queue_waits_s) for batch in batches])
+        compute_s = float(latencies_s.sum() - waits_s.sum())
+        self._compute_s[key] = self._compute_s.get(key, 0.0) + compute_s
         self.rows[key].add_array(rows)
         self.padding[key].add_array((buckets - rows) / np.maximum(buckets, 1))
         self.queue_wait[key].add_array(waits_s)

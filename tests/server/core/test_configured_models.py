@@ -266,7 +266,7 @@ def test_the_server_is_ready_when_each_model_serves_or_has_failed(tmp_path: Path
     (house.save("a", 1) / "1" / "bad").touch()
     house.start(house.config("a"), house.config("b"))
     house.wait_for("a", 1, State.END)
-    assert house.service.why_not_ready() == "no version available for: b"
+    assert house.service.why_not_ready().startswith("no version available for: b")
     assert house.service.start_failures() == []
     house.save("b", 1)
     house.wait_for("b", 1, State.AVAILABLE)
@@ -295,7 +295,7 @@ def test_a_failure_after_something_was_served_is_no_failed_start(house: House) -
         house.apply(house.config("b"))
     house.wait_for("a", 1, State.END)
     assert house.service.start_failures() == []
-    assert house.service.why_not_ready() == "no version available for: b"
+    assert house.service.why_not_ready().startswith("no version available for: b")
 
 
 def test_observers_hear_each_configuration_in_force(house: House) -> None:

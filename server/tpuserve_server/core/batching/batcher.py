@@ -61,6 +61,7 @@ class Batcher:
         """
         self._id = servable_id
         self._options = options
+        self._default_rows = parameters.options().max_batch_size
         self._clock = clock
         self._metrics = metrics
         self._costs = CostModel() if costs is None else costs
@@ -108,6 +109,15 @@ class Batcher:
     def batches(self, signature_name: str) -> bool:
         """Return whether requests for this signature may share batches."""
         return signature_name in self._options
+
+    def options(self, signature_name: str) -> BatchingOptions | None:
+        """Return how requests for this signature share batches, or None if they run one by one."""
+        return self._options.get(signature_name)
+
+    @property
+    def default_rows(self) -> int:
+        """Maximum number of rows in a batch of a signature whose exporter has checked no sizes."""
+        return self._default_rows
 
     def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""

@@ -9,13 +9,13 @@ from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.oip.models import available_versions, choose_signature, find_metadata
 from tpuserve_server.wire.oip.metadata import PLATFORM, ModelDescription, ServerDescription
 
-# Triton's names of the extensions that this server implements (server/docs/protocol).
+# Triton's names of the extensions that need only the service (server/docs/protocol).
 EXTENSIONS: Final = ("classification", "binary_tensor_data", "parameters")
 
 
-def describe_server() -> ServerDescription:
+def describe_server(extensions: tuple[str, ...] = EXTENSIONS) -> ServerDescription:
     """Return the server's metadata."""
-    return ServerDescription("tpuserve", version("tpuserve-server"), EXTENSIONS)
+    return ServerDescription("tpuserve", version("tpuserve-server"), extensions)
 
 
 def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescription:

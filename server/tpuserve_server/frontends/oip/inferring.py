@@ -11,6 +11,7 @@ from tpuserve_server.core.types import ModelSpec, PredictResult, Tensors
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.oip.models import acquire_model
+from tpuserve_server.frontends.oip.shared_memory import NO_REGIONS, SharedMemoryRegions
 from tpuserve_server.frontends.request_meter import MeasuredRequest
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.classification import classify
@@ -23,10 +24,16 @@ _ALL: Final[Mapping[str, RequestedOutput]] = {}
 class Inferring:
     """Answers requests from the service, and passes answered requests to the log."""
 
-    def __init__(self, service: InferenceService, logs: RequestLogs | None) -> None:
-        """Answer from `service`; `logs` receive the answered requests, None logs nothing."""
+    def __init__(
+        self, service: InferenceService, logs: RequestLogs | None, regions: SharedMemoryRegions | None = None
+    ) -> None:
+        """Answer from `service`; `logs` receive the answered requests, None logs nothing.
+
+        `regions` hold tensors in shared memory; None means that there are none.
+        """
         self._service = service
         self._logs = logs
+        self._regions = NO_REGIONS if regions is None else regions
 
     async def infer(
         self,
@@ -54,6 +61,9 @@ class Inferring:
             deadline = Deadline(min(deadline.at_s, measured.received_s + parameters.timeout_s))
         with acquire_model(self._service, spec) as model:
             measured.runs(model, model.signature.name, priority)
+            uses_regions = request.windows is not None
+            if uses_regions:
+                request = await asyncio.to_thread(self._regions.with_inputs, request)
             # Raw contents are views. Decoding other large requests may take long.
             if size_bytes > LARGE_BODY_BYTES:
                 inputs = await asyncio.to_thread(decode_inputs, spec.name, model.signature, request)
@@ -68,6 +78,9 @@ class Inferring:
             wanted = {output.name: output for output in requested} if requested else _ALL
             outputs = _classified(model, result.outputs, wanted) if wanted else result.outputs
         self._log(spec.name, inputs, result, size_bytes)
+        if uses_regions:
+            in_regions = await asyncio.to_thread(self._regions.write_outputs, outputs, wanted)
+            return InferenceResult(request_id, result.servable, outputs, wanted, is_binary, in_regions)
         return InferenceResult(request_id, result.servable, outputs, wanted, is_binary)
 
     def _log(self, model: str, inputs: Tensors, result: PredictResult, size_bytes: int) -> None:

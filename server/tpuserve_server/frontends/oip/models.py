@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unavailable
-from tpuserve_server.core.service import AcquiredModel, InferenceService
+from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelMetadata, ModelSpec, State
 
 
@@ -24,6 +24,14 @@ def acquire_model(service: InferenceService, spec: ModelSpec) -> AcquiredModel:
     except FailedPrecondition:
         # The only FailedPrecondition here is an unknown signature.
         return _acquire_only_signature(service, spec)
+
+
+def acquire_version(service: InferenceService, spec: ModelSpec) -> AcquiredVersion:
+    """Hold the version that a spec resolves to, and ignore its signature. Raises the errors of `acquire_model`."""
+    try:
+        return service.acquire_version(spec)
+    except NotFound:
+        raise _why_not(service, spec) from None
 
 
 def find_metadata(service: InferenceService, spec: ModelSpec) -> ModelMetadata:
@@ -73,7 +81,7 @@ def _acquire_only_signature(service: InferenceService, spec: ModelSpec) -> Acqui
 def _why_not(service: InferenceService, spec: ModelSpec) -> ServingError:
     """Return Triton's error for a model or version that does not answer (core, model_repository_manager.cc)."""
     unknown = f"Request for unknown model: '{spec.name}'"
-    if spec.name not in service.models():
+    if spec.name not in service.models() and not _has_status(service, spec.name):
         return NotFound(f"{unknown} is not found")
     if spec.version is None:
         return NotFound(f"{unknown} has no available versions")
@@ -82,3 +90,11 @@ def _why_not(service: InferenceService, spec: ModelSpec) -> ServingError:
     except NotFound:
         return NotFound(f"{unknown} version {spec.version} is not found")
     return Unavailable(f"{unknown} version {spec.version} is not at ready state")
+
+
+def _has_status(service: InferenceService, name: str) -> bool:
+    """Return whether a model that is not configured, such as an unloaded one, had versions."""
+    try:
+        return bool(service.status(ModelSpec(name)))
+    except NotFound:
+        return False

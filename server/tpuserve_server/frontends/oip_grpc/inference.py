@@ -2,6 +2,7 @@
 
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.oip.inferring import Inferring
+from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -11,10 +12,19 @@ from tpuserve_server.wire.oip.infer_proto import encode_infer_response, parse_in
 class InferenceMethods:
     """From bytes to bytes. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, meter: RequestMeter, logs: RequestLogs | None) -> None:
-        """Answer from `service`; `logs` receive the answered requests, None logs nothing."""
+    def __init__(
+        self,
+        service: InferenceService,
+        meter: RequestMeter,
+        logs: RequestLogs | None,
+        regions: SharedMemoryRegions | None = None,
+    ) -> None:
+        """Answer from `service`; `logs` receive the answered requests, None logs nothing.
+
+        `regions` hold tensors in shared memory; None means that there are none.
+        """
         self._meter = meter
-        self._inferring = Inferring(service, logs)
+        self._inferring = Inferring(service, logs, regions)
 
     async def model_infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer ModelInfer, or one request of another `method`, which metrics name."""

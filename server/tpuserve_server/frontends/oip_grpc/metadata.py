@@ -26,10 +26,11 @@ _LIVE: bytes = ServerLiveResponse(live=True).SerializeToString()
 class MetadataMethods:
     """The methods, from bytes to bytes. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, meter: RequestMeter) -> None:
-        """Answer from `service`."""
+    def __init__(self, service: InferenceService, meter: RequestMeter, extensions: tuple[str, ...]) -> None:
+        """Answer from `service`. `extensions` are those of the server."""
         self._service = service
         self._meter = meter
+        self._extensions = extensions
 
     async def server_live(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerLive."""
@@ -52,7 +53,7 @@ class MetadataMethods:
     async def server_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerMetadata."""
         with self._meter.request("ServerMetadata", context.deadline):
-            return encode_server(describe_server())
+            return encode_server(describe_server(self._extensions))
 
     async def model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelMetadata."""

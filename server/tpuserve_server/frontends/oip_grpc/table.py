@@ -4,6 +4,9 @@ from typing import Final
 
 from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.oip.administration import Administration
+from tpuserve_server.frontends.oip.describing import EXTENSIONS
+from tpuserve_server.frontends.oip_grpc.administration import AdministrationMethods
 from tpuserve_server.frontends.oip_grpc.inference import InferenceMethods
 from tpuserve_server.frontends.oip_grpc.metadata import MetadataMethods
 from tpuserve_server.frontends.oip_grpc.stream import StreamMethods
@@ -14,11 +17,13 @@ from tpuserve_server.request_log.request_logs import RequestLogs
 OIP_SERVICE: Final[str] = GRPC_INFERENCE_SERVICE.full_name
 
 
-def oip_methods(service: InferenceService, meter: RequestMeter, logs: RequestLogs | None) -> RpcTable:
-    """Return the methods. A new method adds a line here."""
-    inference = InferenceMethods(service, meter, logs)
+def oip_methods(
+    service: InferenceService, meter: RequestMeter, logs: RequestLogs | None, administration: Administration | None
+) -> RpcTable:
+    """Return the methods. A new method adds a line here. Without `administration` its methods are missing."""
+    inference = InferenceMethods(service, meter, logs, administration.regions if administration else None)
     stream = StreamMethods(inference)
-    metadata = MetadataMethods(service, meter)
+    metadata = MetadataMethods(service, meter, administration.extensions if administration else EXTENSIONS)
     methods: dict[str, UnaryMethod | StreamMethod] = {
         "ModelInfer": UnaryMethod(inference.model_infer),
         "ModelStreamInfer": StreamMethod(stream.model_stream_infer),
@@ -27,5 +32,6 @@ def oip_methods(service: InferenceService, meter: RequestMeter, logs: RequestLog
         "ServerMetadata": UnaryMethod(metadata.server_metadata),
         "ModelReady": UnaryMethod(metadata.model_ready),
         "ModelMetadata": UnaryMethod(metadata.model_metadata),
+        **(AdministrationMethods(administration, meter).by_name() if administration else {}),
     }
     return {f"/{OIP_SERVICE}/{name}": method for name, method in methods.items()}

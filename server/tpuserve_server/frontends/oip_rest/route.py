@@ -1,7 +1,8 @@
-"""Parser for paths under /v2, with Triton's rules (server, http_server.cc): case counts, and no trailing slash."""
+"""Parser for paths under /v2, with Triton's rules (server, http_server.cc): case and slashes count."""
 
 import enum
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -25,29 +26,66 @@ class Action(enum.Enum):
     SERVER_METADATA = "ServerMetadata"
     MODEL_READY = "ModelReady"
     MODEL_METADATA = "ModelMetadata"
+    MODEL_CONFIG = "ModelConfig"
+    MODEL_STATISTICS = "ModelStatistics"
+    REPOSITORY_INDEX = "RepositoryIndex"
+    MODEL_LOAD = "RepositoryModelLoad"
+    MODEL_UNLOAD = "RepositoryModelUnload"
+    TRACE_SETTING = "TraceSetting"
+    LOG_SETTINGS = "LogSettings"
+    SHARED_MEMORY_STATUS = "SystemSharedMemoryStatus"
+    SHARED_MEMORY_REGISTER = "SystemSharedMemoryRegister"
+    SHARED_MEMORY_UNREGISTER = "SystemSharedMemoryUnregister"
+    CUDA_STATUS = "CudaSharedMemoryStatus"
+    CUDA_REGISTER = "CudaSharedMemoryRegister"
+    CUDA_UNREGISTER = "CudaSharedMemoryUnregister"
 
 
 _MODEL: Final = rb"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY: Final = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
+_SYSTEM: Final = rb"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
+_CUDA: Final = rb"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 # A new path adds a line here and a line in the handlers of v2.py.
 _PATHS: Final = tuple(
     (re.compile(pattern), methods, action)
     for pattern, methods, action in (
         (_MODEL + rb"/infer", ("POST",), Action.INFER),
         (_MODEL + rb"/ready", ("GET",), Action.MODEL_READY),
+        # Triton has no model of this name either.
+        (rb"/v2/models/stats", ("GET",), Action.MODEL_STATISTICS),
         (_MODEL, ("GET",), Action.MODEL_METADATA),
+        (_MODEL + rb"/config", ("GET",), Action.MODEL_CONFIG),
+        (_MODEL + rb"/stats", ("GET",), Action.MODEL_STATISTICS),
+        (rb"/v2/models/(?P<model>[^/]+)/trace/setting", ("GET", "POST"), Action.TRACE_SETTING),
+        (rb"/v2/trace/setting", ("GET", "POST"), Action.TRACE_SETTING),
+        (rb"/v2/logging", ("GET", "POST"), Action.LOG_SETTINGS),
+        (_REPOSITORY + rb"/index", ("POST",), Action.REPOSITORY_INDEX),
+        (_REPOSITORY + rb"/models/(?P<model>[^/]+)/load", ("POST",), Action.MODEL_LOAD),
+        (_REPOSITORY + rb"/models/(?P<model>[^/]+)/unload", ("POST",), Action.MODEL_UNLOAD),
+        (_SYSTEM + rb"/status", ("GET",), Action.SHARED_MEMORY_STATUS),
+        (_SYSTEM + rb"/register", ("POST",), Action.SHARED_MEMORY_REGISTER),
+        (_SYSTEM + rb"/unregister", ("POST",), Action.SHARED_MEMORY_UNREGISTER),
+        (_CUDA + rb"/status", ("GET",), Action.CUDA_STATUS),
+        (_CUDA + rb"/register", ("POST",), Action.CUDA_REGISTER),
+        (_CUDA + rb"/unregister", ("POST",), Action.CUDA_UNREGISTER),
         (rb"/v2/health/live", ("GET",), Action.SERVER_LIVE),
         (rb"/v2/health/ready", ("GET",), Action.SERVER_READY),
-        (rb"/v2", ("GET",), Action.SERVER_METADATA),
+        (rb"/v2/?", ("GET",), Action.SERVER_METADATA),
     )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An action on a model. `spec` has no signature, and its name is empty for an action on the server."""
+    """An action on a model. `spec` has no signature, and its name is empty for an action on the server.
+
+    `region` and `repository` are None for a path without them.
+    """
 
     action: Action
     spec: ModelSpec
+    region: str | None = None
+    repository: str | None = None
 
 
 def parse_route(method: str, path: bytes) -> Route:
@@ -68,7 +106,8 @@ def _parse(method: str, path: bytes) -> Route:
         if match := pattern.fullmatch(path):
             if method not in methods:
                 raise MethodNotAllowed
-            return Route(action, _spec(match))
+            found = match.groupdict()
+            return Route(action, _spec(match), _text(found, "region"), _text(found, "repository"))
     raise PathNotFound
 
 
@@ -80,8 +119,17 @@ def _spec(match: re.Match[bytes]) -> ModelSpec:
     model, number = found.get("model"), found.get("version")
     if model is None:
         return ModelSpec("")
-    try:
-        name = unquote_to_bytes(model).decode()
-    except UnicodeDecodeError:
-        raise InvalidArgument(f"model name '{model.decode(errors='replace')}' is not UTF-8") from None
+    name = _decode(model, "model name")
     return ModelSpec(name, None if number is None else parse_version(number.decode()))
+
+
+def _text(found: Mapping[str, bytes | None], group: str) -> str | None:
+    raw = found.get(group)
+    return None if raw is None else _decode(raw, f"{group} name")
+
+
+def _decode(raw: bytes, what: str) -> str:
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{what} '{raw.decode(errors='replace')}' is not UTF-8") from None

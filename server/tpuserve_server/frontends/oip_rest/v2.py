@@ -10,9 +10,17 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
+from tpuserve_server.frontends.http.errors import PathNotFound
 from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
-from tpuserve_server.frontends.oip.describing import describe_model, describe_server, why_model_not_ready
+from tpuserve_server.frontends.oip.administration import Administration
+from tpuserve_server.frontends.oip.describing import (
+    EXTENSIONS,
+    describe_model,
+    describe_server,
+    why_model_not_ready,
+)
 from tpuserve_server.frontends.oip.inferring import Inferring
+from tpuserve_server.frontends.oip_rest.administration import AdministrationHandlers
 from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -26,10 +34,17 @@ class V2:
 
     error_body = staticmethod(error_body)
 
-    def __init__(self, service: InferenceService, logs: RequestLogs | None) -> None:
-        """Answer from `service`; `logs` receive the answered requests, None logs nothing."""
+    def __init__(
+        self, service: InferenceService, logs: RequestLogs | None, administration: Administration | None = None
+    ) -> None:
+        """Answer from `service`; `logs` receive the answered requests, None logs nothing.
+
+        Without `administration` the paths of its extensions are unknown.
+        """
         self._service = service
-        self._inferring = Inferring(service, logs)
+        self._inferring = Inferring(service, logs, administration.regions if administration else None)
+        self._extensions = administration.extensions if administration else EXTENSIONS
+        self._administration = AdministrationHandlers(administration).by_action if administration else {}
         self.headers: Headers = ()
         self._handlers: Mapping[Action, Callable[[ModelSpec, HttpCall], Awaitable[HttpResponse]]] = {
             Action.SERVER_LIVE: self._server_live,
@@ -47,7 +62,13 @@ class V2:
         measured.model = route.spec.name
         if route.action is Action.INFER:
             return self._infer(route.spec, call)
-        return self._handlers[route.action](route.spec, call)
+        handler = self._handlers.get(route.action)
+        if handler is not None:
+            return handler(route.spec, call)
+        administer = self._administration.get(route.action)
+        if administer is None:
+            raise PathNotFound
+        return administer(route, call)
 
     def find_model(self, method: str, path: bytes) -> str | None:
         """Return the model in a path, or None for a path without a model and an invalid path."""
@@ -88,7 +109,7 @@ class V2:
         return _readiness({}, self._service.why_not_ready())
 
     async def _server_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        return _json(server_to_json(describe_server()))
+        return _json(server_to_json(describe_server(self._extensions)))
 
     async def _model_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _readiness({"name": spec.name}, why_model_not_ready(self._service, spec))

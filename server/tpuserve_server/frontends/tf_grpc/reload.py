@@ -2,18 +2,13 @@
 
 import asyncio
 
-from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
-from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import Unavailable
+from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.transition import Transition
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.frontends.settling import settle
 from tpuserve_server.wire.reload import RELOADED, decode_reload_request
-
-# A reload stops waiting this long before the client's deadline, so that its response still arrives.
-_FAREWELL_S = 0.2
 
 
 class ReloadMethods:
@@ -38,21 +33,5 @@ class ReloadMethods:
             async with self._turn:
                 # In a thread: it reads base paths, which may be on slow remote storage.
                 transition = await asyncio.to_thread(self._models.begin, configs)
-            await self._settle(transition, context.deadline)
+            await settle(transition, context.deadline, self._service, self._clock)
             return RELOADED
-
-    async def _settle(self, transition: Transition, deadline: Deadline) -> None:
-        remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
-        try:
-            async with asyncio.timeout(remaining_s if deadline.is_finite else None):
-                await wait_until(self._service.subscribe, lambda: self._is_settled(transition))
-        except TimeoutError:
-            raise transition.too_late() from None
-
-    def _is_settled(self, transition: Transition) -> bool:
-        if transition.is_settled():
-            return True
-        if self._service.is_draining():
-            # A drain waits for calls in flight, and must not wait for a load that may take minutes.
-            raise Unavailable("The server is shutting down")
-        return False

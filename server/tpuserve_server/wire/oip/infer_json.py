@@ -15,6 +15,7 @@ from tpuserve_server.wire.json.numbers import REFUSALS
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.known_json import mark, recall, remember
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
+from tpuserve_server.wire.oip.region import BYTE_SIZE, OFFSET, REGION, RegionWindow, check_only_region
 from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData
 
 # simdjson's objects, and dicts from the slower parsers.
@@ -41,12 +42,13 @@ _PARAMETER_KINDS: Final = {
 
 
 class _Document(NamedTuple):
-    """A parsed document. The data of a tensor are JSON, or the size of its binary data."""
+    """A parsed document. The data of a tensor are JSON, the size of its binary data, or in shared memory."""
 
     id: str
-    tensors: "Sequence[tuple[str, str, Sequence[int], JsonData | int]]"
+    tensors: "Sequence[tuple[str, str, Sequence[int], JsonData | RegionWindow | int]]"
     outputs: Sequence[RequestedOutput]
     parameters: RequestParameters
+    windows: Mapping[int, RegionWindow] | None
 
 
 def parse_infer_json(model: str, body: bytes, json_bytes: int | None) -> InferenceRequest:
@@ -95,6 +97,8 @@ def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: 
                 )
             inputs.append(InputTensor(name, datatype, shape, binary[position:stop]))
             position = stop
+        elif isinstance(data, RegionWindow):
+            inputs.append(InputTensor(name, datatype, shape, _NO_DATA))
         else:
             inputs.append(InputTensor(name, datatype, shape, data))
     if position != len(binary):
@@ -104,7 +108,14 @@ def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: 
         )
     parameters = document.parameters
     return InferenceRequest(
-        document.id, inputs, document.outputs, parameters, parameters.binary_data_output, None, size_bytes
+        document.id,
+        inputs,
+        document.outputs,
+        parameters,
+        parameters.binary_data_output,
+        None,
+        size_bytes,
+        document.windows,
     )
 
 
@@ -117,7 +128,14 @@ def _read_document(text: bytes) -> _Document:
     parameters = _read_parameters(document["parameters"]) if "parameters" in keys else NO_PARAMETERS
     tensors = [_read_input(item) for item in _array(document, "inputs")]
     outputs = tuple([_read_output(item) for item in _array(document, "outputs")]) if "outputs" in keys else ()
-    return _Document(request_id, tensors, outputs, parameters)
+    return _Document(request_id, tensors, outputs, parameters, _windows(tensors, outputs))
+
+
+def _windows(
+    tensors: Sequence[tuple[str, str, Sequence[int], JsonData | RegionWindow | int]], outputs: Sequence[RequestedOutput]
+) -> Mapping[int, RegionWindow] | None:
+    windows = {index: data for index, (_, _, _, data) in enumerate(tensors) if isinstance(data, RegionWindow)}
+    return windows if windows or any(output.region is not None for output in outputs) else None
 
 
 # For texts without data, because each request has other data.
@@ -136,22 +154,41 @@ def _parse(text: bytes) -> JsonObject:
         raise InvalidArgument(f"failed to parse the request JSON buffer: {error.message}") from None
 
 
-def _read_input(item: JsonObject) -> tuple[str, str, Sequence[int], JsonData | int]:
+def _read_input(item: JsonObject) -> tuple[str, str, Sequence[int], JsonData | RegionWindow | int]:
     keys = _keys(item)
     name, datatype = _string(item, "name"), _string(item, "datatype")
     shape = _read_shape(item)
     parameters = _object(item, "parameters") if "parameters" in keys else _EMPTY
     # KServe's client sends null with the binary data of an empty tensor.
     has_data = "data" in keys and item["data"] is not None
-    has_binary = "binary_data_size" in parameters
-    if has_data is has_binary:
-        given = "set 'data' 'binary_data_size'" if has_data else "no field is set"
-        raise InvalidArgument(
-            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters'. But "
-            f"{given}: input '{name}'"
-        )
-    data = JsonData(_array(item, "data")) if has_data else _unsigned(parameters, "binary_data_size")
-    return name, datatype, shape, data
+    has_binary, has_region = "binary_data_size" in parameters, REGION in parameters
+    if has_data + has_binary + has_region != 1:
+        raise _wrong_source(name, has_data=has_data, has_binary=has_binary, has_region=has_region)
+    if has_data:
+        return name, datatype, shape, JsonData(_array(item, "data"))
+    if has_region:
+        return name, datatype, shape, _read_window(parameters)
+    return name, datatype, shape, _unsigned(parameters, "binary_data_size")
+
+
+def _wrong_source(name: str, *, has_data: bool, has_binary: bool, has_region: bool) -> InvalidArgument:
+    given = [
+        f" '{source}'"
+        for source, is_given in (("data", has_data), ("binary_data_size", has_binary), (REGION, has_region))
+        if is_given
+    ]
+    return InvalidArgument(
+        f"Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', '{REGION}' in "
+        f"'parameters'. But {'set' + ''.join(given) if given else 'no field is set'}: input '{name}'"
+    )
+
+
+def _read_window(parameters: JsonObject) -> RegionWindow:
+    return RegionWindow(
+        _string(parameters, REGION),
+        _unsigned(parameters, BYTE_SIZE) if BYTE_SIZE in parameters else 0,
+        _unsigned(parameters, OFFSET) if OFFSET in parameters else 0,
+    )
 
 
 def _read_shape(item: JsonObject) -> tuple[int, ...]:
@@ -171,7 +208,10 @@ def _read_output(item: JsonObject) -> RequestedOutput:
     parameters = _object(item, "parameters")
     classes = _unsigned(parameters, "classification") if "classification" in parameters else 0
     is_binary = _boolean(parameters, "binary_data") if "binary_data" in parameters else False
-    return RequestedOutput(name, classes, is_binary)
+    if REGION not in parameters:
+        return RequestedOutput(name, classes, is_binary)
+    check_only_region(name, (*(["classification"] if classes else []), *(["binary_data"] if is_binary else [])))
+    return RequestedOutput(name, 0, False, _read_window(parameters))
 
 
 def _read_parameters(value: JsonObject) -> RequestParameters:

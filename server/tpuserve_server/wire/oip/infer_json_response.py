@@ -33,7 +33,9 @@ def encode_infer_json(result: InferenceResult) -> EncodedResponse:
     binary: list[Buffer] = []
     for name, array in result.outputs.items():
         requested = result.requested.get(name)
-        if result.is_binary if requested is None else requested.is_binary:
+        if name in result.in_regions:
+            texts.append(_head_of(name, array) + b"}")
+        elif result.is_binary if requested is None else requested.is_binary:
             contents = _raw(name, array)
             texts.append(b'%b,"parameters":{"binary_data_size":%d}}' % (_head_of(name, array), len(contents)))
             binary.append(contents)

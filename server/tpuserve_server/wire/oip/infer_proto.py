@@ -28,6 +28,7 @@ from tpuserve_server.wire.oip.parameters import (
     RequestParameters,
     read_parameters,
 )
+from tpuserve_server.wire.oip.region import RegionWindow, check_only_region, read_window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,17 +67,22 @@ def parse_infer_request(body: bytes) -> ParsedRequest:
     if split is None or not split.raw:
         proto = _parse(body)
         head, request_id = _read_head(proto, has_raw=bool(proto.raw_input_contents)), proto.id
-        data: Sequence[TensorData] = proto.raw_input_contents or [tensor.contents for tensor in proto.inputs]
+        data: Sequence[TensorData] = proto.raw_input_contents
+        is_raw = bool(data)
+        if not is_raw:
+            data = [tensor.contents for tensor in proto.inputs]
     else:
         is_short = len(split.head) <= MAX_CACHED_BYTES
         head = _parse_head_cached(split.head) if is_short else _parse_head(split.head)
-        request_id, data = split.id, split.raw
+        request_id, data, is_raw = split.id, split.raw, True
+    if is_raw and head.windows:
+        data = _with_windows(head, data)
     if len(data) != len(head.tensors):
         raise _wrong_count(head, len(data))
     inputs = [InputTensor(*tensor, each) for tensor, each in zip(head.tensors, data, strict=True)]
     return ParsedRequest(
         head.spec,
-        InferenceRequest(request_id, inputs, head.outputs, head.parameters, True, None, len(body)),
+        InferenceRequest(request_id, inputs, head.outputs, head.parameters, True, None, len(body), head.windows),
     )
 
 
@@ -93,6 +99,10 @@ def encode_infer_response(result: InferenceResult) -> bytes:
     raw: list[Buffer] = []
     for name, array in result.outputs.items():
         heads.append(_output_head(name, array.dtype, array.shape))
+        if name in result.in_regions:
+            # Clients find contents by the index of the output, so each output has an entry.
+            raw.append(b"\x32\x00")
+            continue
         try:
             contents = encode_raw(array)
         except FormatError as error:
@@ -103,12 +113,16 @@ def encode_infer_response(result: InferenceResult) -> bytes:
 
 
 class _Head(NamedTuple):
-    """A request without its id and data. `tensors` are names, datatypes and shapes."""
+    """A request without its id and data. `tensors` are names, datatypes and shapes.
+
+    `windows` are those of InferenceRequest.
+    """
 
     spec: ModelSpec
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[RequestedOutput, ...]
     parameters: RequestParameters
+    windows: "Mapping[int, RegionWindow] | None"
 
 
 def _parse_head(text: bytes) -> _Head:
@@ -134,16 +148,42 @@ def _read_head(proto: ModelInferRequest, *, has_raw: bool) -> _Head:
                     f"contents field must not be specified when using raw_input_contents for '{tensor.name}' for model "
                     f"'{proto.model_name}'"
                 )
+    windows = {
+        index: window
+        for index, tensor in enumerate(proto.inputs)
+        if tensor.parameters and (window := _input_window(tensor)) is not None
+    }
+    outputs = tuple([_output(output) for output in proto.outputs])
     return _Head(
         parse_model_spec(proto.model_name, proto.model_version, parameters.signature_name),
         tuple([(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in proto.inputs]),
-        tuple([_output(output) for output in proto.outputs]),
+        outputs,
         parameters,
+        windows if windows or any(output.region is not None for output in outputs) else None,
     )
 
 
+def _input_window(tensor: ModelInferRequest.InferInputTensor) -> RegionWindow | None:
+    window = read_window(tensor.name, tensor.parameters)
+    if window is not None and tensor.HasField("contents"):
+        raise InvalidArgument(
+            f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}'"
+        )
+    return window
+
+
+def _with_windows(head: _Head, data: "Sequence[TensorData]") -> "Sequence[TensorData]":
+    """Return the raw contents of all inputs: empty ones for inputs in shared memory, for which clients send none."""
+    windows = head.windows or {}
+    if len(data) + len(windows) != len(head.tensors):
+        raise _wrong_count(head, len(data))
+    rest = iter(data)
+    return [b"" if index in windows else next(rest) for index in range(len(head.tensors))]
+
+
 def _wrong_count(head: _Head, got: int) -> InvalidArgument:
-    model, tensors = head.spec.name, head.tensors
+    model = head.spec.name
+    tensors = [tensor for index, tensor in enumerate(head.tensors) if index not in (head.windows or {})]
     if got < len(tensors):
         return InvalidArgument(
             f"unable to find data for input tensor '{tensors[got][0]}' for model '{model}' in request."
@@ -152,8 +192,13 @@ def _wrong_count(head: _Head, got: int) -> InvalidArgument:
 
 
 def _output(output: ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
-    if "classification" not in output.parameters:
+    if not output.parameters:
         return RequestedOutput(output.name)
+    region = read_window(output.name, output.parameters)
+    if "classification" not in output.parameters:
+        return RequestedOutput(output.name, region=region)
+    if region is not None:
+        check_only_region(output.name, ("classification",))
     parameter = output.parameters["classification"]
     if parameter.WhichOneof("parameter_choice") != "int64_param":
         raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")

@@ -1,10 +1,11 @@
 """Value types of an inference request and its result, shared by gRPC and REST."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters
+from tpuserve_server.wire.oip.region import RegionWindow
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.oip import InferTensorContents
@@ -14,7 +15,10 @@ TensorData: TypeAlias = "bytes | memoryview | JsonData | InferTensorContents"
 
 
 class InputTensor(NamedTuple):
-    """An input as the client declared it, not yet checked or decoded: raw bytes, JSON data or typed contents."""
+    """An input as the client declared it, not yet checked or decoded: raw bytes, JSON data or typed contents.
+
+    The data of an input in shared memory are empty until they are read.
+    """
 
     name: str
     datatype: str
@@ -26,11 +30,13 @@ class RequestedOutput(NamedTuple):
     """An output to return.
 
     `classification` is the number of classes to return instead of the values, or 0. `is_binary` is for REST alone.
+    `region` is the window of shared memory that receives the contents, or None.
     """
 
     name: str
     classification: int = 0
     is_binary: bool = False
+    region: RegionWindow | None = None
 
 
 class InferenceRequest(NamedTuple):
@@ -48,6 +54,8 @@ class InferenceRequest(NamedTuple):
     raw_input: bytes | None = None
     # Size of the request's message.
     size_bytes: int = 0
+    # Windows of the inputs in shared memory, by the index of the input, or None if no tensor is in shared memory.
+    windows: Mapping[int, RegionWindow] | None = None
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -63,3 +71,5 @@ class InferenceResult(NamedTuple):
     outputs: Tensors
     requested: Mapping[str, RequestedOutput]
     is_binary: bool
+    # Names of the outputs whose contents are in shared memory.
+    in_regions: Collection[str] = ()

@@ -42,9 +42,9 @@ def recall(body: bytes) -> InferenceRequest | None:
         # Nested lists, or strings.
         return None
     ((name, datatype, shape, _),) = known.inputs
-    request_id, _, outputs, parameters, is_binary, _, _ = known
+    request_id, _, outputs, parameters, is_binary, _, _, windows = known
     inputs = (InputTensor(name, datatype, shape, JsonData(numbers)),)
-    return InferenceRequest(request_id, inputs, outputs, parameters, is_binary, None, len(body))
+    return InferenceRequest(request_id, inputs, outputs, parameters, is_binary, None, len(body), windows)
 
 
 def mark(body: bytes) -> bytes | None:

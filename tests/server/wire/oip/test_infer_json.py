@@ -50,7 +50,8 @@ def test_binary_data_are_views_in_the_order_of_the_inputs() -> None:
     assert (request.id, [tensor.name for tensor in request.inputs]) == ("7", ["x", "y", "z"])
     first, _, last = [tensor.data for tensor in request.inputs]
     assert isinstance(first, memoryview)
-    assert (first, last) == (DATA, b"12345678")
+    assert first == DATA
+    assert last == b"12345678"
 
 
 def test_a_length_of_the_whole_body_means_no_binary_data() -> None:

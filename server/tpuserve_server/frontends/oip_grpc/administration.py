@@ -1,0 +1,185 @@
+"""Methods of inference.GRPCInferenceService for the repository, configuration, statistics, settings and regions."""
+
+from collections.abc import Mapping
+
+from tpuserve_formats.messages.oip import (
+    CudaSharedMemoryRegisterRequest,
+    CudaSharedMemoryStatusResponse,
+    CudaSharedMemoryUnregisterResponse,
+    LogSettingsRequest,
+    ModelConfigRequest,
+    ModelRepositoryParameter,
+    ModelStatisticsRequest,
+    RepositoryIndexRequest,
+    RepositoryModelLoadRequest,
+    RepositoryModelLoadResponse,
+    RepositoryModelUnloadRequest,
+    RepositoryModelUnloadResponse,
+    SystemSharedMemoryRegisterRequest,
+    SystemSharedMemoryRegisterResponse,
+    SystemSharedMemoryStatusRequest,
+    SystemSharedMemoryUnregisterRequest,
+    SystemSharedMemoryUnregisterResponse,
+    TraceSettingRequest,
+)
+from tpuserve_server.core.errors import InvalidArgument, Unimplemented
+from tpuserve_server.frontends.oip.administration import Administration
+from tpuserve_server.frontends.oip.reporting import describe_config, find_statistics
+from tpuserve_server.frontends.oip.server_settings import check_unchanged, log_settings, trace_settings
+from tpuserve_server.frontends.oip.shared_memory import cuda_unsupported
+from tpuserve_server.frontends.oip_grpc.metadata import parse_request
+from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.wire.oip.model_config import encode_model_config
+from tpuserve_server.wire.oip.model_spec import parse_model_spec
+from tpuserve_server.wire.oip.repository import encode_index
+from tpuserve_server.wire.oip.server_settings import (
+    encode_log_settings,
+    encode_regions,
+    encode_trace_settings,
+    read_log_settings,
+    read_trace_settings,
+)
+from tpuserve_server.wire.oip.statistics import encode_statistics
+
+
+class AdministrationMethods:
+    """The methods, from bytes to bytes. They raise ServingErrors."""
+
+    def __init__(self, administration: Administration, meter: RequestMeter) -> None:
+        """Answer from `administration`."""
+        self._administration = administration
+        self._meter = meter
+
+    def by_name(self) -> dict[str, UnaryMethod]:
+        """Return the methods by their name in the service."""
+        return {
+            "ModelConfig": UnaryMethod(self.model_config),
+            "ModelStatistics": UnaryMethod(self.model_statistics),
+            "RepositoryIndex": UnaryMethod(self.repository_index),
+            "RepositoryModelLoad": UnaryMethod(self.repository_model_load),
+            "RepositoryModelUnload": UnaryMethod(self.repository_model_unload),
+            "TraceSetting": UnaryMethod(self.trace_setting),
+            "LogSettings": UnaryMethod(self.log_settings),
+            "SystemSharedMemoryStatus": UnaryMethod(self.region_status),
+            "SystemSharedMemoryRegister": UnaryMethod(self.region_register),
+            "SystemSharedMemoryUnregister": UnaryMethod(self.region_unregister),
+            "CudaSharedMemoryStatus": UnaryMethod(self.cuda_status),
+            "CudaSharedMemoryRegister": UnaryMethod(self.cuda_register),
+            "CudaSharedMemoryUnregister": UnaryMethod(self.cuda_unregister),
+        }
+
+    async def model_config(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ModelConfig."""
+        with self._meter.request("ModelConfig", context.deadline) as measured:
+            request = parse_request(ModelConfigRequest, body)
+            measured.model = request.name
+            spec = parse_model_spec(request.name, request.version)
+            administration = self._administration
+            return encode_model_config(describe_config(administration.service, administration.models, spec))
+
+    async def model_statistics(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ModelStatistics."""
+        with self._meter.request("ModelStatistics", context.deadline) as measured:
+            request = parse_request(ModelStatisticsRequest, body)
+            measured.model = request.name
+            spec = parse_model_spec(request.name, request.version)
+            administration = self._administration
+            return encode_statistics(find_statistics(administration.service, administration.statistics, spec))
+
+    async def repository_index(self, body: bytes, context: CallContext) -> bytes:
+        """Answer RepositoryIndex."""
+        with self._meter.request("RepositoryIndex", context.deadline):
+            request = parse_request(RepositoryIndexRequest, body)
+            _refuse_repository(request.repository_name)
+            return encode_index(self._administration.repository.index(only_ready=request.ready))
+
+    async def repository_model_load(self, body: bytes, context: CallContext) -> bytes:
+        """Answer RepositoryModelLoad when the model serves, or at the client's deadline."""
+        with self._meter.request("RepositoryModelLoad", context.deadline) as measured:
+            request = parse_request(RepositoryModelLoadRequest, body)
+            measured.model = request.model_name
+            _refuse_repository(request.repository_name)
+            parameters = _read_load_parameters(request.parameters)
+            await self._administration.repository.load(request.model_name, parameters, context.deadline)
+            return RepositoryModelLoadResponse().SerializeToString()
+
+    async def repository_model_unload(self, body: bytes, context: CallContext) -> bytes:
+        """Answer RepositoryModelUnload. No model depends on another, so there are no dependents to unload."""
+        with self._meter.request("RepositoryModelUnload", context.deadline) as measured:
+            request = parse_request(RepositoryModelUnloadRequest, body)
+            if request.model_name in self._administration.service.models():
+                # An unknown model is no error, and must not become a label of the metrics.
+                measured.model = request.model_name
+            _refuse_repository(request.repository_name)
+            dependents = request.parameters.get("unload_dependents")
+            if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
+                raise InvalidArgument("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+            await self._administration.repository.unload(request.model_name)
+            return RepositoryModelUnloadResponse().SerializeToString()
+
+    async def trace_setting(self, body: bytes, context: CallContext) -> bytes:
+        """Answer TraceSetting."""
+        with self._meter.request("TraceSetting", context.deadline) as measured:
+            request = parse_request(TraceSettingRequest, body)
+            measured.model = request.model_name
+            current = trace_settings(self._administration.service, request.model_name)
+            check_unchanged(current, read_trace_settings(request))
+            return encode_trace_settings(current)
+
+    async def log_settings(self, body: bytes, context: CallContext) -> bytes:
+        """Answer LogSettings."""
+        with self._meter.request("LogSettings", context.deadline):
+            current = log_settings()
+            check_unchanged(current, read_log_settings(parse_request(LogSettingsRequest, body)))
+            return encode_log_settings(current)
+
+    async def region_status(self, body: bytes, context: CallContext) -> bytes:
+        """Answer SystemSharedMemoryStatus."""
+        with self._meter.request("SystemSharedMemoryStatus", context.deadline):
+            name = parse_request(SystemSharedMemoryStatusRequest, body).name
+            return encode_regions(self._administration.regions.status(name or None))
+
+    async def region_register(self, body: bytes, context: CallContext) -> bytes:
+        """Answer SystemSharedMemoryRegister."""
+        with self._meter.request("SystemSharedMemoryRegister", context.deadline):
+            request = parse_request(SystemSharedMemoryRegisterRequest, body)
+            self._administration.regions.register(request.name, request.key, request.offset, request.byte_size)
+            return SystemSharedMemoryRegisterResponse().SerializeToString()
+
+    async def region_unregister(self, body: bytes, context: CallContext) -> bytes:
+        """Answer SystemSharedMemoryUnregister. An empty name means all regions."""
+        with self._meter.request("SystemSharedMemoryUnregister", context.deadline):
+            name = parse_request(SystemSharedMemoryUnregisterRequest, body).name
+            self._administration.regions.unregister(name or None)
+            return SystemSharedMemoryUnregisterResponse().SerializeToString()
+
+    async def cuda_status(self, body: bytes, context: CallContext) -> bytes:
+        """Answer CudaSharedMemoryStatus: there are no regions."""
+        with self._meter.request("CudaSharedMemoryStatus", context.deadline):
+            return CudaSharedMemoryStatusResponse().SerializeToString()
+
+    async def cuda_register(self, body: bytes, context: CallContext) -> bytes:
+        """Refuse CudaSharedMemoryRegister."""
+        with self._meter.request("CudaSharedMemoryRegister", context.deadline):
+            raise cuda_unsupported(parse_request(CudaSharedMemoryRegisterRequest, body).name)
+
+    async def cuda_unregister(self, body: bytes, context: CallContext) -> bytes:
+        """Answer CudaSharedMemoryUnregister, which clients call before they use system shared memory."""
+        with self._meter.request("CudaSharedMemoryUnregister", context.deadline):
+            return CudaSharedMemoryUnregisterResponse().SerializeToString()
+
+
+def _refuse_repository(name: str) -> None:
+    if name:
+        raise Unimplemented("'repository_name' specification is not supported")
+
+
+def _read_load_parameters(parameters: Mapping[str, ModelRepositoryParameter]) -> dict[str, str | bytes]:
+    values: dict[str, str | bytes] = {}
+    for name, parameter in parameters.items():
+        expected = "bytes_param" if name.startswith("file:") else "string_param"
+        if parameter.WhichOneof("parameter_choice") != expected:
+            raise InvalidArgument(f"invalid value type for load parameter '{name[:64]}', expected {expected}.")
+        values[name] = parameter.bytes_param if expected == "bytes_param" else parameter.string_param
+    return values
