@@ -109,15 +109,26 @@ def as_genai_perf(server: Server) -> Outputs:
     return {SPECIES: np.concatenate(texts).ravel()}
 
 
-def perf_analyzer(server: Server) -> Outputs:
+def perf_analyzer_http(server: Server) -> Outputs:
+    return _run_perf_analyzer(server, "-u", server.rest)
+
+
+def perf_analyzer_stream(server: Server) -> Outputs:
+    return _run_perf_analyzer(server, "-u", server.grpc, "-i", "grpc", "--async", "--streaming")
+
+
+def _run_perf_analyzer(server: Server, *options: str) -> Outputs:
     """Run the program itself. It fails if a response differs from the outputs of `as_perf_analyzer_http`."""
     expected = as_perf_analyzer_http(server)
+    wanted = [
+        {PROBABILITIES: probabilities.tolist(), SPECIES: [species.decode()]}
+        for probabilities, species in zip(expected[PROBABILITIES], expected[SPECIES], strict=True)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.json"
         rows = [{INPUT: row} for row in MEASURES.tolist()]
-        wanted = [{PROBABILITIES: row.tolist()} for row in expected[PROBABILITIES]]
         data.write_text(json.dumps({"data": rows, "validation_data": wanted}))
-        command = ["perf_analyzer", "-m", MODEL, "-u", server.rest, "--input-data", str(data), "--request-count", "30"]
+        command = ["perf_analyzer", "-m", MODEL, "--input-data", str(data), "--request-count", "30", *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     _check(done.returncode == 0, f"perf_analyzer exited with status {done.returncode}: {done.stdout}{done.stderr}")
     return expected
@@ -221,6 +232,8 @@ def _runs(program: str) -> bool:
     return subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
 
 
+REAL = {"perf_analyzer, HTTP": perf_analyzer_http, "perf_analyzer, gRPC stream": perf_analyzer_stream}
+
 if __name__ == "__main__":
     ask_all(
         {
@@ -228,6 +241,6 @@ if __name__ == "__main__":
             "perf_analyzer, gRPC (replayed)": as_perf_analyzer_grpc,
             "perf_analyzer, gRPC stream (replayed)": as_perf_analyzer_stream,
             "genai-perf, gRPC stream (replayed)": as_genai_perf,
-            **({"perf_analyzer, HTTP": perf_analyzer} if _runs("perf_analyzer") else {}),
+            **(REAL if _runs("perf_analyzer") else {}),
         }
     )
