@@ -13,6 +13,7 @@ from tpuserve_server.core.load_options import LoadOptions
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
+from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
@@ -43,10 +44,18 @@ class GatedLoader:
 class House:
     """The server without front-ends, on real directories."""
 
-    def __init__(self, root: Path, *, allow: bool = False, initial: tuple[str, ...] = ("a",)) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        allow: bool = False,
+        initial: tuple[str, ...] = ("a",),
+        loader: GatedLoader | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         self.root = root
-        self.loader = GatedLoader()
-        self.registry = ModelRegistry(initial, RecordingMetrics())
+        self.loader = loader or GatedLoader()
+        self.registry = ModelRegistry(initial, metrics or RecordingMetrics())
         self.service = InferenceService(self.registry, CLOCK)
         self.manager = VersionManager(self.registry, self.loader, CLOCK, LoadOptions(threads=4, max_retries=0))
         storage = LocalStorage(lambda path: "")

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Signature, TensorSpec
-from tpuserve_server.wire.oip import known_json
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.known_json import recall
@@ -28,11 +27,6 @@ def learn(text: bytes) -> None:
         parse_infer_json("m", text, None)
 
 
-@pytest.fixture(autouse=True)
-def forget() -> None:
-    known_json._known.clear()
-
-
 def test_a_text_is_known_after_its_second_appearance() -> None:
     parse_infer_json("m", body([1, 2], id="a"), None)
     assert recall(body([3, 4], id="a")) is None
@@ -45,7 +39,8 @@ def test_a_text_is_known_after_its_second_appearance() -> None:
 
 @pytest.mark.parametrize("data", [[[1], [2]], ["a]", "b"], [1, "x"], [1, None], [], "[1, 2]"])
 def test_a_known_text_with_other_data_means_the_same_as_before(data: object) -> None:
-    text = body(data)
+    # A text of its own for each test.
+    text = body(data, id=repr(data))
 
     def outcome() -> object:
         try:
@@ -54,7 +49,8 @@ def test_a_known_text_with_other_data_means_the_same_as_before(data: object) -> 
             return error.message
 
     before = outcome()
-    learn(body([1, 2]))
+    learn(body([1, 2], id=repr(data)))
+    assert recall(body([3, 4], id=repr(data))) is not None
     assert outcome() == before
 
 
@@ -72,12 +68,19 @@ def test_two_inputs_are_not_known() -> None:
     assert recall(text) is None
 
 
-def test_long_texts_are_not_known_and_the_cache_is_bounded() -> None:
-    learn(body([1], id="a" * 2000))
-    assert not known_json._known
-    for number in range(2000):
-        parse_infer_json("m", body([1], id=str(number)), None)
-    assert len(known_json._known) <= 512
+def test_long_texts_are_not_known() -> None:
+    text = body([1], id="a" * 2000)
+    learn(text)
+    assert recall(text) is None
+
+
+def test_the_cache_is_bounded() -> None:
+    text = body([1], id="first")
+    learn(text)
+    assert recall(text) is not None
+    for number in range(600):
+        learn(body([1], id=f"later {number}"))
+    assert recall(text) is None
 
 
 @given(st.binary(max_size=30), st.binary(max_size=30))

@@ -1,0 +1,219 @@
+"""Tests for model configuration and statistics over REST and gRPC."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.administered_server import AdministeredServer
+from tests.support.fake_device import DOUBLE
+from tpuserve_formats.messages.oip import (
+    ModelConfigRequest,
+    ModelConfigResponse,
+    ModelStatisticsRequest,
+    ModelStatisticsResponse,
+)
+from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.types import Signature, State, TensorSpec
+
+INFER = "/v2/models/a/infer"
+ROWS: dict[str, Any] = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 2], "data": [1, 2, 3, 4, 5, 6]}]}
+NOTHING = {"count": 0, "ns": 0}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AdministeredServer]:
+    with AdministeredServer(tmp_path) as server:
+        yield server
+
+
+async def statistics(server: AdministeredServer, path: str = "/v2/models/a/stats") -> dict[str, Any]:
+    (found,) = (await server.get(path)).json()["model_stats"]
+    assert isinstance(found, dict)
+    return found
+
+
+async def test_statistics_of_a_version_without_requests_are_zero_numbers(server: AdministeredServer) -> None:
+    assert await statistics(server) == {
+        "name": "a",
+        "version": "1",
+        "last_inference": 0,
+        "inference_count": 0,
+        "execution_count": 0,
+        "inference_stats": dict.fromkeys(
+            (
+                "success",
+                "fail",
+                "queue",
+                "compute_input",
+                "compute_infer",
+                "compute_output",
+                "cache_hit",
+                "cache_miss",
+            ),
+            NOTHING,
+        ),
+        "batch_stats": [],
+        "memory_usage": [],
+        "response_stats": {},
+    }
+
+
+async def test_statistics_count_requests_rows_and_batches(server: AdministeredServer) -> None:
+    before_ms = time.time() * 1000
+    for _ in range(2):
+        assert (await server.post(INFER, ROWS)).status_code == 200
+    bad = {"inputs": [{**ROWS["inputs"][0], "data": [-1, 2, 3, 4, 5, 6]}]}
+    assert (await server.post(INFER, bad)).status_code == 400
+    found = await statistics(server)
+    assert (found["inference_count"], found["execution_count"]) == (6, 2)
+    assert before_ms - 1 <= found["last_inference"] <= time.time() * 1000
+    stats = found["inference_stats"]
+    counts = {name: total["count"] for name, total in stats.items()}
+    assert counts == {
+        "success": 2,
+        "fail": 1,
+        "queue": 2,
+        "compute_input": 2,
+        "compute_infer": 2,
+        "compute_output": 2,
+        "cache_hit": 0,
+        "cache_miss": 0,
+    }
+    assert stats["success"]["ns"] >= stats["compute_infer"]["ns"] > 0
+    (batch,) = found["batch_stats"]
+    assert (batch["batch_size"], batch["compute_infer"]["count"]) == (4, 2)
+    assert batch["compute_infer"]["ns"] == stats["compute_infer"]["ns"]
+
+
+async def test_statistics_over_grpc_equal_those_over_rest(server: AdministeredServer) -> None:
+    await server.post(INFER, ROWS)
+    response = await server.call("ModelStatistics", ModelStatisticsRequest(name="a"), ModelStatisticsResponse)
+    (found,) = response.model_stats
+    rest = await statistics(server)
+    assert (found.version, found.inference_count) == ("1", 3)
+    assert found.inference_stats.queue.ns == rest["inference_stats"]["queue"]["ns"]
+
+
+async def test_statistics_of_all_models_list_each_ready_version(server: AdministeredServer) -> None:
+    found = (await server.get("/v2/models/stats")).json()["model_stats"]
+    assert [(each["name"], each["version"]) for each in found] == [("a", "1"), ("b", "2")]
+    response = await server.call("ModelStatistics", ModelStatisticsRequest(), ModelStatisticsResponse)
+    assert len(response.model_stats) == 2
+    assert (await statistics(server, "/v2/models/b/versions/2/stats"))["version"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/v2/models/c/stats", "requested model 'c' is not available"),
+        ("/v2/models/b/versions/1/stats", "requested model version is not available for model 'b'"),
+    ],
+)
+async def test_statistics_of_an_unknown_version_are_refused(
+    server: AdministeredServer, path: str, message: str
+) -> None:
+    answer = await server.get(path)
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+async def test_statistics_of_an_ended_version_are_removed(server: AdministeredServer) -> None:
+    await server.post(INFER, ROWS)
+    assert (await server.post("/v2/repository/models/a/unload")).status_code == 200
+    server.house.wait_for("a", 1, State.END)
+    assert (await server.post("/v2/repository/models/a/load")).status_code == 200
+    assert (await statistics(server))["inference_count"] == 0
+
+
+async def test_configuration_has_tritons_form_and_agrees_with_the_metadata(server: AdministeredServer) -> None:
+    config = (await server.get("/v2/models/a/config")).json()
+    metadata = (await server.get("/v2/models/a")).json()
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+    output = {
+        "data_type": "TYPE_FP32",
+        "dims": [2],
+        "label_filename": "",
+        "is_shape_tensor": False,
+        "is_non_linear_format_io": False,
+    }
+    assert config == {
+        "name": "a",
+        "platform": "tensorflow_savedmodel",
+        "backend": "tensorflow",
+        "runtime": "",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 4,
+        "input": [
+            {
+                "name": "x",
+                "data_type": "TYPE_FP32",
+                "format": "FORMAT_NONE",
+                "dims": [2],
+                "is_shape_tensor": False,
+                "allow_ragged_batch": False,
+                "optional": False,
+                "is_non_linear_format_io": False,
+            }
+        ],
+        "output": [{"name": "y", **output}, {"name": "x", **output}],
+        "batch_input": [],
+        "batch_output": [],
+        "dynamic_batching": {
+            "preferred_batch_size": [1, 2, 4],
+            "max_queue_delay_microseconds": 0,
+            "preserve_ordering": False,
+            "priority_levels": 2,
+            "default_priority_level": 1,
+            "priority_queue_policy": {},
+        },
+        "instance_group": [],
+        "default_model_filename": "",
+        "cc_model_filenames": {},
+        "metric_tags": {},
+        "parameters": {},
+        "model_warmup": [],
+        "model_transaction_policy": {"decoupled": False},
+        "response_cache": {"enable": False},
+    }
+
+
+async def test_configuration_over_grpc_names_an_older_version(server: AdministeredServer) -> None:
+    request = ModelConfigRequest(name="b", version="2")
+    config = (await server.call("ModelConfig", request, ModelConfigResponse)).config
+    assert (config.name, config.max_batch_size, config.input[0].dims) == ("b", 4, [2])
+    with pytest.raises(NotFound, match="Request for unknown model: 'b' version 9 is not found"):
+        await server.call("ModelConfig", ModelConfigRequest(name="b", version="9"), ModelConfigResponse)
+    with pytest.raises(InvalidArgument, match="failed to get model version"):
+        await server.call("ModelConfig", ModelConfigRequest(name="b", version="x"), ModelConfigResponse)
+
+
+async def test_configuration_of_a_signature_without_checked_sizes(tmp_path: Path) -> None:
+    with AdministeredServer(tmp_path) as server:
+        server.loader.sizes = ()
+        server.loader.labels = ("cat", "dog")
+        await server.post("/v2/repository/models/a/unload")
+        await server.post("/v2/repository/models/a/load")
+        config = (await server.get("/v2/models/a/config")).json()
+        assert config["max_batch_size"] == 1000
+        assert "dynamic_batching" not in config
+        assert config["output"][0]["label_filename"] == "labels.txt"
+
+
+async def test_configuration_without_a_batch_dimension_has_whole_shapes(tmp_path: Path) -> None:
+    image = TensorSpec("x", np.dtype(object), (28, None, 3))
+    score = TensorSpec("y", np.dtype(np.complex64), None)
+    with AdministeredServer(tmp_path) as server:
+        server.loader.sizes = ()
+        server.loader.signatures = {"other": Signature("other", {"x": image}, {"y": score})}
+        await server.post("/v2/repository/models/a/unload")
+        await server.post("/v2/repository/models/a/load")
+        config = (await server.get("/v2/models/a/config")).json()
+    assert config["max_batch_size"] == 0
+    (tensor,) = config["input"]
+    assert (tensor["data_type"], tensor["dims"], tensor["format"]) == ("TYPE_STRING", [28, -1, 3], "FORMAT_NHWC")
+    assert (config["output"][0]["data_type"], config["output"][0]["dims"]) == ("TYPE_INVALID", [-1])
+    assert not Signature("other", {"x": image}, {"y": score}).is_batchable
+    assert DOUBLE.is_batchable

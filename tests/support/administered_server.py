@@ -1,0 +1,106 @@
+"""The front-ends with administration on a core that loads: gRPC's methods and REST's application, without a host."""
+
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar
+
+import httpx
+from google.protobuf.message import Message
+
+from tests.support.configured_house import CLOCK, GatedLoader, House
+from tests.support.fake_device import FakeServable
+from tpuserve_server.core.aspired_version import AspiredVersion
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.types import Signature, State
+from tpuserve_server.frontends.oip.administration import Administration
+from tpuserve_server.frontends.oip.options import SharedMemoryOptions
+from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
+from tpuserve_server.frontends.rest import RestOptions, rest_app
+from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.version_statistics import version_statistics
+
+MAX_REQUEST_BYTES = 1 << 16
+
+_Response = TypeVar("_Response", bound=Message)
+
+
+class BatchingLoader(GatedLoader):
+    """A loader of FakeServables with a batcher. The signature `serving_default` batches 1, 2 or 4 rows."""
+
+    def __init__(self, metrics: PrometheusMetrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+        self.sizes: tuple[int, ...] = (1, 2, 4)
+        self.signatures: dict[str, Signature] = {}
+        self.labels: tuple[str, ...] = ()
+
+    def load(self, aspired: AspiredVersion) -> LoadedVersion:
+        super().load(aspired)
+        servable = FakeServable(self.signatures) if self.signatures else FakeServable()
+        parameters = aspired.batching or UNSET_PARAMETERS
+        options = {"serving_default": parameters.options(self.sizes)} if self.sizes else {}
+        batcher = Batcher(
+            aspired.servable, servable, options, parameters=parameters, clock=CLOCK, metrics=self._metrics
+        )
+        return LoadedVersion(servable, batcher, labels=self.labels)
+
+    def unload(self, loaded: LoadedVersion) -> None:
+        loaded.batcher.stop()
+
+
+class AdministeredServer:
+    """Models `a` (version 1) and `b` (versions 1 and 2), served for the duration of the context.
+
+    Without `changes` clients may not load or unload models.
+    """
+
+    def __init__(self, root: Path, *, prefixes: tuple[str, ...] = (), changes: bool = True) -> None:
+        self.metrics = PrometheusMetrics()
+        self.loader = BatchingLoader(self.metrics)
+        self.house = House(root, initial=("a", "b"), loader=self.loader, metrics=self.metrics)
+        self.regions = SharedMemoryRegions(SharedMemoryOptions(prefixes), MAX_REQUEST_BYTES)
+        service = self.house.service
+        statistics = partial(version_statistics, self.metrics)
+        models = self.house.models if changes else None
+        administration = Administration(service, CLOCK, statistics, self.regions, models)
+        self._table = rpc_table(service, self.metrics, CLOCK, administration=administration)
+        self._rest = rest_app(
+            service, self.metrics, CLOCK, self.metrics.render, RestOptions(), administration=administration
+        )
+
+    def __enter__(self) -> Self:
+        self.house.save("a", 1)
+        self.house.save("b", 1, 2)
+        self.house.start(self.house.config("a"), self.house.config("b"))
+        self.house.wait_for("a", 1, State.AVAILABLE)
+        self.house.wait_for("b", 2, State.AVAILABLE)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.house.stop()
+
+    async def call(
+        self, name: str, request: Message, response: type[_Response], deadline: Deadline | None = None
+    ) -> _Response:
+        """Call a method of inference.GRPCInferenceService. Raises ServingError like in hosts."""
+        method = self._table[f"/inference.GRPCInferenceService/{name}"]
+        assert isinstance(method, UnaryMethod)
+        body = await method.handle(request.SerializeToString(), CallContext(deadline or Deadline.never(), {}))
+        return response.FromString(body)
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.send("GET", path)
+
+    async def post(self, path: str, body: object = None, content: bytes | None = None) -> httpx.Response:
+        """Send a POST. A `body` is sent as JSON, without one the request has no body."""
+        return await self.send("POST", path, body, content)
+
+    async def send(self, method: str, path: str, body: object = None, content: bytes | None = None) -> httpx.Response:
+        transport = httpx.ASGITransport(self._rest)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.request(method, path, json=body, content=content)
