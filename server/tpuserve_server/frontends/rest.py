@@ -15,6 +15,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
+from tpuserve_server.frontends.oip_rest.openapi_administration import ADMINISTRATION_COMPONENTS, ADMINISTRATION_PATHS
 from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
@@ -74,7 +75,7 @@ def rest_app(
     # A new protocol adds a directory and a line here.
     mounts = (
         Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
-        Mount("/v2", V2(service, logs, administration), V2_PATHS, V2_COMPONENTS),
+        _v2_mount(V2(service, logs, administration), is_administered=administration is not None),
     )
     app = RestApp(mounts, meter, clock, options)
 
@@ -96,6 +97,13 @@ def rest_app(
         app.get(options.metrics_path, include_in_schema=False, response_class=Response)(metrics_page)
 
     return app
+
+
+def _v2_mount(protocol: V2, *, is_administered: bool) -> Mount:
+    if not is_administered:
+        return Mount("/v2", protocol, V2_PATHS, V2_COMPONENTS)
+    paths, components = {**V2_PATHS, **ADMINISTRATION_PATHS}, {**V2_COMPONENTS, **ADMINISTRATION_COMPONENTS}
+    return Mount("/v2", protocol, paths, components)
 
 
 class RestApp(FastAPI):

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -44,7 +43,7 @@ class RunKey(NamedTuple):
 
 
 class FinishedBatch(NamedTuple):
-    """Measurements of one batch; see Metrics.batch_finished."""
+    """Measurements of one batch; see Metrics.batch_finished. `ended_s` counts from 1970."""
 
     servable: ServableId
     signature: str
@@ -55,6 +54,7 @@ class FinishedBatch(NamedTuple):
     run_s: float
     expected_s: float
     has_buckets: bool
+    ended_s: float
 
 
 class BatchMeasurements:
@@ -66,8 +66,7 @@ class BatchMeasurements:
         self._counting = threading.Lock()
         # Sums over the requests of a version: each counts the duration of its batch.
         self._compute_s: dict[BatchKey, float] = {}
-        # When the last batch of a version ended, in milliseconds since 1970.
-        self.last_ended_ms: dict[ServableId, int] = {}
+        self._last_ended_s: dict[ServableId, float] = {}
         self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
         self.run = Series[RunKey](LATENCY_BOUNDS_S)
         self.run_ratio = Series[BatchKey](RATIO_BOUNDS)
@@ -84,7 +83,6 @@ class BatchMeasurements:
     def note(self, batch: FinishedBatch) -> None:
         """Record one batch. Cheap, because the dozen histograms are updated for many batches at a time."""
         self._noted.append(batch)
-        self.last_ended_ms[batch.servable] = time.time_ns() // 1_000_000
         if len(self._noted) >= _MOST_NOTED:
             self.count()
 
@@ -108,7 +106,12 @@ class BatchMeasurements:
             for key in [key for key in self._compute_s if key.servable in removed]:
                 del self._compute_s[key]
             for servable in removed:
-                self.last_ended_ms.pop(servable, None)
+                self._last_ended_s.pop(servable, None)
+
+    def last_ended_s(self, servable: ServableId) -> float:
+        """Return when the last batch of a version ended, in seconds since 1970, or 0."""
+        with self._counting:
+            return self._last_ended_s.get(servable, 0.0)
 
     def compute_s(self) -> dict[BatchKey, float]:
         """Return the durations of batches in seconds, each multiplied by the number of its requests."""
@@ -123,6 +126,7 @@ class BatchMeasurements:
         expected_s = np.array([batch.expected_s for batch in batches])
         waits_s = _flat([batch.queue_waits_s for batch in batches])
         latencies_s = waits_s + np.repeat(runs_s, [len(batch.queue_waits_s) for batch in batches])
+        self._last_ended_s[servable] = max(self._last_ended_s.get(servable, 0.0), batches[-1].ended_s)
         compute_s = float(latencies_s.sum() - waits_s.sum())
         self._compute_s[key] = self._compute_s.get(key, 0.0) + compute_s
         self.rows[key].add_array(rows)

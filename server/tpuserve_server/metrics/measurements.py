@@ -5,6 +5,7 @@ Other modules format the metrics page.
 
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -105,7 +106,9 @@ class Measurements:
     ) -> None:
         """Record a batch that ran."""
         self._batches.note(
-            FinishedBatch(servable, signature, api, task_rows, bucket, queue_waits_s, run_s, expected_s, has_buckets)
+            FinishedBatch(
+                servable, signature, api, task_rows, bucket, queue_waits_s, run_s, expected_s, has_buckets, time.time()
+            )
         )
 
     def finish_predicted(

@@ -29,7 +29,7 @@ def version_statistics(measured: Measurements, servable: ServableId) -> VersionS
             sizes[key.bucket] = _sum(sizes.get(key.bucket, Total()), _one(times))
     compute_s = sum(total_s for key, total_s in batches.compute_s().items() if key.servable == servable)
     return VersionStatistics(
-        last_inference_ms=batches.last_ended_ms.get(servable, 0),
+        last_inference_ms=round(batches.last_ended_s(servable) * 1000),
         rows=round(sum(total for _, total in rows)),
         batches=sum(counts[-1] for counts, _ in rows),
         success=success,

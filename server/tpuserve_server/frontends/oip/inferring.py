@@ -1,7 +1,7 @@
 """Runs an inference request for both protocols: from undecoded tensors to outputs."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from tpuserve_server.core.deadline import Deadline
@@ -63,7 +63,8 @@ class Inferring:
             measured.runs(model, model.signature.name, priority)
             uses_regions = request.windows is not None
             if uses_regions:
-                request = await asyncio.to_thread(self._regions.with_inputs, request)
+                request = await self._with_inputs(request)
+                size_bytes = request.size_bytes
             # Raw contents are views. Decoding other large requests may take long.
             if size_bytes > LARGE_BODY_BYTES:
                 inputs = await asyncio.to_thread(decode_inputs, spec.name, model.signature, request)
@@ -79,9 +80,22 @@ class Inferring:
             outputs = _classified(model, result.outputs, wanted) if wanted else result.outputs
         self._log(spec.name, inputs, result, size_bytes)
         if uses_regions:
-            in_regions = await asyncio.to_thread(self._regions.write_outputs, outputs, wanted)
+            in_regions = await self._write_outputs(outputs, wanted)
             return InferenceResult(request_id, result.servable, outputs, wanted, is_binary, in_regions)
         return InferenceResult(request_id, result.servable, outputs, wanted, is_binary)
+
+    async def _with_inputs(self, request: InferenceRequest) -> InferenceRequest:
+        """Return `request` with the inputs that are in shared memory. Large ones are copied in a thread."""
+        windows = request.windows or {}
+        if sum(window.byte_size for window in windows.values()) > LARGE_BODY_BYTES:
+            return await asyncio.to_thread(self._regions.with_inputs, request)
+        return self._regions.with_inputs(request)
+
+    async def _write_outputs(self, outputs: Tensors, requested: Mapping[str, RequestedOutput]) -> Collection[str]:
+        """Write outputs to shared memory, and return their names. Large ones are copied in a thread."""
+        if sum(array.nbytes for array in outputs.values()) > LARGE_BODY_BYTES:
+            return await asyncio.to_thread(self._regions.write_outputs, outputs, requested)
+        return self._regions.write_outputs(outputs, requested)
 
     def _log(self, model: str, inputs: Tensors, result: PredictResult, size_bytes: int) -> None:
         if self._logs is not None and (log := self._logs.choose(model)):

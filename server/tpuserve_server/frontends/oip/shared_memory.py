@@ -139,6 +139,7 @@ class SharedMemoryRegions:
         Raises:
             NotFound: the region is unknown.
             InvalidArgument: the window is outside the region or too small, or the client has shortened the object.
+            ResourceExhausted: the system has no memory for the object.
         """
         region = self._find(window)
         if len(data) > window.byte_size:
@@ -151,8 +152,14 @@ class SharedMemoryRegions:
         if position + len(view) > os.fstat(region.file).st_size:
             raise InvalidArgument(f"shared memory region '{window.region}' is shorter than when it was registered")
         written = 0
-        while written < len(view):
-            written += os.pwrite(region.file, view[written:], position + written)
+        try:
+            while written < len(view):
+                written += os.pwrite(region.file, view[written:], position + written)
+        except OSError as error:
+            # The object is sparse, and the system has no memory for it.
+            raise ResourceExhausted(
+                f"cannot write to shared memory region '{window.region}': {error.strerror}"
+            ) from None
 
     def with_inputs(self, request: InferenceRequest) -> InferenceRequest:
         """Return `request` with copies of the inputs that are in regions, and check the regions of its outputs. Blocks.
@@ -174,7 +181,7 @@ class SharedMemoryRegions:
             tensor._replace(data=self.read(windows[index])) if index in windows else tensor
             for index, tensor in enumerate(request.inputs)
         ]
-        return request._replace(inputs=inputs)
+        return request._replace(inputs=inputs, size_bytes=request.size_bytes + size_bytes)
 
     def write_outputs(self, outputs: Tensors, requested: Mapping[str, RequestedOutput]) -> Collection[str]:
         """Write the outputs that a request wants in regions, and return their names. Blocks.
