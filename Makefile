@@ -11,6 +11,8 @@ PROJECTS := formats server exporter clients/python loadtests
 SOURCES := formats server exporter clients loadtests examples benchmarks deploy docs tests
 # PyTorch has a separate environment on top of $(VENV), which provides all other packages.
 TORCH := .torch
+# Clients of the Open Inference Protocol that need an older protobuf than $(VENV).
+OIP_CLIENTS := .oip-clients
 # Tests start servers that import TensorFlow. With more processes, memory becomes the bottleneck.
 TEST_PROCESSES ?= 2
 # Unset PYTHONDONTWRITEBYTECODE for the tests and their child processes. See $(VENV)/.installed for the reason.
@@ -26,7 +28,7 @@ IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # Dependencies of PyTorch that requirements/dev.lock contains.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch demo serve examples strangers test test-all docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch oip-clients demo serve examples strangers test test-all docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +60,14 @@ $(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
 	@echo 'import os, site, sys; site.addsitedir(os.path.join(os.path.dirname(sys.prefix), "$(VENV)", "lib", "python%d.%d" % sys.version_info[:2], "site-packages"))' > $$(echo $(TORCH)/lib/python3*/site-packages)/over_venv.pth
 	@for program in tpuserve tpuserve-export tpuserve-inspect tpuserve-check tpuserve-serve; do \
 		sed '1s|.*|#!$(abspath $(TORCH))/bin/python|' $(BIN)/$$program > $(TORCH)/bin/$$program; chmod +x $(TORCH)/bin/$$program; done
+	@touch $@
+
+oip-clients: $(OIP_CLIENTS)/.installed ## Create .oip-clients with tritonclient and kserve, to call the server with them
+
+$(OIP_CLIENTS)/.installed: $(UV) requirements/oip-clients.lock
+	@echo "Installing tritonclient and kserve into $(OIP_CLIENTS)."
+	$(BIN)/python -m venv --clear --without-pip $(OIP_CLIENTS)
+	$(UV) pip sync --quiet --python $(OIP_CLIENTS)/bin/python --require-hashes requirements/oip-clients.lock
 	@touch $@
 
 demo: setup ## Train and export a model, serve it, predict over gRPC and REST, run a load test
@@ -122,8 +132,9 @@ lock: $(UV) ## Write requirements/*.lock again after a change of the requirement
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
 	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/tpu.lock requirements/tpu.in
 	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/cuda.lock requirements/cuda.in
+	$(COMPILE) $(UPGRADE) --output-file requirements/oip-clients.lock requirements/oip-clients.in
 	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file tests/upstream/requirements.lock tests/upstream/requirements.in
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
 
-clean: ## Remove .venv, .torch, caches, the models of the demo, and the benchmark environments
-	rm -rf $(VENV) $(TORCH) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+clean: ## Remove .venv, .torch, .oip-clients, caches, the models of the demo, and the benchmark environments
+	rm -rf $(VENV) $(TORCH) $(OIP_CLIENTS) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -1,0 +1,87 @@
+"""Running one example, and the table of the outcomes."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from tests.triton_examples.catalogue import Example
+
+Result: TypeAlias = Literal["passed", "expected failure", "not run", "FAILED"]
+
+# The folder of the examples in a clone of github.com/triton-inference-server/client.
+EXAMPLES_FOLDER = Path("src/python/examples")
+# An example takes a second or two. Those with a stream would wait forever for a lost response.
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of an example on one host. `output` is what it printed if it failed."""
+
+    example: Example
+    result: Result
+    output: str = ""
+
+
+def run_example(example: Example, python: Path, checkout: Path, addresses: Mapping[str, str], folder: Path) -> Outcome:
+    """Run an example in `folder` with the server at `addresses` (host:port by protocol). Blocks for seconds."""
+    if not example.runs:
+        return Outcome(example, "not run")
+    file = checkout / EXAMPLES_FOLDER / example.file
+    command = [str(python), "-u", str(file), "-u", addresses[example.protocol], *example.arguments]
+    # Some would route loopback addresses through a proxy that the environment names.
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        return Outcome(example, "FAILED", f"no end after {TIMEOUT_S:.0f} s: {error.output!r}")
+    return judge(example, done.returncode, done.stdout)
+
+
+def judge(example: Example, status: int, output: str) -> Outcome:
+    """Return the outcome of an example that ended with `status`."""
+    if example.reason:
+        expected = status != 0 and example.failure in output
+        return Outcome(example, "expected failure") if expected else Outcome(example, "FAILED", output)
+    passed = status == 0 and example.passes in output
+    return Outcome(example, "passed") if passed else Outcome(example, "FAILED", output)
+
+
+def table(by_host: Mapping[str, Sequence[Outcome]]) -> str:
+    """Write a line for each example with its result on each host and the reason, and the totals, as Markdown."""
+    lines = [_row("example", *by_host, "reason"), _row(*["---"] * (len(by_host) + 2))]
+    for outcomes in zip(*by_host.values(), strict=True):
+        example = outcomes[0].example
+        lines.append(_row(example.title, *(outcome.result for outcome in outcomes), example.reason))
+    totals = [f"**{_count(outcomes, 'passed')} of {_counted(outcomes)}**" for outcomes in by_host.values()]
+    lines.append(_row("**passed**", *totals, ""))
+    return "\n".join(lines)
+
+
+def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes that differ from what the catalogue expects."""
+    return [outcome for outcome in outcomes if outcome.result == "FAILED"]
+
+
+def _counted(outcomes: Sequence[Outcome]) -> int:
+    return sum(not outcome.example.reason for outcome in outcomes)
+
+
+def _count(outcomes: Sequence[Outcome], result: Result) -> int:
+    return sum(outcome.result == result for outcome in outcomes)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
