@@ -7,7 +7,7 @@ from typing import Final
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredModel, InferenceService
-from tpuserve_server.core.types import Array, ModelSpec, PredictResult, Tensors
+from tpuserve_server.core.types import ModelSpec, PredictResult, Tensors
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.oip.models import acquire_model
@@ -54,7 +54,11 @@ class Inferring:
             deadline = Deadline(min(deadline.at_s, measured.received_s + parameters.timeout_s))
         with acquire_model(self._service, spec) as model:
             measured.runs(model, model.signature.name, priority)
-            inputs = await _decode(spec.name, model, request)
+            # Raw contents are views. Decoding other large requests may take long.
+            if size_bytes > LARGE_BODY_BYTES:
+                inputs = await asyncio.to_thread(decode_inputs, spec.name, model.signature, request)
+            else:
+                inputs = decode_inputs(spec.name, model.signature, request)
             del request
             if watch is None:
                 result = await model.predict(inputs, deadline, output_names, priority)
@@ -70,13 +74,6 @@ class Inferring:
         if self._logs is not None and (log := self._logs.choose(model)):
             response_bytes = sum(array.nbytes for array in result.outputs.values())
             self._logs.add_predict(log, inputs, result, size_bytes=size_bytes + response_bytes)
-
-
-async def _decode(name: str, model: AcquiredModel, request: InferenceRequest) -> dict[str, Array]:
-    # Raw contents are not decoded. JSON and strings may take long.
-    if request.size_bytes > LARGE_BODY_BYTES:
-        return await asyncio.to_thread(decode_inputs, name, model.signature, request)
-    return decode_inputs(name, model.signature, request)
 
 
 def _classified(model: AcquiredModel, outputs: Tensors, requested: Mapping[str, RequestedOutput]) -> Tensors:

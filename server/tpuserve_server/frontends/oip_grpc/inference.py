@@ -5,12 +5,7 @@ from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.request_logs import RequestLogs
-from tpuserve_server.wire.oip.infer_proto import (
-    encode_infer_response,
-    parse_infer_request,
-    read_infer_request,
-    read_infer_spec,
-)
+from tpuserve_server.wire.oip.infer_proto import encode_infer_response, parse_infer_request
 
 
 class InferenceMethods:
@@ -24,10 +19,7 @@ class InferenceMethods:
     async def model_infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer ModelInfer, or one request of another `method`, which metrics name."""
         with self._meter.request(method, context.deadline) as measured:
-            proto = parse_infer_request(body)
-            measured.model = proto.model_name
-            request = read_infer_request(proto, len(body))
-            spec = read_infer_spec(proto, request)
-            # The arrays are views of the message, so `request` takes no memory of its own.
+            spec, request = parse_infer_request(body)
+            measured.model = spec.name
             result = await self._inferring.infer(spec, request, measured, context.deadline, context.priority)
             return encode_infer_response(result)

@@ -32,7 +32,6 @@ class V2:
         self._inferring = Inferring(service, logs)
         self.headers: Headers = ()
         self._handlers: Mapping[Action, Callable[[ModelSpec, HttpCall], Awaitable[HttpResponse]]] = {
-            Action.INFER: self._infer,
             Action.SERVER_LIVE: self._server_live,
             Action.SERVER_READY: self._server_ready,
             Action.SERVER_METADATA: self._server_metadata,
@@ -46,6 +45,8 @@ class V2:
         measured = call.measured
         measured.method = route.action.value
         measured.model = route.spec.name
+        if route.action is Action.INFER:
+            return self._infer(route.spec, call)
         return self._handlers[route.action](route.spec, call)
 
     def find_model(self, method: str, path: bytes) -> str | None:

@@ -1,14 +1,11 @@
-"""Checks of a request against a signature, with Triton's messages (core, infer_request.cc, Normalize).
-
-They run before the tensors are decoded, so a request allocates no memory for sizes that it only declares.
-"""
+"""Checks of a request against a signature, with Triton's messages (core, infer_request.cc, Normalize)."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from tpuserve_formats.errors import FormatError
-from tpuserve_formats.oip.datatypes import DATATYPES, datatype_of
+from tpuserve_formats.oip.datatypes import DATATYPES, datatype_of, dtype_of
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
@@ -89,8 +86,9 @@ def check_input(subject: Subject, spec: TensorSpec, tensor: InputTensor) -> int:
     return math.prod(shape)
 
 
-def check_raw_size(subject: Subject, tensor: InputTensor, item_bytes: int, count: int, size_bytes: int) -> None:
-    """Check the size of the data of `count` elements. Raises InvalidArgument."""
+def check_size(subject: Subject, tensor: InputTensor, count: int, size_bytes: int) -> None:
+    """Check the size of the data of `count` elements, which are not strings. Raises InvalidArgument."""
+    item_bytes = dtype_of(tensor.datatype).itemsize
     expected_bytes = count * item_bytes
     if expected_bytes == size_bytes:
         return

@@ -1,75 +1,62 @@
-"""Input tensors of a request to arrays, checked against a signature."""
+"""Input tensors of a request to arrays that match a signature.
 
+The tensors are decoded first and checked afterwards, because almost all requests are valid. No decoder allocates memory
+for a size that a request only declares. After a fault `explain.py` checks the request again, in Triton's order.
+"""
+
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tpuserve_formats.dtypes import STRING, DType
 from tpuserve_formats.errors import FormatError
-from tpuserve_formats.oip.raw_tensor import Buffer, decode_raw
+from tpuserve_formats.oip.datatypes import dtype_of
+from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_formats.oip.typed_contents import decode_typed
-from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature
-from tpuserve_server.wire.oip.checks import Subject, check_input, check_names, check_raw_size
-from tpuserve_server.wire.oip.explain import explain_strings, explain_typed
-from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor
+from tpuserve_server.wire.oip.checks import Subject, check_names
+from tpuserve_server.wire.oip.explain import explain_mismatch
 from tpuserve_server.wire.oip.raw_input import raw_input_tensor
 from tpuserve_server.wire.oip.tensor_json import JsonData, decode_json
 
+if TYPE_CHECKING:
+    from tpuserve_server.wire.oip.inference import InferenceRequest, TensorData
 
-def decode_inputs(model: str, signature: Signature, request: InferenceRequest) -> dict[str, Array]:
+
+def decode_inputs(model: str, signature: Signature, request: "InferenceRequest") -> dict[str, Array]:
     """Return the request's arrays by name. Raw contents become views of the request's bytes, except strings.
 
     Raises:
         InvalidArgument: the request does not match the signature, or its data do not match its shapes.
         Unimplemented: the protocol has no datatype for a dtype of the model.
     """
-    subject = Subject(request.id, model)
+    tensors, specs = request.inputs, signature.inputs
     if request.raw_input is not None:
-        tensor = raw_input_tensor(subject, signature, request.raw_input)
-        return {tensor.name: _decode(subject, signature, tensor)}
-    check_names(subject, signature, request)
-    return {tensor.name: _decode(subject, signature, tensor) for tensor in request.inputs}
+        tensors = [raw_input_tensor(Subject(request.id, model), signature, request.raw_input)]
+    arrays: dict[str, Array] = {}
+    for name, datatype, shape, data in tensors:
+        spec = specs.get(name)
+        if spec is None:
+            break
+        try:
+            array = _decode(name, datatype, shape, data)
+        except FormatError as error:
+            raise explain_mismatch(Subject(request.id, model), signature, request, tensors, str(error)) from None
+        if array.dtype != spec.dtype or not spec.accepts_shape(array.shape):
+            raise explain_mismatch(Subject(request.id, model), signature, request, tensors, "")
+        arrays[name] = array
+    if len(arrays) != len(specs) or len(arrays) != len(tensors) or request.outputs:
+        check_names(Subject(request.id, model), signature, request)
+    return arrays
 
 
-def _decode(subject: Subject, signature: Signature, tensor: InputTensor) -> Array:
-    spec = signature.inputs[tensor.name]
-    count = check_input(subject, spec, tensor)
-    data = tensor.data
-    if isinstance(data, JsonData):
-        flat = decode_json(tensor.name, tensor.datatype, spec.dtype, count, data)
-        return _reshaped(flat, tensor)
-    try:
-        if isinstance(data, bytes | memoryview):
-            return _decode_raw(subject, tensor, spec.dtype, count, data)
-        return decode_typed(tensor.datatype, tensor.shape, data)
-    except FormatError as error:
-        raise _explained(subject, tensor, count, error) from None
-
-
-def _decode_raw(subject: Subject, tensor: InputTensor, dtype: DType, count: int, data: Buffer) -> Array:
-    if dtype != STRING:
-        check_raw_size(subject, tensor, dtype.itemsize, count, len(data))
-    return decode_raw(tensor.datatype, tensor.shape, data)
-
-
-def _reshaped(flat: Array, tensor: InputTensor) -> Array:
-    try:
-        return flat.reshape(tensor.shape)
-    except ValueError:
-        # numpy refuses an empty array with a huge shape.
-        raise _impossible(tensor.name, tensor.shape) from None
-
-
-def _impossible(name: str, shape: Sequence[int]) -> InvalidArgument:
-    return InvalidArgument(f"invalid shape for input '{name}': shape {list(shape)} is too large")
-
-
-def _explained(subject: Subject, tensor: InputTensor, count: int, error: FormatError) -> InvalidArgument:
-    """Return Triton's error for data that do not match the shape, or the codec's if Triton has none."""
-    data = tensor.data
+def _decode(name: str, datatype: str, shape: Sequence[int], data: "TensorData") -> Array:
     if isinstance(data, bytes | memoryview):
-        text = explain_strings(subject, tensor.name, count, data) if tensor.datatype == "BYTES" else ""
-    elif isinstance(data, JsonData):
-        text = ""
-    else:
-        text = explain_typed(subject, tensor, count, data)
-    return InvalidArgument(text or f"{subject.prefix}input '{tensor.name}' for model '{subject.model}': {error}")
+        return decode_raw(datatype, shape, data)
+    if not isinstance(data, JsonData):
+        return decode_typed(datatype, shape, data)
+    flat = decode_json(name, datatype, dtype_of(datatype), math.prod(shape), data)
+    try:
+        return flat.reshape(shape)
+    except ValueError:
+        # numpy refuses more than 64 dimensions, and a huge shape even if the array is empty.
+        raise FormatError(f"shape {list(shape)} is too large") from None

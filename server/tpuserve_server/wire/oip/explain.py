@@ -1,18 +1,25 @@
-"""Triton's messages for tensors whose data cannot be decoded. They walk the data again, to find the fault."""
+"""The error for a request that does not match a signature: Triton's, for the first fault in Triton's order.
+
+Source: core, infer_request.cc (Normalize), and server, infer_handler.cc (InferGRPCToInput).
+"""
 
 import struct
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_formats.oip.datatypes import BYTES, dtype_of
-from tpuserve_formats.oip.raw_tensor import Buffer
-from tpuserve_server.wire.oip.checks import Subject
-from tpuserve_server.wire.oip.inference import InputTensor
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Signature
+from tpuserve_server.wire.oip.checks import Subject, check_input, check_names, check_size
+from tpuserve_server.wire.oip.tensor_json import JsonData
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuserve_formats.messages.oip import InferTensorContents
+    from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor
 
 _LENGTH: Final = struct.Struct("<I")
-# The datatype that Triton names for a field (server, infer_handler.cc, InferGRPCToInput).
+# The datatype that Triton names for a field.
 _FIELD_DATATYPES: Final = {
     "bool_contents": "BOOL",
     "int_contents": "INT32",
@@ -23,6 +30,7 @@ _FIELD_DATATYPES: Final = {
     "fp64_contents": "FP64",
     "bytes_contents": BYTES,
 }
+# Datatypes that share the field of a larger one.
 _SHARED_FIELDS: Final = {
     "INT8": "int_contents",
     "INT16": "int_contents",
@@ -31,56 +39,81 @@ _SHARED_FIELDS: Final = {
 }
 
 
-def explain_strings(subject: Subject, name: str, count: int, data: Buffer) -> str:
-    """Return the fault of a buffer that does not hold `count` strings (core, infer_request.cc)."""
+def explain_mismatch(
+    subject: Subject, signature: Signature, request: "InferenceRequest", tensors: "Sequence[InputTensor]", fault: str
+) -> InvalidArgument:
+    """Return or raise the error for `tensors` that do not match. `fault` is the decoder's, for faults without another.
+
+    Raises:
+        InvalidArgument: from one of the checks.
+        Unimplemented: the protocol has no datatype for a dtype of the model.
+    """
+    if request.raw_input is None:
+        check_names(subject, signature, request)
+    counts = [check_input(subject, signature.inputs[tensor.name], tensor) for tensor in tensors]
+    for tensor, count in zip(tensors, counts, strict=True):
+        _check_data(subject, tensor, count)
+    names = ", ".join(f"'{tensor.name}'" for tensor in tensors)
+    return InvalidArgument(f"{subject.prefix}input {names} for model '{subject.model}': {fault}")
+
+
+def _check_data(subject: Subject, tensor: "InputTensor", count: int) -> None:
+    data = tensor.data
+    if isinstance(data, JsonData):
+        # Its decoder raises Triton's errors itself.
+        return
+    if not isinstance(data, bytes | memoryview):
+        _check_typed(subject, tensor, count, data)
+    elif tensor.datatype == BYTES:
+        _check_strings(subject, tensor.name, count, data)
+    else:
+        check_size(subject, tensor, count, len(data))
+
+
+def _check_strings(subject: Subject, name: str, count: int, data: bytes | memoryview) -> None:
+    """Check that a buffer holds `count` strings. Raises InvalidArgument."""
     about = f"inference input '{name}' for model '{subject.model}'"
     position, found = 0, 0
     while position < len(data):
         remaining = len(data) - position
         if found == count:
-            return f"{subject.prefix}unexpected number of string elements {found + 1} for {about}, expecting {count}"
+            raise InvalidArgument(
+                f"{subject.prefix}unexpected number of string elements {found + 1} for {about}, expecting {count}"
+            )
         if remaining < _LENGTH.size:
-            return (
+            raise InvalidArgument(
                 f"{subject.prefix}incomplete string length indicator for {about}, expecting {_LENGTH.size} bytes but "
                 f"only {remaining} bytes available. Please make sure the string length indicator is in one buffer."
             )
         (length,) = _LENGTH.unpack_from(data, position)
         position += _LENGTH.size + length
         if position > len(data):
-            return (
+            raise InvalidArgument(
                 f"{subject.prefix}incomplete string data for {about}, expecting string of length {length} but only "
                 f"{remaining - _LENGTH.size} bytes available"
             )
         found += 1
-    return f"{subject.prefix}expected {count} string elements for {about}, got {found}"
+    if found != count:
+        raise InvalidArgument(f"{subject.prefix}expected {count} string elements for {about}, got {found}")
 
 
-def explain_typed(subject: Subject, tensor: InputTensor, count: int, contents: "InferTensorContents") -> str:
-    """Return the fault of typed contents in another field or of another number, or "" for any other fault."""
+def _check_typed(subject: Subject, tensor: "InputTensor", count: int, contents: "InferTensorContents") -> None:
+    """Check the field and the number of typed contents. Raises InvalidArgument."""
     about = f"for input tensor '{tensor.name}' for model '{subject.model}'"
-    fields = contents.ListFields()
+    fields = {descriptor.name: len(values) for descriptor, values in contents.ListFields()}
     if len(fields) > 1:
-        return f"unexpected explicit tensor data {about}, binary data was already supplied."
-    if not fields:
-        got, field = 0, ""
-    else:
-        ((descriptor, values),) = fields
-        got, field = len(values), descriptor.name
-    own = _FIELD_DATATYPES.get(field, "") == tensor.datatype or _SHARED_FIELDS.get(tensor.datatype) == field
-    if field and not own:
-        return (
-            f"unexpected explicit tensor data {about} of type '{_FIELD_DATATYPES[field]}', expected datatype "
-            f"'{tensor.datatype}'"
-        )
-    if got == count or (not field and tensor.datatype in ("FP16", "BF16")):
-        return ""
-    if tensor.datatype == BYTES:
-        return (
+        raise InvalidArgument(f"unexpected explicit tensor data {about}, binary data was already supplied.")
+    for field in fields:
+        if _FIELD_DATATYPES[field] != tensor.datatype and _SHARED_FIELDS.get(tensor.datatype) != field:
+            raise InvalidArgument(
+                f"unexpected explicit tensor data {about} of type '{_FIELD_DATATYPES[field]}', expected datatype "
+                f"'{tensor.datatype}'"
+            )
+    got = sum(fields.values())
+    if tensor.datatype != BYTES:
+        check_size(subject, tensor, count, got * dtype_of(tensor.datatype).itemsize)
+    elif got != count:
+        raise InvalidArgument(
             f"{subject.prefix}expected {count} string elements for inference input '{tensor.name}' for model "
             f"'{subject.model}', got {got}"
         )
-    item_bytes = dtype_of(tensor.datatype).itemsize
-    return (
-        f"{subject.prefix}input byte size mismatch for input '{tensor.name}' for model '{subject.model}'. Expected "
-        f"{count * item_bytes}, got {got * item_bytes}"
-    )

@@ -3,21 +3,28 @@
 Source: inference_rest.md of kserve/open-inference-protocol, Triton's binary tensor data extension and http_server.cc.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, NoReturn
 
 import simdjson
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json.body import parse_json
 from tpuserve_server.wire.json.numbers import REFUSALS
-from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput, TensorData
+from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
+from tpuserve_server.wire.oip.known_json import is_new, recall, remember, split_body
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
 from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData
 
 # simdjson's objects, and dicts from the slower parsers.
 JsonObject = Any
 _OBJECTS: Final = (simdjson.Object, dict)
+# Larger bodies spend their time elsewhere.
+_SMALL_BYTES: Final = 1 << 16
+_MAX_CACHED_BYTES: Final = 1 << 10
+_DATA: Final = b'"data"'
+_NO_DATA: Final = memoryview(b"")
 _EMPTY: Final[Mapping[str, object]] = {}
 _MAX_UINT64: Final = (1 << 64) - 1
 _BOOLEAN: Final = "non-boolean as boolean"
@@ -33,35 +40,91 @@ _PARAMETER_KINDS: Final = {
 }
 
 
+class _Document(NamedTuple):
+    """A parsed document. The data of a tensor are JSON, or the size of its binary data."""
+
+    id: str
+    tensors: "Sequence[tuple[str, str, Sequence[int], JsonData | int]]"
+    outputs: Sequence[RequestedOutput]
+    parameters: RequestParameters
+
+
 def parse_infer_json(model: str, body: bytes, json_bytes: int | None) -> InferenceRequest:
     """Parse a request whose first `json_bytes` are JSON and whose rest is binary data. None means no binary data.
 
-    No JSON (0 bytes of it) mean that the whole body is the data of the model's only input. Binary data become views.
+    No JSON (0 bytes) means that the whole body is the data of the model's only input. Binary data become views.
 
     Raises:
         InvalidArgument: with Triton's messages.
     """
     size_bytes = len(body)
-    if json_bytes == 0:
-        return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
     if json_bytes is None or json_bytes == size_bytes:
-        document, binary = _parse(body), memoryview(b"")
-    else:
-        document, binary = _parse(body[:json_bytes]), memoryview(body)[json_bytes:]
+        return _parse_plain(model, body) if size_bytes > _SMALL_BYTES else _parse_small(model, body)
+    if not json_bytes:
+        return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
+    text = body[:json_bytes]
+    is_known = json_bytes <= _MAX_CACHED_BYTES and _DATA not in text
+    document = _read_cached(text) if is_known else _read_document(text)
+    return _with_data(model, document, memoryview(body)[json_bytes:], size_bytes)
+
+
+def _parse_small(model: str, body: bytes) -> InferenceRequest:
+    split = split_body(body)
+    if split is None:
+        return _parse_plain(model, body)
+    request = recall(split)
+    if request is None:
+        request = _parse_plain(model, body)
+        if not is_new(split):
+            remember(split, _parse_plain(model, split.marked))
+    return request
+
+
+def _parse_plain(model: str, body: bytes) -> InferenceRequest:
+    return _with_data(model, _read_document(body), _NO_DATA, len(body))
+
+
+def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: int) -> InferenceRequest:
+    """Give each tensor its binary data, in the order of the tensors."""
+    inputs: list[InputTensor] = []
+    position = 0
+    for name, datatype, shape, data in document.tensors:
+        if isinstance(data, int):
+            stop = position + data
+            if stop > len(binary):
+                raise InvalidArgument(
+                    f"unexpected size for input '{name}', expecting {stop - len(binary)} additional bytes for model "
+                    f"'{model}'"
+                )
+            inputs.append(InputTensor(name, datatype, shape, binary[position:stop]))
+            position = stop
+        else:
+            inputs.append(InputTensor(name, datatype, shape, data))
+    if position != len(binary):
+        raise InvalidArgument(
+            f"unexpected additional input data for model '{model}': {len(binary) - position} bytes remain after the "
+            "binary data of all inputs"
+        )
+    parameters = document.parameters
+    return InferenceRequest(
+        document.id, inputs, document.outputs, parameters, parameters.binary_data_output, None, size_bytes
+    )
+
+
+def _read_document(text: bytes) -> _Document:
+    document = _parse(text)
     if type(document) not in _OBJECTS:
         _fail("inputs", "existing object member 'inputs'", of="non-")
     keys = _keys(document)
     request_id = _string(document, "id") if "id" in keys else ""
-    parameters = NO_PARAMETERS
-    if "parameters" in keys:
-        parameters = _read_parameters(document["parameters"])
-    if "inputs" not in keys:
-        _fail("inputs", "existing object member 'inputs'", of="non-")
-    inputs = _read_inputs(model, _array(document, "inputs"), binary)
-    outputs = [_read_output(item) for item in _array(document, "outputs")] if "outputs" in keys else ()
-    return InferenceRequest(
-        request_id, inputs, outputs, parameters, is_binary=parameters.binary_data_output, size_bytes=size_bytes
-    )
+    parameters = _read_parameters(document["parameters"]) if "parameters" in keys else NO_PARAMETERS
+    tensors = [_read_input(item) for item in _array(document, "inputs")]
+    outputs = tuple([_read_output(item) for item in _array(document, "outputs")]) if "outputs" in keys else ()
+    return _Document(request_id, tensors, outputs, parameters)
+
+
+# For texts without data, because each request has other data.
+_read_cached = lru_cache(maxsize=1024)(_read_document)
 
 
 def _parse(text: bytes) -> JsonObject:
@@ -76,23 +139,7 @@ def _parse(text: bytes) -> JsonObject:
         raise InvalidArgument(f"failed to parse the request JSON buffer: {error.message}") from None
 
 
-def _read_inputs(model: str, items: Any, binary: memoryview) -> list[InputTensor]:  # noqa: ANN401 (a JSON array)
-    inputs = []
-    position = 0
-    for item in items:
-        tensor, taken_bytes = _read_input(model, item, binary[position:])
-        position += taken_bytes
-        inputs.append(tensor)
-    if position != len(binary):
-        raise InvalidArgument(
-            f"unexpected additional input data for model '{model}': {len(binary) - position} bytes remain after the "
-            "binary data of all inputs"
-        )
-    return inputs
-
-
-def _read_input(model: str, item: JsonObject, binary: memoryview) -> tuple[InputTensor, int]:
-    """Return an input, and the number of bytes that it takes from the start of `binary`."""
+def _read_input(item: JsonObject) -> tuple[str, str, Sequence[int], JsonData | int]:
     keys = _keys(item)
     name, datatype = _string(item, "name"), _string(item, "datatype")
     shape = _read_shape(item)
@@ -101,26 +148,18 @@ def _read_input(model: str, item: JsonObject, binary: memoryview) -> tuple[Input
     has_data = "data" in keys and item["data"] is not None
     has_binary = "binary_data_size" in parameters
     if has_data is has_binary:
-        given = " 'data' 'binary_data_size'" if has_data else ""
+        given = "set 'data' 'binary_data_size'" if has_data else "no field is set"
         raise InvalidArgument(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters'. But "
-            f"{f'set{given}' if given else 'no field is set'}: input '{name}'"
+            f"{given}: input '{name}'"
         )
-    if has_data:
-        data: TensorData = JsonData(_array(item, "data"))
-        return InputTensor(name, datatype, shape, data), 0
-    size_bytes = _unsigned(parameters, "binary_data_size")
-    if size_bytes > len(binary):
-        raise InvalidArgument(
-            f"unexpected size for input '{name}', expecting {size_bytes - len(binary)} additional bytes for model "
-            f"'{model}'"
-        )
-    return InputTensor(name, datatype, shape, binary[:size_bytes]), size_bytes
+    data = JsonData(_array(item, "data")) if has_data else _unsigned(parameters, "binary_data_size")
+    return name, datatype, shape, data
 
 
-def _read_shape(item: JsonObject) -> list[int]:
+def _read_shape(item: JsonObject) -> tuple[int, ...]:
     sizes = _array(item, "shape")
-    shape: list[int] = sizes if type(sizes) is list else sizes.as_list()
+    shape: tuple[int, ...] = tuple(sizes if type(sizes) is list else sizes.as_list())
     for size in shape:
         if type(size) is not int or size < 0:
             _fail("shape", _UNSIGNED)

@@ -1,8 +1,7 @@
 """ModelInferRequest and ModelInferResponse: converts bytes to the value types and back."""
 
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -14,6 +13,7 @@ from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.types import ModelSpec, ServableId
+from tpuserve_server.wire.oip.infer_head import MAX_CACHED_BYTES, split_request
 from tpuserve_server.wire.oip.inference import (
     InferenceRequest,
     InferenceResult,
@@ -30,6 +30,8 @@ from tpuserve_server.wire.oip.parameters import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tpuserve_formats.messages.oip import InferParameter
 
 # Types of the parameters that Triton reads (server, infer_handler.cc, SetInferenceRequestMetadata).
@@ -46,35 +48,35 @@ _PARAMETER_TYPES: Final = {
 _REST_ONLY: Final = "binary_data_output"
 
 
-def parse_infer_request(body: bytes) -> ModelInferRequest:
-    """Parse a ModelInferRequest. Raises InvalidArgument if `body` is malformed."""
-    try:
-        return ModelInferRequest.FromString(body)
-    except DecodeError:
-        raise InvalidArgument("Malformed ModelInferRequest") from None
+class ParsedRequest(NamedTuple):
+    """A request, and the model, version and signature that it names."""
+
+    spec: ModelSpec
+    request: InferenceRequest
 
 
-def read_infer_spec(proto: ModelInferRequest, request: InferenceRequest) -> ModelSpec:
-    """Return the model, version and signature of a request. Raises InvalidArgument for an invalid version."""
-    return parse_model_spec(proto.model_name, proto.model_version, request.parameters.signature_name)
-
-
-def read_infer_request(proto: ModelInferRequest, size_bytes: int) -> InferenceRequest:
-    """Return the request with its tensors not decoded.
+def parse_infer_request(body: bytes) -> ParsedRequest:
+    """Parse a ModelInferRequest, and decode no tensor. Raw contents become views of `body`.
 
     Raises:
-        InvalidArgument: raw and typed contents in one request, a wrong number of raw contents, or a wrong parameter.
+        InvalidArgument: `body` is malformed, has raw and typed contents, a wrong number of raw contents, or a wrong
+            parameter.
     """
-    parameters = NO_PARAMETERS
-    if proto.parameters:
-        parameters = _read_parameters(proto.parameters)
-    return InferenceRequest(
-        proto.id,
-        _inputs(proto),
-        [_output(output) for output in proto.outputs] if proto.outputs else (),
-        parameters,
-        is_binary=True,
-        size_bytes=size_bytes,
+    split = split_request(body)
+    if split is None or not split.raw:
+        proto = _parse(body)
+        head, request_id = _read_head(proto, has_raw=bool(proto.raw_input_contents)), proto.id
+        data: Sequence[TensorData] = proto.raw_input_contents or [tensor.contents for tensor in proto.inputs]
+    else:
+        is_short = len(split.head) <= MAX_CACHED_BYTES
+        head = _parse_head_cached(split.head) if is_short else _parse_head(split.head)
+        request_id, data = split.id, split.raw
+    if len(data) != len(head.tensors):
+        raise _wrong_count(head, len(data))
+    inputs = [InputTensor(*tensor, each) for tensor, each in zip(head.tensors, data, strict=True)]
+    return ParsedRequest(
+        head.spec,
+        InferenceRequest(request_id, inputs, head.outputs, head.parameters, True, None, len(body)),
     )
 
 
@@ -100,42 +102,53 @@ def encode_infer_response(result: InferenceResult) -> bytes:
     return b"".join((*heads, *raw))
 
 
-def _inputs(proto: ModelInferRequest) -> Sequence[InputTensor]:
-    raw = proto.raw_input_contents
-    if not raw:
-        return [_input(tensor, tensor.contents) for tensor in proto.inputs]
-    inputs = proto.inputs
-    if len(raw) != len(inputs):
-        _refuse_count(proto)
-    for tensor in inputs:
-        if tensor.HasField("contents"):
-            _refuse_mixed(proto, tensor.name)
-    return [_input(tensor, contents) for tensor, contents in zip(inputs, raw, strict=True)]
+class _Head(NamedTuple):
+    """A request without its id and data. `tensors` are names, datatypes and shapes."""
+
+    spec: ModelSpec
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
+    outputs: tuple[RequestedOutput, ...]
+    parameters: RequestParameters
 
 
-def _input(tensor: ModelInferRequest.InferInputTensor, data: TensorData) -> InputTensor:
-    return InputTensor(tensor.name, tensor.datatype, tensor.shape, data)
+def _parse_head(text: bytes) -> _Head:
+    return _read_head(_parse(text), has_raw=True)
 
 
-def _refuse_mixed(proto: ModelInferRequest, name: str) -> None:
-    raise InvalidArgument(
-        f"contents field must not be specified when using raw_input_contents for '{name}' for model "
-        f"'{proto.model_name}'"
+_parse_head_cached = lru_cache(maxsize=1024)(_parse_head)
+
+
+def _parse(body: bytes) -> ModelInferRequest:
+    try:
+        return ModelInferRequest.FromString(body)
+    except DecodeError:
+        raise InvalidArgument("Malformed ModelInferRequest") from None
+
+
+def _read_head(proto: ModelInferRequest, *, has_raw: bool) -> _Head:
+    parameters = _read_parameters(proto.parameters) if proto.parameters else NO_PARAMETERS
+    if has_raw:
+        for tensor in proto.inputs:
+            if tensor.HasField("contents"):
+                raise InvalidArgument(
+                    f"contents field must not be specified when using raw_input_contents for '{tensor.name}' for model "
+                    f"'{proto.model_name}'"
+                )
+    return _Head(
+        parse_model_spec(proto.model_name, proto.model_version, parameters.signature_name),
+        tuple([(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in proto.inputs]),
+        tuple([_output(output) for output in proto.outputs]),
+        parameters,
     )
 
 
-def _refuse_count(proto: ModelInferRequest) -> None:
-    inputs, raw = proto.inputs, proto.raw_input_contents
-    for tensor in inputs:
-        if tensor.HasField("contents"):
-            _refuse_mixed(proto, tensor.name)
-    if len(raw) < len(inputs):
-        raise InvalidArgument(
-            f"unable to find data for input tensor '{inputs[len(raw)].name}' for model '{proto.model_name}' in request."
+def _wrong_count(head: _Head, got: int) -> InvalidArgument:
+    model, tensors = head.spec.name, head.tensors
+    if got < len(tensors):
+        return InvalidArgument(
+            f"unable to find data for input tensor '{tensors[got][0]}' for model '{model}' in request."
         )
-    raise InvalidArgument(
-        f"expected {len(inputs)} raw_input_contents for the inputs of model '{proto.model_name}', got {len(raw)}"
-    )
+    return InvalidArgument(f"expected {len(tensors)} raw_input_contents for the inputs of model '{model}', got {got}")
 
 
 def _output(output: ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:

@@ -1,7 +1,6 @@
 """Value types of an inference request and its result, shared by gRPC and REST."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tpuserve_server.core.types import ServableId, Tensors
@@ -34,8 +33,7 @@ class RequestedOutput(NamedTuple):
     is_binary: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(NamedTuple):
     """A parsed request. Release it once its inputs are decoded: JSON data hold several times the memory of their text.
 
     No `outputs` mean all outputs, binary if `is_binary`. `raw_input` is the body of a REST request without JSON, which
@@ -57,8 +55,7 @@ class InferenceRequest:
         return tuple([output.name for output in self.outputs])
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceResult:
+class InferenceResult(NamedTuple):
     """Output arrays by name, and the facts about the request that the response depends on."""
 
     id: str

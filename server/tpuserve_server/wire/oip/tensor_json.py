@@ -61,7 +61,8 @@ def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonDa
         # As in Triton, the values of an empty tensor do not matter.
         return np.empty(0, dtype)
     value = data.value
-    _check_depth(name, value)
+    if len(value):
+        _check_depth(name, value)
     flat = _fast(value, dtype)
     if flat is None:
         flat = _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
@@ -87,7 +88,7 @@ def values_text(name: str, datatype: str, array: Array) -> bytes:
             raise InvalidArgument(
                 f"output '{name}' has a string that is not UTF-8. Please use the binary data format for this output"
             ) from None
-    return array_text(np.ascontiguousarray(array).reshape(-1))
+    return array_text(array.ravel())
 
 
 def _fast(value: JsonArray, dtype: DType) -> Array | None:
@@ -139,12 +140,11 @@ def _flatten(name: str, value: list[JsonValue]) -> list[JsonValue]:
 
 def _check_depth(name: str, value: JsonArray) -> None:
     """Check the nesting of the first values. simdjson itself limits the nesting of all values to 1024."""
-    depth = 0
-    while type(value) in ARRAYS and len(value):
-        depth += 1
-        if depth > MAX_DEPTH:
-            _refuse_depth(name)
+    for _ in range(MAX_DEPTH):
         value = value[0]
+        if type(value) not in ARRAYS or not len(value):
+            return
+    _refuse_depth(name)
 
 
 def _refuse_depth(name: str) -> NoReturn:
