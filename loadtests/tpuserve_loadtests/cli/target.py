@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec, Signature
     from tpuserve_loadtests.access import Access
     from tpuserve_loadtests.distribution import Distribution
+    from tpuserve_loadtests.protocols import Protocol
     from tpuserve_loadtests.recording.recording import Recording
     from tpuserve_loadtests.requests import Request
     from tpuserve_loadtests.traffic.engine import Engine, Runs, Target
     from tpuserve_loadtests.traffic.workers import Workers
-    from tpuserve_loadtests.workload import Line, Protocol
+    from tpuserve_loadtests.workload import Line
 
 PROBE_TIMEOUT_S: Final = 10.0
 
@@ -97,8 +98,7 @@ def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: R
     from tpuserve_loadtests.workload import Workload
 
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
-    places = {str(protocol): address for protocol, address in addresses.items()}
-    return Target(Workload(lines), places, requests.timeout_s, access=requests.access)
+    return Target(Workload(lines), addresses, requests.timeout_s, access=requests.access)
 
 
 def find_lines(
