@@ -100,7 +100,8 @@ def reply_of(protocol: Protocol, outputs: dict[str, Array]) -> Reply:
         case "grpc":
             return Reply(encode_golden(outputs))
         case "rest":
-            return Reply(json.dumps({"outputs": {name: array.tolist() for name, array in outputs.items()}}).encode())
+            (array,) = outputs.values()  # a single output has no name
+            return Reply(json.dumps({"outputs": array.tolist()}).encode())
         case "oip_grpc":
             response = oip.ModelInferResponse(raw_output_contents=[array.tobytes() for array in outputs.values()])
             for name, array in outputs.items():
