@@ -20,6 +20,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _LENGTH = struct.Struct("<I")
 # numpy's limit.
 _MAX_RANK: Final = 64
+# numpy's limit on the bytes of an array, for elements of 16 bytes.
+_MAX_EMPTY: Final = np.iinfo(np.intp).max // 16
 _MAX_STRING_BYTES: Final = 2**32 - 1
 
 
@@ -27,13 +29,17 @@ def checked_count(shape: Sequence[int]) -> int:
     """Return the number of elements of a shape. Allocates nothing.
 
     Raises:
-        FormatError: the shape has a negative dimension or too many dimensions.
+        FormatError: the shape has a negative dimension, too many dimensions, or is too large although it is empty.
     """
     if len(shape) > _MAX_RANK:
         raise FormatError(f"the shape has {len(shape)} dimensions, at most {_MAX_RANK} are supported")
     if shape and min(shape) < 0:
         raise FormatError(f"shape {list(shape)} has a negative dimension")
-    return math.prod(shape)
+    count = math.prod(shape)
+    # numpy counts zeros as ones, and refuses huge shapes even if the array is empty.
+    if not count and math.prod(size or 1 for size in shape) > _MAX_EMPTY:
+        raise FormatError(f"shape {list(shape)} is too large")
+    return count
 
 
 def decode_raw(datatype: str, shape: Sequence[int], buffer: Buffer) -> Array:
@@ -51,9 +57,6 @@ def decode_raw(datatype: str, shape: Sequence[int], buffer: Buffer) -> Array:
         raise FormatError(
             f"{datatype} of shape {list(shape)} needs {expected_bytes} bytes, but the data has {len(buffer)}"
         )
-    if not count:
-        # Count zeros as ones: numpy refuses huge shapes, although the array is empty.
-        _check_empty(shape, dtype.itemsize)
     if dtype == np.bool_:
         return _decode_bools(buffer).reshape(shape)
     return np.frombuffer(buffer, dtype).reshape(shape)
@@ -70,11 +73,6 @@ def encode_raw(array: Array) -> Buffer:
     contiguous = np.ascontiguousarray(array)
     # ml_dtypes support no buffer protocol, so view the values as bytes.
     return memoryview(contiguous.reshape(-1).view(np.uint8).data)
-
-
-def _check_empty(shape: Sequence[int], item_bytes: int) -> None:
-    if math.prod(size or 1 for size in shape) * item_bytes > np.iinfo(np.intp).max:
-        raise FormatError(f"shape {list(shape)} is too large")
 
 
 def _decode_bools(buffer: Buffer) -> Array:

@@ -10,6 +10,8 @@ from tpuserve_server.config.text_format import ConfigError, read
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 # Pages of the REST application (frontends/rest.py).
 _TAKEN = frozenset(("/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"))
+# Prefixes of the protocols.
+_PROTOCOLS = ("/v1/", "/v2")
 _PATH = re.compile(r"(/[\w.~%:@!$&'()*+,;=-]*)+")
 
 
@@ -24,8 +26,8 @@ def read_metrics_path(path: Path) -> str | None:
         return None
     if config.path and not _PATH.fullmatch(config.path):
         raise ConfigError(f"MonitoringConfig '{path}': expected a path such as {DEFAULT_PATH}, got '{config.path}'")
-    if config.path.lower().startswith("/v1/"):
-        raise ConfigError(f"MonitoringConfig '{path}': expected a path outside /v1/, got '{config.path}'")
+    if config.path.lower().startswith(_PROTOCOLS):
+        raise ConfigError(f"MonitoringConfig '{path}': expected a path outside /v1/ and /v2, got '{config.path}'")
     if config.path.lower() in _TAKEN:
         raise ConfigError(f"MonitoringConfig '{path}': the path '{config.path}' is reserved for another page")
     return config.path or DEFAULT_PATH

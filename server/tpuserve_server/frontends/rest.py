@@ -13,6 +13,7 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
+from tpuserve_server.frontends.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
 from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
@@ -70,7 +71,7 @@ def rest_app(
     # A new protocol adds a directory and a line here.
     mounts = (
         Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
-        Mount("/v2", V2(service, logs), {}, {}),
+        Mount("/v2", V2(service, logs), V2_PATHS, V2_COMPONENTS),
     )
     app = RestApp(mounts, meter, clock, options)
 
@@ -102,7 +103,7 @@ class RestApp(FastAPI):
         super().__init__(
             title="tpuserve",
             version=version("tpuserve-server"),
-            summary="TensorFlow Serving's REST API, and a few operations.",
+            summary="TensorFlow Serving's REST API, the Open Inference Protocol, and a few operations.",
             # A redirect would name the host and scheme behind a proxy, and has no JSON form.
             redirect_slashes=False,
             exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},

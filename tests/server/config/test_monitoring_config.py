@@ -31,7 +31,11 @@ def test_where_metrics_are(tmp_path: Path, text: str, path: str | None) -> None:
         ("prometheus_config { enable: true path: '/a b' }", "expected a path such as"),
         ("prometheus_config { enable: true path: '/{a}' }", "expected a path such as"),
         ("prometheus_config { enable: true path: '/healthz' }", "the path '/healthz' is reserved for another page"),
-        ("prometheus_config { enable: true path: '/v1/metrics' }", "expected a path outside /v1/, got '/v1/metrics'"),
+        (
+            "prometheus_config { enable: true path: '/v1/metrics' }",
+            "expected a path outside /v1/ and /v2, got '/v1/metrics'",
+        ),
+        ("prometheus_config { enable: true path: '/V2' }", "expected a path outside /v1/ and /v2, got '/V2'"),
         ("prometheus_config { enable: 2 }", "Error parsing text-format tensorflow.serving.MonitoringConfig: 1:29: "),
     ],
 )

@@ -413,6 +413,14 @@ async def test_openapi_document_is_valid_and_whole(rest: Rest) -> None:
             for target in ("", "/versions/{version}", "/labels/{label}")
             for action in ("", "/metadata", ":predict", ":classify", ":regress")
         ),
+        "/v2",
+        "/v2/health/live",
+        "/v2/health/ready",
+        *(
+            f"/v2/models/{{model}}{target}{action}"
+            for target in ("", "/versions/{version}")
+            for action in ("", "/ready", "/infer")
+        ),
         "/healthz",
         "/readyz",
         "/metrics",
@@ -435,6 +443,9 @@ async def test_every_documented_path_is_served(rest: Rest) -> None:
             body = ROWS if method == "post" else None
             if action in rest.service.signatures:
                 body = json.dumps({"signature_name": action, "examples": [{}]}).encode()
+            if concrete.endswith("/infer"):
+                tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 3]}
+                body = json.dumps({"inputs": [tensor]}).encode()
             response = await rest.client.request(method.upper(), concrete, content=body)
             assert response.status_code == 200, path
 

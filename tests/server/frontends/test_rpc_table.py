@@ -36,6 +36,7 @@ SERVICES = [
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
+    "inference.GRPCInferenceService",
     "tensorflow.serving.ModelService",
     "tensorflow.serving.PredictionService",
 ]
@@ -371,7 +372,10 @@ class TestReflection:
         assert set(listed) == {path.split("/")[1] for path in caller.table}
         assert answer.valid_host == answer.original_request.host == "h"
 
-    @pytest.mark.parametrize("symbol", [*SERVICES, "tensorflow.serving.PredictRequest", "tensorflow.TensorProto"])
+    @pytest.mark.parametrize(
+        "symbol",
+        [*SERVICES, "inference.ModelInferRequest", "tensorflow.serving.PredictRequest", "tensorflow.TensorProto"],
+    )
     async def test_files_are_enough_to_rebuild_the_descriptor(self, caller: Caller, service: str, symbol: str) -> None:
         (answer,) = await self.ask(caller, service, ServerReflectionRequest(file_containing_symbol=symbol))
         files = {}

@@ -30,18 +30,10 @@ def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescripti
     return ModelDescription(metadata.servable.name, versions, PLATFORM, signature)
 
 
-def is_model_ready(service: InferenceService, spec: ModelSpec) -> bool:
-    """Return whether the model, or the version that the spec names, answers requests.
-
-    Raises:
-        NotFound: the model or version is unknown.
-    """
+def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
+    """Return why the model, or the version that the spec names, does not answer requests, or "" if it does."""
     try:
         find_metadata(service, spec)
-    except Unavailable:
-        return False
-    except NotFound:
-        if spec.name not in service.models() or spec.version is not None:
-            raise
-        return False
-    return True
+    except (NotFound, Unavailable) as error:
+        return error.message
+    return ""

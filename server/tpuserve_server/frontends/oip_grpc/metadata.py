@@ -11,9 +11,9 @@ from tpuserve_formats.messages.oip import (
     ServerLiveResponse,
     ServerReadyResponse,
 )
-from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.frontends.oip.describing import describe_model, describe_server, is_model_ready
+from tpuserve_server.frontends.oip.describing import describe_model, describe_server, why_model_not_ready
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.wire.oip.metadata import encode_model, encode_server
@@ -42,15 +42,12 @@ class MetadataMethods:
             return ServerReadyResponse(ready=self._service.is_ready()).SerializeToString()
 
     async def model_ready(self, body: bytes, context: CallContext) -> bytes:
-        """Answer ModelReady. An unknown model is not ready, as in Triton up to 26.05, whose tests require it."""
+        """Answer ModelReady. An unknown model is not ready: Triton's tests require it, although newer versions fail."""
         with self._meter.request("ModelReady", context.deadline) as measured:
             request = parse_request(ModelReadyRequest, body)
             measured.model = request.name
-            try:
-                ready = is_model_ready(self._service, parse_model_spec(request.name, request.version))
-            except NotFound:
-                ready = False
-            return ModelReadyResponse(ready=ready).SerializeToString()
+            reason = why_model_not_ready(self._service, parse_model_spec(request.name, request.version))
+            return ModelReadyResponse(ready=not reason).SerializeToString()
 
     async def server_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerMetadata."""

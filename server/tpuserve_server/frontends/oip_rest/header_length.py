@@ -26,10 +26,8 @@ def read_json_length(scope: "Scope", body_bytes: int) -> int | None:
     Raises:
         InvalidArgument: the header is not a number from 0 to `body_bytes`.
     """
-    for name, value in scope["headers"]:
-        if name == JSON_LENGTH_HEADER:
-            return _read(value.strip(), body_bytes)
-    return None
+    value: bytes | None = dict(scope["headers"]).get(JSON_LENGTH_HEADER)
+    return None if value is None else _read(value.strip(), body_bytes)
 
 
 def _read(value: bytes, body_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Parser for paths under /v2, with Triton's rules (server, http_server.cc): case counts, and no trailing slash."""
+"""Parser for paths under /v2, with Triton's rules (server, http_server.cc): case and slashes count."""
 
 import enum
 import re
@@ -37,7 +37,7 @@ _PATHS: Final = tuple(
         (_MODEL, ("GET",), Action.MODEL_METADATA),
         (rb"/v2/health/live", ("GET",), Action.SERVER_LIVE),
         (rb"/v2/health/ready", ("GET",), Action.SERVER_READY),
-        (rb"/v2", ("GET",), Action.SERVER_METADATA),
+        (rb"/v2/?", ("GET",), Action.SERVER_METADATA),
     )
 )
 

@@ -11,7 +11,7 @@ from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
-from tpuserve_server.frontends.oip.describing import describe_model, describe_server, is_model_ready
+from tpuserve_server.frontends.oip.describing import describe_model, describe_server, why_model_not_ready
 from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
@@ -85,13 +85,13 @@ class V2:
         return _json({"live": True})
 
     async def _server_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        return _readiness({"ready": self._service.is_ready()})
+        return _readiness({}, self._service.why_not_ready())
 
     async def _server_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _json(server_to_json(describe_server()))
 
     async def _model_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        return _readiness({"name": spec.name, "ready": is_model_ready(self._service, spec)})
+        return _readiness({"name": spec.name}, why_model_not_ready(self._service, spec))
 
     async def _model_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _json(model_to_json(describe_model(self._service, spec)))
@@ -101,6 +101,8 @@ def _json(document: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, orjson.dumps(document), compressible=False)
 
 
-def _readiness(document: Mapping[str, object]) -> HttpResponse:
-    """Return Triton's status with the protocol's body: Triton sends no body, and KServe's client reads it."""
-    return _json(document, 200 if document["ready"] else 400)
+def _readiness(subject: Mapping[str, object], reason: str) -> HttpResponse:
+    """Return Triton's status, 200 or 400, with the protocol's body, which Triton omits and KServe's client reads."""
+    if reason:
+        return _json({**subject, "ready": False, "error": reason}, 400)
+    return _json({**subject, "ready": True})

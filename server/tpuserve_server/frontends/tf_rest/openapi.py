@@ -17,7 +17,7 @@ _ERRORS = {
     "400": "The path or the request is malformed, or does not match the model's signature",
     "404": "No such model or version",
     "413": "The body is over the limit",
-    "415": "The body's encoding is not gzip",
+    "415": "The body's encoding is neither gzip nor deflate",
     "429": "The response would miss the latency objective or the deadline, or a quota is exhausted",
     "500": "The model or the server failed",
     "501": "The model has a dtype that JSON cannot represent",

@@ -3,6 +3,7 @@
 Source: Triton's server/docs/protocol/extension_classification.md and classification.cc. The value comes first.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,13 +32,12 @@ def classify(array: Array, spec: TensorSpec, count: int, labels: Sequence[str]) 
     """
     _check_dtype(array)
     has_batch = array.ndim > 1 if spec.shape is None else spec.has_batch_dimension
-    items = (
-        array.reshape(len(array), array.size // len(array) if len(array) else 0) if has_batch else array.reshape(1, -1)
-    )
-    elements = items.shape[1]
+    rows = array.shape[0] if has_batch else 1
+    elements = math.prod(array.shape[1:] if has_batch else array.shape)
+    items = array.reshape(rows, elements)
     if elements > _MAX_ELEMENTS:
         raise InvalidArgument("classification output tensor too large")
-    strings = np.empty((len(items), min(count, elements)), STRING)
+    strings = np.empty((rows, min(count, elements)), STRING)
     suffixes = [f":{label}" if label else "" for label in labels] if len(labels) == elements else [""] * elements
     for row, item in zip(strings, items, strict=True):
         row[:] = [_text(item[index], int(index), suffixes) for index in _largest(item, len(row))]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tpuserve_server.wire.oip.inference import InferenceRequest, TensorData
 
 
+_BUFFERS = (bytes, memoryview)
+
+
 def decode_inputs(model: str, signature: Signature, request: "InferenceRequest") -> dict[str, Array]:
     """Return the request's arrays by name. Raw contents become views of the request's bytes, except strings.
 
@@ -50,7 +53,7 @@ def decode_inputs(model: str, signature: Signature, request: "InferenceRequest")
 
 
 def _decode(name: str, datatype: str, shape: Sequence[int], data: "TensorData") -> Array:
-    if isinstance(data, bytes | memoryview):
+    if isinstance(data, _BUFFERS):
         return decode_raw(datatype, shape, data)
     if not isinstance(data, JsonData):
         return decode_typed(datatype, shape, data)

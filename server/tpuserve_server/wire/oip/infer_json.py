@@ -13,7 +13,7 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json.body import parse_json
 from tpuserve_server.wire.json.numbers import REFUSALS
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
-from tpuserve_server.wire.oip.known_json import is_new, recall, remember, split_body
+from tpuserve_server.wire.oip.known_json import mark, recall, remember
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
 from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData
 
@@ -69,14 +69,11 @@ def parse_infer_json(model: str, body: bytes, json_bytes: int | None) -> Inferen
 
 
 def _parse_small(model: str, body: bytes) -> InferenceRequest:
-    split = split_body(body)
-    if split is None:
-        return _parse_plain(model, body)
-    request = recall(split)
+    request = recall(body)
     if request is None:
         request = _parse_plain(model, body)
-        if not is_new(split):
-            remember(split, _parse_plain(model, split.marked))
+        if (marked := mark(body)) is not None:
+            remember(body, _parse_plain(model, marked))
     return request
 
 

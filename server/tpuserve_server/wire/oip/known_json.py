@@ -5,7 +5,7 @@ so they are parsed once: a JSON list in the place of another makes the same docu
 """
 
 import secrets
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import simdjson
 
@@ -24,66 +24,53 @@ _MAX_KNOWN: Final = 512
 # The texts before and after the list.
 Around: TypeAlias = tuple[bytes, bytes]
 
-
-class SplitBody(NamedTuple):
-    """A body, split at the first list under a key `data`."""
-
-    around: Around
-    numbers: bytes
-
-    @property
-    def marked(self) -> bytes:
-        """The body with other numbers. `remember` accepts the request that it is parsed to."""
-        before, after = self.around
-        return before + _MARK + after
-
-
-# A text is parsed when it appears for the second time: texts with a new id in each request never do. None is for texts
+# A text is added when it appears for the second time: texts with a new id in each request never do. None is for texts
 # that appeared once. Any thread may read and write: each access is a single atomic step.
 _known: dict[Around, InferenceRequest | None] = {}
 
 
-def split_body(body: bytes) -> SplitBody | None:
-    """Split a body, or return None if it has no such list or the texts around it are long."""
-    key_end = body.find(_KEY) + len(_KEY)
-    start = body.find(b"[", key_end)
+def recall(body: bytes) -> InferenceRequest | None:
+    """Return the request if the texts around its numbers are in the cache, and otherwise None. Raises nothing."""
+    start = body.find(b"[", body.find(_KEY))
     stop = body.find(b"]", start) + 1
-    if key_end < len(_KEY) or start < 0 or not stop or len(body) - (stop - start) > _MAX_TEXT_BYTES:
-        return None
-    return SplitBody((body[:start], body[stop:]), body[start:stop])
-
-
-def recall(split: SplitBody) -> InferenceRequest | None:
-    """Return the request if its text is in the cache, and otherwise None. Raises nothing."""
-    known = _known.get(split.around)
+    known = _known.get((body[:start], body[stop:]))
     if known is None:
         return None
     try:
-        numbers = simdjson.Parser().parse(split.numbers)
+        numbers = simdjson.Parser().parse(body[start:stop])
     except REFUSALS:
         # Nested lists, or strings.
         return None
     ((name, datatype, shape, _),) = known.inputs
-    before, after = split.around
-    size_bytes = len(before) + len(split.numbers) + len(after)
+    request_id, _, outputs, parameters, is_binary, _, _ = known
     inputs = (InputTensor(name, datatype, shape, JsonData(numbers)),)
-    return InferenceRequest(known.id, inputs, known.outputs, known.parameters, known.is_binary, None, size_bytes)
+    return InferenceRequest(request_id, inputs, outputs, parameters, is_binary, None, len(body))
 
 
-def is_new(split: SplitBody) -> bool:
-    """Return whether the text appears for the first time. It is not the next time."""
-    if split.around in _known:
-        return False
+def mark(body: bytes) -> bytes | None:
+    """Return a valid `body` with a mark instead of its numbers if its text appears for the second time, or None."""
+    key = body.find(_KEY)
+    start = body.find(b"[", key)
+    stop = body.find(b"]", start) + 1
+    if key < 0 or start < 0 or not stop or len(body) - (stop - start) > _MAX_TEXT_BYTES:
+        return None
+    # A bracket or a quote: the list may end elsewhere.
+    if b"[" in body[start + 1 : stop] or b'"' in body[start:stop]:
+        return None
+    around = body[:start], body[stop:]
+    if around in _known:
+        return body[:start] + _MARK + body[stop:]
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
-    _known[split.around] = None
-    return True
+    _known[around] = None
+    return None
 
 
-def remember(split: SplitBody, marked: InferenceRequest) -> None:
-    """Add a text to the cache, if the list is the data of the only input. `marked` is the parsed `split.marked`."""
+def remember(body: bytes, marked: InferenceRequest) -> None:
+    """Add the text of `body` to the cache, if the mark is the data of the only input of `marked`, the parsed mark."""
     if len(marked.inputs) != 1:
         return
     ((_, _, _, data),) = marked.inputs
     if isinstance(data, JsonData) and type(data.value) is simdjson.Array and data.value.as_list() == _MARK_VALUES:
-        _known[split.around] = marked
+        start = body.find(b"[", body.find(_KEY))
+        _known[body[:start], body[body.find(b"]", start) + 1 :]] = marked

@@ -61,8 +61,8 @@ def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonDa
         # As in Triton, the values of an empty tensor do not matter.
         return np.empty(0, dtype)
     value = data.value
-    if len(value):
-        _check_depth(name, value)
+    if len(value) and type(value[0]) in ARRAYS:
+        _check_depth(name, value[0])
     flat = _fast(value, dtype)
     if flat is None:
         flat = _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
@@ -140,10 +140,10 @@ def _flatten(name: str, value: list[JsonValue]) -> list[JsonValue]:
 
 def _check_depth(name: str, value: JsonArray) -> None:
     """Check the nesting of the first values. simdjson itself limits the nesting of all values to 1024."""
-    for _ in range(MAX_DEPTH):
-        value = value[0]
-        if type(value) not in ARRAYS or not len(value):
+    for _ in range(MAX_DEPTH - 1):
+        if not len(value) or type(value[0]) not in ARRAYS:
             return
+        value = value[0]
     _refuse_depth(name)
 
 

@@ -128,7 +128,9 @@ async def test_a_bomb_takes_no_more_memory_than_the_limit() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("body", [b"", zlib.compress(ROWS, wbits=-15), gzip.compress(ROWS), zlib.compress(ROWS)[:-1]])
+@pytest.mark.parametrize(
+    "body", [b"", zlib.compress(ROWS, wbits=-15), gzip.compress(ROWS, mtime=0), zlib.compress(ROWS)[:-1]]
+)
 async def test_a_body_that_is_not_zlib_data_is_no_deflate(body: bytes) -> None:
     with pytest.raises(InvalidArgument, match="Failed to uncompress the deflated body"):
         await decompress(body, DEFLATE, 1 << 30)

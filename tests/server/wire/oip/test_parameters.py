@@ -1,0 +1,35 @@
+"""Tests for request parameters."""
+
+import pytest
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, read_parameters
+
+
+@pytest.mark.parametrize(
+    ("number", "priority"), [(0, None), (1, Priority.HIGH), (2, Priority.LOW), (2**64 - 1, Priority.LOW)]
+)
+def test_one_is_the_highest_priority_and_zero_the_default(number: int, priority: Priority | None) -> None:
+    assert read_parameters({"priority": number}).priority is priority
+
+
+def test_a_timeout_is_in_microseconds_and_zero_is_none() -> None:
+    assert read_parameters({"timeout": 1500}).timeout_s == 0.0015
+    assert read_parameters({"timeout": 0}).timeout_s is None
+
+
+def test_unknown_parameters_and_absent_sequences_are_ignored() -> None:
+    values = {"custom": {"a": [1]}, "sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    assert read_parameters(values | {"triton_enable_empty_final_response": True}) == NO_PARAMETERS
+
+
+@pytest.mark.parametrize(("name", "value"), [("sequence_id", 3), ("sequence_id", "a"), ("sequence_start", True)])
+def test_sequences_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(InvalidArgument, match=f"parameter '{name}' is not supported: models of this server keep no"):
+        read_parameters({name: value})
+
+
+def test_reserved_names_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="parameter keys starting with 'triton_' are reserved for Triton usage"):
+        read_parameters({"triton_x": 1})
