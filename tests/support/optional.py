@@ -12,7 +12,9 @@ import pytest
 
 # Programs that tests start and `make setup` does not install, and their Debian packages.
 PACKAGES = {"curl": "curl", "h2load": "nghttp2-client", "setpriv": "util-linux", "wrk": "wrk"}
-_TORCH = Path(__file__).parents[2] / ".torch"
+_ROOT = Path(__file__).parents[2]
+_TORCH = _ROOT / ".torch"
+_OIP_CLIENTS = _ROOT / ".oip-clients"
 
 
 def in_ci() -> bool:
@@ -50,3 +52,8 @@ def find_torch() -> Path | None:
     `make torch` writes `.installed` last. An interrupted installation has a Python without packages.
     """
     return _TORCH / "bin" if (_TORCH / ".installed").exists() else None
+
+
+def find_oip_clients() -> Path | None:
+    """Return the Python interpreter with tritonclient and kserve, or None if `make oip-clients` has not completed."""
+    return _OIP_CLIENTS / "bin" / "python" if (_OIP_CLIENTS / ".installed").exists() else None

@@ -23,7 +23,7 @@ from tpuserve_client.model import (
     TensorSpec,
     VersionStatus,
 )
-from tpuserve_client.names import shown
+from tpuserve_client.names import check_name, shown
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import datatype_of, dtype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
@@ -36,8 +36,7 @@ _PRIORITIES: Final[Mapping[Priority, int]] = {"high": 0, "low": 2}
 # A parameter of tpuserve. Other servers ignore it or refuse it.
 _SIGNATURE_NAME: Final = "signature_name"
 _USE_TF: Final = "Use an address of TensorFlow Serving's protocol, host:port or http://host:port."
-# Digits of the largest int64.
-_LONGEST_VERSION: Final = 19
+_MAX_VERSION: Final = 2**63 - 1
 
 
 class InputTensor(NamedTuple):
@@ -76,6 +75,8 @@ class OipMetadata(Metadata):
     """Metadata with the only signature that the protocol describes. The model may have others."""
 
     def signature(self, name: str | None = None) -> Signature:
+        if name is not None:
+            check_name("name of the signature", name)
         if name and name not in self.signatures:
             raise InvalidArgument(
                 f"The Open Inference Protocol does not describe signature {shown(name)} of model {self.model}. Pass "
@@ -165,9 +166,10 @@ def _numbers(versions: Iterable[object]) -> list[int]:
 
 
 def _version(text: object) -> int | None:
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > _LONGEST_VERSION:
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > len(str(_MAX_VERSION)):
         return None
-    return int(text)
+    number = int(text)
+    return number if number <= _MAX_VERSION else None
 
 
 def _tensor_specs(tensors: Iterable[TensorMetadata]) -> dict[str, TensorSpec]:
