@@ -49,3 +49,9 @@ def test_a_rollout_refuses_a_protocol_without_labels(tmp_path: Path) -> None:
     ended = forked_command.run("tpuserve-rollout", *arguments)
     assert ended.returncode == 2
     assert "oip+grpc://host:8500 selects the Open Inference Protocol, which has no labels to move" in ended.stderr
+
+
+def test_a_load_test_refuses_a_signature_that_oip_does_not_describe() -> None:
+    ended = forked_command.run("tpuserve-loadtest", "m", "--grpc", "oip+grpc://127.0.0.1:1", "--signature", "other")
+    assert ended.returncode == 2
+    assert "Omit the signature 'other', or set an address without oip+" in ended.stderr

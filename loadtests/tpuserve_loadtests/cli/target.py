@@ -12,6 +12,7 @@ import click
 from tpuserve_loadtests.cli.access import HEADER
 from tpuserve_loadtests.cli.options import GeneratorOptions, RequestOptions
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
+from tpuserve_loadtests.protocols import is_oip
 
 if TYPE_CHECKING:
     from tpuserve_client.dtypes import Array
@@ -258,8 +259,14 @@ def _fetch_signature(
 ) -> "Signature":
     """Fetch the model's metadata from every address, which also shows that each is reachable."""
     from tpuserve_client.errors import DeadlineExceeded, NotFound, TpuserveError, Unavailable
+    from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
 
-    for address in addresses.values():
+    for protocol, address in addresses.items():
+        if is_oip(protocol) and name not in (None, DEFAULT_SIGNATURE_NAME):
+            raise click.UsageError(
+                f"{address}: The Open Inference Protocol describes no signatures. Omit the signature {name!r}, or set "
+                "an address without oip+."
+            )
         try:
             with access.client(address, PROBE_TIMEOUT_S) as client:
                 signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
