@@ -77,11 +77,12 @@ def write(base: Path, deep_layers: int = 0) -> Path:
     }
     version = base / str(VERSION)
     tf.saved_model.save(module, str(version), signatures=signatures)
-    _write_manifest(version, tuple(functions))
+    write_manifest(version, tuple(functions))
     return version
 
 
-def _write_manifest(version: Path, signatures: tuple[str, ...]) -> None:
+def write_manifest(version: Path, signatures: tuple[str, ...]) -> None:
+    """Write the manifest of a version whose signatures have independent rows."""
     files = sorted(path for path in version.rglob("*") if path.is_file())
     manifest = {
         "format_version": 1,
