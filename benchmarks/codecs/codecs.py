@@ -1,6 +1,6 @@
-"""Time the wire codecs for images, small requests and tf.Examples, next to the obvious implementation.
+"""Time the wire codecs for images, small requests, tf.Examples and the Open Inference Protocol.
 
-Run: `.venv/bin/python -m benchmarks codecs [images] [requests] [examples] [--json]`. About 90 seconds.
+Run: `.venv/bin/python -m benchmarks codecs [images] [requests] [examples] [oip] [--json]`. About 2 minutes.
 """
 
 import json
@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.codecs import examples as example_codecs
 from benchmarks.codecs import images as image_codecs
+from benchmarks.codecs import inference_protocol as oip_codecs
 from benchmarks.codecs import report as codec_report
 from benchmarks.codecs import requests as request_codecs
 
@@ -24,6 +25,7 @@ SECTIONS = {
     "images": image_codecs.measure,
     "requests": request_codecs.measure,
     "examples": example_codecs.measure,
+    "oip": oip_codecs.measure,
 }
 
 
@@ -31,7 +33,7 @@ SECTIONS = {
 @click.argument("sections", type=click.Choice(list(SECTIONS)), nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(sections: tuple[str, ...], as_json: bool) -> None:
-    """Time the wire codecs next to the obvious implementation, by SECTION (default: all sections)."""
+    """Time the wire codecs next to a baseline, by SECTION (default: all sections)."""
     progress = Console(stderr=True)
     tables = []
     for name in sections or SECTIONS:

@@ -6,7 +6,7 @@ implementation.
 
 import asyncio
 import timeit
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,14 +53,16 @@ RESULT = PredictResult(
 )
 ROWS = orjson.dumps({"instances": X}, option=orjson.OPT_SERIALIZE_NUMPY)
 Body = dict[str, Any]  # JSON
+JSON: Mapping[str, str] = {"content-type": "application/json"}
 
 
 class ConstantModel(AcquiredModel):
     """A model that answers at once, so that only the front-end costs time."""
 
-    def __init__(self) -> None:
-        """Set the signature."""
-        self.signature = SIGNATURE
+    def __init__(self, signature: Signature, result: PredictResult) -> None:
+        """Set the signature, and the result of every request."""
+        self.signature = signature
+        self._result = result
 
     def __exit__(self, *exception: object) -> None:
         """Release nothing, because the model holds nothing."""
@@ -68,7 +70,7 @@ class ConstantModel(AcquiredModel):
     @property
     def servable_id(self) -> ServableId:
         """The version of the result."""
-        return RESULT.servable
+        return self._result.servable
 
     def has_objective(self, signature_name: str) -> bool:
         """Return False: without a batcher, there is no latency objective."""
@@ -82,18 +84,19 @@ class ConstantModel(AcquiredModel):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """Return the same result for every request."""
-        return RESULT
+        return self._result
 
 
 class ConstantService(InferenceService):
     """A service that returns the same model for every name."""
 
-    def __init__(self) -> None:
+    def __init__(self, signature: Signature = SIGNATURE, result: PredictResult = RESULT) -> None:
         """Create the service without a registry."""
+        self._model = signature, result
 
     def acquire(self, spec: ModelSpec) -> AcquiredModel:
         """Return the only model."""
-        return ConstantModel()
+        return ConstantModel(*self._model)
 
 
 def measure() -> CodecTable:
@@ -186,30 +189,46 @@ def plain_app() -> FastAPI:
 
 def drive(app: Any, path: str) -> float:  # noqa: ANN401 (an ASGI application)
     """Return the microseconds per request through ASGI."""
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ROWS))],
-    }
-
-    async def receive() -> Body:
-        return {"type": "http.request", "body": ROWS, "more_body": False}
-
-    async def send(message: Body) -> None:
-        if message.get("status", 200) != 200:
-            raise RuntimeError(f"{path} returned {message}")
+    ask = asker(app, path, ROWS)
 
     async def round_s() -> float:
         clock = asyncio.get_running_loop().time
         started_s = clock()
         for _ in range(CALLS):
-            await app(dict(scope), receive, send)
+            await ask()
         return clock() - started_s
 
     async def best_s() -> float:
         return min([await round_s() for _ in range(ROUNDS)])
 
     return asyncio.run(best_s()) / CALLS * 1e6
+
+
+def asker(
+    app: Any,  # noqa: ANN401 (an ASGI application)
+    path: str,
+    body: bytes,
+    headers: Mapping[str, str] = JSON,
+) -> Callable[[], Awaitable[None]]:
+    """Return a function that sends a request through ASGI, and raises RuntimeError for a status other than 200."""
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [*pairs, (b"content-length", b"%d" % len(body))],
+    }
+
+    async def receive() -> Body:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Body) -> None:
+        if message.get("status", 200) != 200:
+            raise RuntimeError(f"{path} returned {message}")
+
+    async def ask() -> None:
+        await app(dict(scope), receive, send)
+
+    return ask

@@ -7,13 +7,14 @@ import resource
 import shutil
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 # tool -> Debian package
 PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 GRPC_CONNECTIONS = 8
+JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
 # Limit for a tool that does not stop by itself, in seconds. On a loaded machine a start alone takes half a minute.
 GRACE_S = 300.0
 
@@ -21,7 +22,7 @@ _WRK_SCRIPT = """
 local file = assert(io.open("{body}", "rb"))
 wrk.method = "POST"
 wrk.body = file:read("*a")
-wrk.headers["content-type"] = "application/json"
+{headers}
 file:close()
 function done(summary, latency, requests)
   local errors = summary.errors
@@ -104,11 +105,20 @@ def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
 
 
 def run_wrk(
-    port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path, tls: bool = False
+    port: int,
+    path: str,
+    body: Path,
+    *,
+    in_flight: int,
+    duration_s: int,
+    scratch: Path,
+    tls: bool = False,
+    headers: Mapping[str, str] = JSON_HEADERS,
 ) -> Load:
-    """Send a JSON body for `duration_s` seconds over `in_flight` connections with one request in flight on each."""
+    """Send a body for `duration_s` seconds over `in_flight` connections with one request in flight on each."""
     script = scratch / "wrk.lua"
-    script.write_text(_WRK_SCRIPT.format(body=body))
+    lines = (f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items())
+    script.write_text(_WRK_SCRIPT.format(body=body, headers="\n".join(lines)))
     command = ["wrk", "-t1", f"-c{in_flight}", f"-d{duration_s}s", "-s", str(script)]
     return parse_wrk(*_run([*command, _url(port, path, tls)], duration_s))
 

@@ -17,6 +17,7 @@ from tpuserve_client import Client
 WARM_UP_S = 1
 # The server computes with TensorFlow's kernels, the expected value with numpy's.
 TOLERANCE = 1e-4
+FRAME_HEADER_BYTES = 5
 
 
 class WrongAnswer(RuntimeError):
@@ -101,6 +102,14 @@ def check_answer(server: Mapping[Protocol, Target]) -> None:
 def _compare(protocol: str, got: object, x: mlp_model.Floats) -> None:
     if not np.allclose(np.asarray(got), mlp_model.expected(x), atol=TOLERANCE):
         raise WrongAnswer(f"{protocol}: expected {mlp_model.expected(x)}, got {got}")
+
+
+def check_size(load: Load, answer_bytes: int) -> None:
+    """Raise WrongAnswer if the responses have too few bytes: a gRPC error also has HTTP status 200, but no body."""
+    successes = load.requests - load.failures
+    expected = successes * (FRAME_HEADER_BYTES + answer_bytes)
+    if load.data_bytes is not None and load.data_bytes < expected:
+        raise WrongAnswer(f"grpc: {successes} responses have {load.data_bytes} bytes, expected {expected}")
 
 
 def read_served(server: Mapping[Protocol, Target]) -> dict[Protocol, Served]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.harness import mlp_model
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
-from benchmarks.harness.measurement import WrongAnswer
+from benchmarks.harness.measurement import WrongAnswer, check_size
 from benchmarks.harness.process_tree import Memory, ServerDied
 from benchmarks.harness.targets import Protocol
 from benchmarks.peers import clients as peer_clients
@@ -23,7 +23,6 @@ IN_FLIGHT = 32
 WARM_UP_S = 4
 LONE_WARM_UP_S = 1
 LARGE_BYTES = 99_000_000
-FRAME_HEADER_BYTES = 5
 READY_TIMEOUT_S = 180.0
 _RETRY_S = 0.25
 
@@ -106,14 +105,6 @@ def _measure_point(serving: Serving, wire: Wire, seconds: int, scratch: Path, pr
     lone = _load(serving, wire, 1, seconds, body, scratch)
     serving.tree.check_alive()
     return Point(wire.protocol, load, 1000 * cpu_s / load.requests, lone)
-
-
-def check_size(load: Load, answer_bytes: int) -> None:
-    """Raise WrongAnswer if the responses have too few bytes: a gRPC error also has HTTP status 200, but no body."""
-    successes = load.requests - load.failures
-    expected = successes * (FRAME_HEADER_BYTES + answer_bytes)
-    if load.data_bytes is not None and load.data_bytes < expected:
-        raise WrongAnswer(f"grpc: {successes} responses have {load.data_bytes} bytes, expected {expected}")
 
 
 def write_body(wire: Wire, scratch: Path) -> Path:

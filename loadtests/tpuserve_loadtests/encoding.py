@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_client.model import ModelSpec
+from tpuserve_loadtests.protocols import Protocol
 from tpuserve_loadtests.requests import Request
-from tpuserve_loadtests.workload import Line, Protocol
+from tpuserve_loadtests.workload import Line
 
 if TYPE_CHECKING:
     from tpuserve_client.exchange import Exchange

@@ -9,14 +9,13 @@ from typing import Final, Protocol
 import numpy as np
 
 from tpuserve_client.dtypes import Array
-from tpuserve_client.exchange import Exchange, PredictCall, Wire
-from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature
-from tpuserve_client.rest_wire import RestWire
-from tpuserve_loadtests import workload
+from tpuserve_loadtests import protocols
 from tpuserve_loadtests.distribution import Distribution
 from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_loadtests.inputs import BadInput, free_axes, has_rows, random_inputs
+from tpuserve_loadtests.wires import predict_exchange
 
 # Limit for different requests, which are sent in turn. They must be few enough to encode in advance.
 MAX_REQUESTS: Final = 1024
@@ -27,8 +26,6 @@ RANDOM_SEED: Final = 20
 # Key for lengths that apply to every input.
 EVERY_INPUT: Final = ""
 ONE: Final = Distribution.choice({1: 1.0})
-
-_WIRES: Final[dict[workload.Protocol, Wire]] = {"grpc": GrpcWire(), "rest": RestWire()}
 
 
 class Request(Protocol):
@@ -41,7 +38,7 @@ class Request(Protocol):
     def golden(self) -> bytes:
         """The expected response as a PredictResponse, or empty if it is unknown."""
 
-    def exchange(self, spec: ModelSpec, protocol: workload.Protocol) -> Exchange:
+    def exchange(self, spec: ModelSpec, protocol: protocols.Protocol) -> Exchange:
         """Return the encoded request. Raises InvalidArgument for arrays that cannot be encoded."""
 
 
@@ -59,9 +56,9 @@ class ArrayRequest:
         """The expected response, as in Request."""
         return encode_golden(self.outputs) if self.outputs else b""
 
-    def exchange(self, spec: ModelSpec, protocol: workload.Protocol) -> Exchange:
-        """Return the encoded request: gRPC with `tensor_content`, REST in the columnar format."""
-        return _WIRES[protocol].predict(PredictCall(spec, self.inputs, self.signature_name))
+    def exchange(self, spec: ModelSpec, protocol: protocols.Protocol) -> Exchange:
+        """Return the encoded request: gRPC with `tensor_content`, REST in the columnar format, OIP as its wires do."""
+        return predict_exchange(protocol, spec, self.inputs, self.signature_name)
 
 
 def array_requests(

@@ -17,8 +17,8 @@ from tpuserve_loadtests.arrivals.think_time import ThinkTime
 from tpuserve_loadtests.distribution import FORMS, Distribution
 from tpuserve_loadtests.duration import parse_duration
 from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
+from tpuserve_loadtests.protocols import Port
 from tpuserve_loadtests.requests import EVERY_INPUT
-from tpuserve_loadtests.workload import Protocol
 
 _Yaml: TypeAlias = Any  # any YAML value, which the code below validates
 
@@ -40,7 +40,7 @@ class BadScenario(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The requests for one model, as the file specifies them. Without `protocols`, all measured protocols apply."""
+    """The requests for one model, as the file specifies them. Without `ports`, all measured protocols apply."""
 
     model: str
     name: str | None = None
@@ -48,7 +48,7 @@ class Part:
     version: int | None = None
     label: str | None = None
     signature: str | None = None
-    protocols: tuple[Protocol, ...] = ()
+    ports: tuple[Port, ...] = ()
     rows: Distribution | None = None
     lengths: Mapping[str, Distribution] = field(default_factory=dict)
     input: Path | None = None
@@ -219,8 +219,8 @@ def _lengths(raw: _Yaml) -> dict[str, Distribution]:
     return {EVERY_INPUT: _distribution(raw)}
 
 
-def _protocols(raw: _Yaml) -> tuple[Protocol, ...]:
-    known: tuple[Protocol, ...] = get_args(Protocol)
+def _ports(raw: _Yaml) -> tuple[Port, ...]:
+    known: tuple[Port, ...] = get_args(Port)
     if raw not in (*known, "both"):
         raise ValueError
     return known if raw == "both" else tuple(each for each in known if each == raw)
@@ -269,8 +269,8 @@ def _part(values: dict[str, _Yaml], number: int) -> Part:
         raise BadScenario(f"[{number}]: expected no input and no lengths with golden, which contains inputs")
     if "recorded" in values and (others := values.keys() & {"input", "lengths", "rows", "golden"}):
         raise BadScenario(f"[{number}]: expected recorded requests alone, received {', '.join(sorted(others))}, too")
-    protocols = values.pop("protocol", ())
-    return Part(**values, protocols=protocols)
+    ports = values.pop("protocol", ())
+    return Part(**values, ports=ports)
 
 
 def _part_keys(folder: Path) -> dict[str, _Key]:
@@ -282,7 +282,7 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
         "version": _Key("a version's number", _number(0, integer=True)),
         "label": _Key("a version's label", _text),
         "signature": _Key("a signature's name", _text),
-        "protocol": _Key("grpc, rest or both", _protocols),
+        "protocol": _Key("grpc, rest or both", _ports),
         "rows": distribution,
         "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
         "input": _Key("an .npz, .npy or .json file", _path(folder)),

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec
-
-Protocol: TypeAlias = Literal["grpc", "rest"]
+from tpuserve_loadtests.protocols import Protocol
 
 # Length of an order, in which the lines have their exact shares. The order then repeats.
 _CYCLE: Final = 4096

@@ -61,6 +61,9 @@ def test_load_tests_and_client_read_one_variable() -> None:
         ("unix:/run/serve.sock", {"grpc": "unix:/run/serve.sock"}),
         ("http://host:9001", {"rest": "http://host:9001"}),
         ("https://host", {"rest": "https://host"}),
+        ("oip+grpc://host:8001", {"oip_grpc": "oip+grpc://host:8001"}),
+        ("oip+http://host:8000", {"oip_http": "oip+http://host:8000"}),
+        ("oip-json+https://host", {"oip_json": "oip+https://host"}),
         ("", {"grpc": options.DEFAULT_GRPC, "rest": options.DEFAULT_REST}),
     ],
 )
@@ -91,6 +94,8 @@ def test_an_address_that_is_given_goes_before_the_variable(
         ("host:9000", "both", "the command needs both. Set --rest URL and --grpc.$"),
         ("http://host", "grpc", "is a rest address, but the command needs grpc. Set --grpc HOST:PORT.$"),
         ("http://", None, ADDRESS_VARIABLE),
+        ("oip+http://host", "grpc", "is a rest address, but the command needs grpc"),
+        ("oip-json+grpc://host:1", None, r"oip-json\+ needs http:// or https://; received 'oip-json\+grpc://host:1'"),
         ("http://user:word@host", None, "cannot contain a user and password. Send them with --header"),
     ],
 )

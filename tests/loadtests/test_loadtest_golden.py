@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.clients.oip_bodies import described, write_response
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
 from tpuserve_client.dtypes import Array
-from tpuserve_client.exchange import Exchange
+from tpuserve_client.errors import Internal
+from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_formats.messages import oip
 from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan, WrongAnswer
 from tpuserve_loadtests.golden.difference import find_difference
 from tpuserve_loadtests.golden.golden_answers import GoldenAnswers, encode_golden
 from tpuserve_loadtests.golden.golden_file import GoldenRows
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.inputs import BadInput
+from tpuserve_loadtests.protocols import TITLES, Protocol
 from tpuserve_loadtests.workload import Line
 
 BUSY_IS_FINE = ("--generator-limit", "note")
@@ -85,50 +89,80 @@ def test_requests_that_all_have_the_same_answer_are_noticed() -> None:
     assert not GoldenAnswers(golden_of(floats(1.0), floats(1.0), floats(2.0)), Tolerance()).are_alike()
 
 
-def line_of(protocol: str, *rows: dict[str, Array]) -> Line:
+def line_of(protocol: Protocol, *rows: dict[str, Array]) -> Line:
     golden = golden_of(*rows)
     exchanges = (Exchange("/", b""),) * len(golden)
-    assert protocol in ("grpc", "rest")
-    return Line(protocol, protocol, ModelSpec("m"), "s", exchanges, (1,) * len(golden), golden)  # type: ignore[arg-type]  # as asserted
+    return Line(protocol, protocol, ModelSpec("m"), "s", exchanges, (1,) * len(golden), golden)
 
 
-def body(protocol: str, outputs: dict[str, Array]) -> bytes:
-    return encode_golden(outputs) if protocol == "grpc" else json.dumps({"outputs": outputs["y"].tolist()}).encode()
+def reply_of(protocol: Protocol, outputs: dict[str, Array]) -> Reply:
+    match protocol:
+        case "grpc":
+            return Reply(encode_golden(outputs))
+        case "rest":
+            (array,) = outputs.values()  # a single output has no name
+            return Reply(json.dumps({"outputs": array.tolist()}).encode())
+        case "oip_grpc":
+            response = oip.ModelInferResponse(raw_output_contents=[array.tobytes() for array in outputs.values()])
+            for name, array in outputs.items():
+                response.outputs.add(**described(name, array))
+            return Reply(response.SerializeToString())
+        case "oip_http":
+            return Reply(*write_response(outputs))
+    items = [{**described(name, array), "data": array.ravel().tolist()} for name, array in outputs.items()]
+    return Reply(json.dumps({"outputs": items}).encode())
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "rest"])
-def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: str) -> None:
+@pytest.mark.parametrize("protocol", TITLES)
+def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: Protocol) -> None:
     line = line_of(protocol, floats(1.0), floats(2.0))
     checks = AnswerChecks([line], CheckPlan(), seed=0)
     for turn in range(4):
-        checks.check(line, turn, body(protocol, floats(1.0 + turn % 2 + 1e-6)))
+        checks.check(line, turn, reply_of(protocol, floats(1.0 + turn % 2 + 1e-6)))
     with pytest.raises(
         WrongAnswer,
         match=r"^wrong response: output 'y' differs by 1 at row 0; allowed 0.00011 "
         r"\(float32, without a manifest; .*/--rtol\); it match",
     ):
-        checks.check(line, 2, body(protocol, floats(2.0)))
+        checks.check(line, 2, reply_of(protocol, floats(2.0)))
     with pytest.raises(
         WrongAnswer,
         match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
     ):
-        checks.check(line, 3, body(protocol, floats(8.0)))
+        checks.check(line, 3, reply_of(protocol, floats(8.0)))
     # Counted with the first error of its kind.
     with pytest.raises(
         WrongAnswer,
         match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
     ):
-        checks.check(line, 3, body(protocol, floats(9.0)))
+        checks.check(line, 3, reply_of(protocol, floats(9.0)))
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "rest"])
-def test_a_response_that_cannot_be_compared_is_wrong(protocol: str) -> None:
+@pytest.mark.parametrize("protocol", TITLES)
+def test_a_response_that_cannot_be_compared_is_wrong(protocol: Protocol) -> None:
     line = line_of(protocol, floats(1.0))
     checks = AnswerChecks([line], CheckPlan(), seed=0)
-    without_y = {"grpc": encode_golden({"z": np.zeros(1)}), "rest": b'{"outputs": {"z": [0.0]}}'}
-    for answer in (without_y[protocol], b"\xff unreadable", b""):
+    without_y = reply_of(protocol, {"z": np.zeros(1, FLOAT)})
+    for reply in (without_y, Reply(b"\xff unreadable"), Reply(b"")):
         with pytest.raises(WrongAnswer, match=r"^wrong response: "):
-            checks.check(line, 0, answer)
+            checks.check(line, 0, reply)
+
+
+def test_json_responses_without_golden_answers_stay_unread() -> None:
+    protocols: tuple[Protocol, ...] = ("rest", "oip_json")
+    for protocol in protocols:
+        line = replace(line_of(protocol, floats(1.0)), golden=())
+        AnswerChecks([line], CheckPlan(), seed=0).check(line, 0, Reply(b"\xff unreadable"))
+
+
+def test_binary_responses_without_golden_answers_are_read() -> None:
+    protocols: tuple[Protocol, ...] = ("grpc", "oip_grpc", "oip_http")
+    for protocol in protocols:
+        line = replace(line_of(protocol, floats(1.0)), golden=())
+        checks = AnswerChecks([line], CheckPlan(), seed=0)
+        checks.check(line, 0, reply_of(protocol, floats(1.0)))
+        with pytest.raises(Internal):
+            checks.check(line, 0, Reply(b"\xff unreadable"))
 
 
 def drawn(share: float, seed: int, answers: int, *rows: dict[str, Array]) -> list[int]:

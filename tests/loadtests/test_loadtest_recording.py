@@ -54,6 +54,8 @@ def test_a_request_goes_over_grpc_as_it_was_encoded(tmp_path: Path) -> None:
     assert message.inputs["x"].tensor_content == b""
     over_rest = json.loads(recorded.exchange(ModelSpec("new"), "rest").body)
     assert over_rest == {"inputs": {"x": [3.0]}, "signature_name": "serving_default"}
+    over_oip = json.loads(recorded.exchange(ModelSpec("new"), "oip_json").body)
+    assert over_oip == {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [3.0]}]}
 
 
 @pytest.mark.parametrize(

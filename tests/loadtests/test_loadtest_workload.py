@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.clients.oip_bodies import read_request
 from tpuserve_client import tensor
 from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
-from tpuserve_formats.messages import official
+from tpuserve_formats.messages import official, oip
 from tpuserve_loadtests.distribution import Distribution
 from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES, encode_lines
 from tpuserve_loadtests.inputs import BadInput, fit, random_inputs, read_inputs
+from tpuserve_loadtests.protocols import Protocol
 from tpuserve_loadtests.requests import DRAWN_REQUESTS, EVERY_INPUT, RANDOM_REQUESTS, array_requests
-from tpuserve_loadtests.workload import Protocol, Turns, Workload, mixed_order
+from tpuserve_loadtests.workload import Turns, Workload, mixed_order
 
 FLOAT = np.dtype(np.float32)
 X = TensorSpec("x", FLOAT, (None, 2))
@@ -77,6 +79,23 @@ def test_both_protocols_send_the_same_requests_to_the_model_and_version() -> Non
         np.testing.assert_array_equal(grpc_request["x"], np.asarray(rest_request["inputs"]["x"], np.float32))
     assert exchanges["rest"][0].path == "/v1/models/m/versions/3:predict"
     assert official.PredictRequest.FromString(exchanges["grpc"][0].body).model_spec.version.value == 3
+
+
+def test_the_forms_of_oip_send_the_same_requests_without_a_signature() -> None:
+    forms: tuple[Protocol, ...] = ("oip_grpc", "oip_http", "oip_json")
+    exchanges = exchanges_by_protocol(build_workload(SPEC, signature(X), forms, rows=4))
+    assert exchanges["oip_http"][0].path == exchanges["oip_json"][0].path == "/v2/models/m/versions/3/infer"
+    for number, over_grpc in enumerate(exchanges["oip_grpc"]):
+        request = oip.ModelInferRequest.FromString(over_grpc.body)
+        assert (request.model_version, dict(request.parameters)) == ("3", {})
+        (raw,) = request.raw_input_contents
+        over_http, over_json = exchanges["oip_http"][number], exchanges["oip_json"][number]
+        document, inputs = read_request(over_http.body, over_http.headers)
+        assert "signature_name" not in document["parameters"]
+        assert inputs["x"].tobytes() == raw
+        (tensor,) = json.loads(over_json.body)["inputs"]
+        assert (tensor["datatype"], tensor["shape"]) == ("FP32", [4, 2])
+        assert np.array(tensor["data"], np.float32).tobytes() == raw
 
 
 def test_random_requests_differ_from_each_other_and_not_from_run_to_run() -> None:

@@ -13,7 +13,7 @@ from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.manifest_precision import fetch_precision, read_precision
 from tpuserve_loadtests.golden.tolerance import Tolerance
-from tpuserve_loadtests.workload import Protocol
+from tpuserve_loadtests.protocols import Protocol
 
 SPEC = ModelSpec("m", 3)
 
@@ -34,6 +34,8 @@ def ignore(exchange: Exchange) -> Reply:
     ("protocol", "send"),
     [
         ("grpc", refuse),
+        ("oip_grpc", refuse),
+        ("oip_http", ignore),
         ("grpc", lambda _: Reply(official.GetModelMetadataResponse().SerializeToString())),
         ("grpc", lambda _: Reply(b"\xff")),
         ("rest", ignore),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tpuserve_loadtests.cli.options import AccessOptions
+from tpuserve_loadtests.protocols import without_prefix
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.access import Access
@@ -38,4 +39,4 @@ def find_access(options: AccessOptions) -> "Access":
 
 def is_secure(addresses: Iterable[object]) -> bool:
     """Return whether any of the texts is an address with TLS."""
-    return any(isinstance(text, str) and text.startswith(SECURE) for text in addresses)
+    return any(isinstance(text, str) and without_prefix(text).startswith(SECURE) for text in addresses)

@@ -28,25 +28,27 @@ from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_optio
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds_of_loads
+from tpuserve_loadtests.protocols import port_of, protocol_of
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.protocols import Protocol
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.server_side.watched import Watched
     from tpuserve_loadtests.traffic.engine import Target
-    from tpuserve_loadtests.workload import Protocol
 
 EPILOG = """\b
 A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or an address with a version or
-label (host:8500@canary).
+label (host:8500@canary). Addresses with oip+ use the Open Inference Protocol (OIP).
 
 \b
 Examples:
   tpuserve loadtest compare digits 3 4
   tpuserve loadtest compare digits stable canary --rate 200 --rounds 10
   tpuserve loadtest compare digits old:8500 new:8500 --users 16
+  tpuserve loadtest compare digits oip+grpc://triton:8001 oip+grpc://tpuserve:8500
   tpuserve loadtest compare digits 3 4 --rate 200 --fail-if 'p99>20ms' 'error_rate>0.1%'
 
 Exit codes: 0 B is the same or better, 1 requests failed or the comparison was interrupted, 2 usage error,
@@ -196,7 +198,7 @@ def _side(model: str, side: str, server: MeasuredServerOptions) -> _Side:
         return _Side(spec, find_addresses(server.protocol, server.grpc_address, server.rest_url), server)
     if not explicit_names().isdisjoint({"grpc_address", "rest_url"}):
         raise click.UsageError(f"{side!r} contains an address. Omit --grpc and --rest.")
-    is_rest = address.startswith(("http://", "https://"))
+    is_rest = port_of(protocol_of(address)) == "rest"
     own = replace(server, grpc_address=None if is_rest else address, rest_url=address if is_rest else None)
     return _Side(spec, find_addresses(None, own.grpc_address, own.rest_url), own)
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from tpuserve_client.address import Address, parse_address
 from tpuserve_client.tls import Tls
+from tpuserve_loadtests.protocols import OIP
 
 _TIMEOUT_S: Final = 5.0
 # A server that rejects the client's certificate, or requires one, ends the connection at once.
@@ -174,7 +175,7 @@ def _host_and_port(place: Address) -> tuple[str, int]:
 def _use(place: Address, *, is_secure: bool) -> str:
     scheme = ("https" if is_secure else "http") if place.is_rest else ("grpcs" if is_secure else "grpc")
     rest = place.target.partition("://")[2] if place.is_rest else place.target
-    return f"use {scheme}://{rest}"
+    return f"use {OIP if place.is_oip else ''}{scheme}://{rest}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -50,17 +50,21 @@ class ServerOptions:
     grpc_address: str | None = option(
         "--grpc",
         metavar="HOST:PORT",
-        help=f"gRPC address; grpcs://HOST:PORT with TLS.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_GRPC}]",
+        help="gRPC address; grpcs://HOST:PORT with TLS; oip+grpc://HOST:PORT for the Open Inference Protocol.  "
+        f"[env var: {ADDRESS_VARIABLE}; default: {DEFAULT_GRPC}]",
     )
     rest_url: str | None = option(
-        "--rest", metavar="URL", help=f"REST address.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_REST}]"
+        "--rest",
+        metavar="URL",
+        help="REST address; oip+http://HOST:PORT for the Open Inference Protocol with binary tensors, oip-json+http:// "
+        f"with JSON.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_REST}]",
     )
     access: AccessOptions = group(AccessOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServerOptions(ServerOptions):
-    """The server, and the protocol to measure: `grpc`, `rest` or `both`."""
+    """The server, and the ports to measure: `grpc`, `rest` or `both`."""
 
     protocol: str | None = option(
         "--protocol",

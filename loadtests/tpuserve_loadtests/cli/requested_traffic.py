@@ -15,15 +15,17 @@ from tpuserve_loadtests.cli.loads import OF_WAYS, WAYS
 from tpuserve_loadtests.cli.options import MeasuredServerOptions, ModelOptions, RequestOptions, VersionOptions
 from tpuserve_loadtests.cli.target import Requests, find_lines, find_spec, find_target, read_recording
 from tpuserve_loadtests.cli.tolerances import find_tolerances
+from tpuserve_loadtests.protocols import TITLES, of_port
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.access import Access
+    from tpuserve_loadtests.protocols import Port
+    from tpuserve_loadtests.protocols import Protocol as Wire
     from tpuserve_loadtests.recording.timeline import Timeline
     from tpuserve_loadtests.scenario import Part, Scenario, Settings
     from tpuserve_loadtests.traffic.engine import Target
     from tpuserve_loadtests.workload import Line
-    from tpuserve_loadtests.workload import Protocol as Wire
 
 # Options for a single model. In a scenario, each model sets these values itself.
 _OF_ONE_MODEL: Final = (
@@ -122,8 +124,9 @@ class RequestedTraffic:
             )
             shares += [part.weight / len(part.lines)] * len(part.lines)
         workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
-        places = {str(each): address for each, address in self.addresses.items()}
-        return self._with_tolerances(Target(workload, places, self.requests.timeout_s, access=self.requests.access))
+        return self._with_tolerances(
+            Target(workload, self.addresses, self.requests.timeout_s, access=self.requests.access)
+        )
 
     def _with_tolerances(self, target: "Target") -> "Target":
         """Add the manifests' tolerances for lines with golden answers from a file or directory."""
@@ -229,9 +232,6 @@ def _scenario_traffic(
 
 def _model_traffic(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: float, access: "Access") -> ModelTraffic:
     spec = find_spec(part.model, part.version, part.label)
-    missing = [protocol for protocol in part.protocols if protocol not in addresses]
-    if missing:
-        raise click.UsageError(f"{spec} uses {missing[0]}, but no {missing[0]} address is set. Set --{missing[0]}.")
     recording = read_recording(part.recorded) if part.recorded else None
     requests = Requests(
         part.rows,
@@ -244,9 +244,17 @@ def _model_traffic(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: flo
         recording,
         part.recorded_model,
     )
-    name, protocols = part.name or str(spec), part.protocols or tuple(addresses)
-    lines = tuple(f"{name} {'gRPC' if protocol == 'grpc' else 'REST'}" for protocol in protocols)
+    name, protocols = part.name or str(spec), tuple(_protocol_of(port, addresses, spec) for port in part.ports)
+    protocols = protocols or tuple(addresses)
+    lines = tuple(f"{name} {TITLES[protocol]}" for protocol in protocols)
     return ModelTraffic(name, spec, requests, protocols, part.weight, lines)
+
+
+def _protocol_of(port: "Port", addresses: "Mapping[Wire, str]", spec: "ModelSpec") -> "Wire":
+    protocol = of_port(addresses, port)
+    if protocol is None:
+        raise click.UsageError(f"{spec} uses {port}, but no {port} address is set. Set --{port}.")
+    return protocol
 
 
 def _print_notes(part: ModelTraffic) -> None:

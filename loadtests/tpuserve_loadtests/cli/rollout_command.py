@@ -21,6 +21,7 @@ from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, end_unreachable, find_spec, refusal
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
+from tpuserve_loadtests.protocols import is_oip
 from tpuserve_loadtests.report_model.units import seconds
 
 if TYPE_CHECKING:
@@ -155,7 +156,11 @@ def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
     --rest serves only to measure the server's memory. TPUSERVE_ADDRESS still names the server whose labels move.
     """
     named = with_address(replace(options.server, rest_url=None), "grpc").grpc_address
-    address = find_addresses("grpc", named, None)["grpc"]
+    (protocol, address), *_ = find_addresses("grpc", named, None).items()
+    if is_oip(protocol):
+        raise click.UsageError(
+            f"{address} selects the Open Inference Protocol, which has no labels to move. Set --grpc HOST:PORT."
+        )
     rest_url = options.server.rest_url or (DEFAULT_REST if named is None else None)
     return replace(options, server=replace(options.server, grpc_address=address, rest_url=rest_url)), address
 

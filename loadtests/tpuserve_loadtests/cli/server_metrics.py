@@ -9,6 +9,7 @@ import click
 from tpuserve_loadtests.cli.access import SECURE, find_access
 from tpuserve_loadtests.cli.command import option
 from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST, ServerOptions
+from tpuserve_loadtests.protocols import without_prefix
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
@@ -71,7 +72,7 @@ def watch_server(
     rest_url = options.rest_url or (None if options.grpc_address else DEFAULT_REST)
     if rest_url is None:
         return ServerWatch("", served, HOW, processes=processes)
-    parts = urlsplit(rest_url)
+    parts = urlsplit(without_prefix(rest_url))
     return ServerWatch(f"{parts.scheme}://{parts.netloc}", served, access=access, processes=processes)
 
 
@@ -91,7 +92,7 @@ def page_access(access: "Access", url: str, options: ServerOptions) -> "Access":
 
 
 def _server_addresses(options: ServerOptions) -> list[str]:
-    texts = [text for text in (options.grpc_address, options.rest_url) if text]
+    texts = [without_prefix(text) for text in (options.grpc_address, options.rest_url) if text]
     return texts or [DEFAULT_GRPC, DEFAULT_REST]
 
 

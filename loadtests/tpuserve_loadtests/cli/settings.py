@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tpuserve_loadtests.cli.access import HEADER
+from tpuserve_loadtests.protocols import shown_address
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.engine import Target
@@ -21,7 +22,7 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
     return {
         "Model": _joined(str(line.spec) for line in lines),
         "Signature": _joined(line.signature_name for line in lines),
-        "Addresses": _joined(address for target in targets for address in target.addresses.values()),
+        "Addresses": _joined(shown_address(*place) for target in targets for place in target.addresses.items()),
         "Requests": f"{max(len(line.exchanges) for line in lines):,} distinct, of {rows_text}",
         "Timeout": f"{targets[0].timeout_s:g} s",
         **({"Headers": ", ".join(headers)} if headers else {}),

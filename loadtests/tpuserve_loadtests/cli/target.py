@@ -12,6 +12,7 @@ import click
 from tpuserve_loadtests.cli.access import HEADER
 from tpuserve_loadtests.cli.options import GeneratorOptions, RequestOptions
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
+from tpuserve_loadtests.protocols import is_oip
 
 if TYPE_CHECKING:
     from tpuserve_client.dtypes import Array
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec, Signature
     from tpuserve_loadtests.access import Access
     from tpuserve_loadtests.distribution import Distribution
+    from tpuserve_loadtests.protocols import Protocol
     from tpuserve_loadtests.recording.recording import Recording
     from tpuserve_loadtests.requests import Request
     from tpuserve_loadtests.traffic.engine import Engine, Runs, Target
     from tpuserve_loadtests.traffic.workers import Workers
-    from tpuserve_loadtests.workload import Line, Protocol
+    from tpuserve_loadtests.workload import Line
 
 PROBE_TIMEOUT_S: Final = 10.0
 
@@ -97,8 +99,7 @@ def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: R
     from tpuserve_loadtests.workload import Workload
 
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
-    places = {str(protocol): address for protocol, address in addresses.items()}
-    return Target(Workload(lines), places, requests.timeout_s, access=requests.access)
+    return Target(Workload(lines), addresses, requests.timeout_s, access=requests.access)
 
 
 def find_lines(
@@ -258,8 +259,14 @@ def _fetch_signature(
 ) -> "Signature":
     """Fetch the model's metadata from every address, which also shows that each is reachable."""
     from tpuserve_client.errors import DeadlineExceeded, NotFound, TpuserveError, Unavailable
+    from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
 
-    for address in addresses.values():
+    for protocol, address in addresses.items():
+        if is_oip(protocol) and name not in (None, DEFAULT_SIGNATURE_NAME):
+            raise click.UsageError(
+                f"{address}: The Open Inference Protocol describes no signatures. Omit the signature {name!r}, or set "
+                "an address without oip+."
+            )
         try:
             with access.client(address, PROBE_TIMEOUT_S) as client:
                 signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)

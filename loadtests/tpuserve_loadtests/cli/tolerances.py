@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
+    from tpuserve_loadtests.protocols import Protocol
     from tpuserve_loadtests.traffic.engine import Target
-    from tpuserve_loadtests.workload import Protocol
 
 
 def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "dict[str, Tolerance]":

@@ -8,18 +8,20 @@ from typing import Final
 
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import TpuserveError
-from tpuserve_client.exchange import PredictCall, Reply
-from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.exchange import Reply
 from tpuserve_client.model import Signature, TensorSpec
-from tpuserve_client.rest_wire import RestWire
 from tpuserve_loadtests.golden.difference import Difference, find_difference
 from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
 from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.protocols import Protocol
+from tpuserve_loadtests.wires import WIRES, predict_call
 from tpuserve_loadtests.workload import Line
 
 # Without golden answers, the checks decode one response in this many. Decoding all costs more than sending the
 # requests.
 READ_EVERY: Final = 256
+# Protocols whose responses the checks decode only to compare them, because each number becomes a Python object.
+_JSON: Final[tuple[Protocol, ...]] = ("rest", "oip_json")
 
 
 class WrongAnswer(Exception):
@@ -59,14 +61,14 @@ class AnswerChecks:
         self._left = self._next_gap()
         return True
 
-    def check(self, line: Line, turn: int, answer: bytes) -> None:
+    def check(self, line: Line, turn: int, reply: Reply) -> None:
         """Check a response. `turn` is as in Sender.
 
         Raises:
             WrongAnswer: the response differs from the golden answer, or cannot be decoded to compare them.
             Internal: the response cannot be decoded, and the line has no golden answers.
         """
-        self._lines[line.name].check(turn, answer)
+        self._lines[line.name].check(turn, reply)
 
     def _next_gap(self) -> int:
         if self._share is None:
@@ -80,35 +82,34 @@ class AnswerChecks:
 class _LineCheck:
     def __init__(self, line: Line, tolerance: Tolerance) -> None:
         self._line = line
-        self._call = PredictCall(line.spec, {}, line.signature_name)
+        self._wire = WIRES[line.protocol]
+        self._call = predict_call(line.protocol, line.spec, {}, line.signature_name)
         self._tolerance = tolerance
         self._golden = GoldenAnswers(line.golden, tolerance)
         # Errors are counted by message, so later errors of a kind repeat the numbers of the first.
         self._messages: dict[tuple[str, bool], str] = {}
 
-    def check(self, turn: int, answer: bytes) -> None:
+    def check(self, turn: int, reply: Reply) -> None:
         if not self._golden:
-            if self._line.protocol == "grpc":
-                GrpcWire().read_prediction(Reply(answer), self._call, None)
+            if self._line.protocol not in _JSON:
+                self._wire.read_prediction(reply, self._call, None)
             return
         number = turn % len(self._golden)
-        if self._golden.is_verbatim(number, answer):
+        if self._golden.is_verbatim(number, reply.body):
             return
         golden = self._golden.outputs(number)
         try:
-            outputs = self._read(answer, golden)
+            outputs = self._read(reply, golden)
         except TpuserveError as error:  # for instance, JSON without one of the outputs
             raise WrongAnswer(f"wrong response: {error.message}") from None
         difference = find_difference(outputs, golden, self._tolerance)
         if difference is not None:
             raise WrongAnswer(self._message(difference, outputs))
 
-    def _read(self, answer: bytes, golden: Mapping[str, Array]) -> Mapping[str, Array]:
-        if self._line.protocol == "grpc":
-            return GrpcWire().read_prediction(Reply(answer), self._call, None).outputs
-        # JSON responses contain no dtypes.
+    def _read(self, reply: Reply, golden: Mapping[str, Array]) -> Mapping[str, Array]:
+        # TensorFlow Serving's JSON responses contain no dtypes.
         specs = {name: TensorSpec(name, array.dtype, None) for name, array in golden.items()}
-        return RestWire().read_prediction(Reply(answer), self._call, Signature("", {}, specs)).outputs
+        return self._wire.read_prediction(reply, self._call, Signature("", {}, specs)).outputs
 
     def _message(self, difference: Difference, outputs: Mapping[str, Array]) -> str:
         name = difference.output

@@ -17,7 +17,7 @@ from tpuserve_client.rest_wire import RestWire
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.tolerance import Precision
-from tpuserve_loadtests.workload import Protocol
+from tpuserve_loadtests.protocols import Protocol, port_of
 
 # A metadata field of tpuserve. Other servers reject it (gRPC) or ignore it (REST).
 _FIELD: Final = "tpuserve_precision"
@@ -33,9 +33,12 @@ def read_precision(version: Path) -> Precision | None:
 
 
 def fetch_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: ModelSpec) -> Precision | None:
-    """Fetch a version's precision from a server. Return None for TensorFlow Serving, and without a manifest. Blocks."""
+    """Fetch a version's precision from a server. Return None for other servers than tpuserve, and without a manifest.
+
+    OIP has no such metadata. tpuserve also answers TensorFlow Serving's requests on the same port. Blocks.
+    """
     try:
-        return _fetch_grpc(send, spec) if protocol == "grpc" else _fetch_rest(send, spec)
+        return _fetch_grpc(send, spec) if port_of(protocol) == "grpc" else _fetch_rest(send, spec)
     except (TpuserveError, DecodeError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -1,17 +1,19 @@
 """The outcome of a run: its measurements, verdicts and exit code."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import GeneratorVerdict, judge_generator
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.protocols import TITLES
 from tpuserve_loadtests.report_model.report import ANSWERED, GENERATOR, Case
 from tpuserve_loadtests.server_side.server_side import Seen
 from tpuserve_loadtests.server_side.watched import Watched
 
-PROTOCOL_TITLES = {"grpc": "gRPC", "rest": "REST", "total": "total"}
+LINE_TITLES: Final[dict[str, str]] = {**{str(name): title for name, title in TITLES.items()}, "total": "total"}
 NOT_TRUSTED = "the load generator was the limit, so these figures are not reliable"
 UNSETTLED = "the run was not stable: its last three fifths differ by more than 10 % in rate or median latency"
 GIVEN_UP = "requests in flight were abandoned; the figures do not include them"
@@ -43,7 +45,7 @@ class RunOutcome:
     @property
     def line_kind(self) -> str:
         """The table's heading for lines: `protocol`, or `line` if lines differ in more than the protocol."""
-        return "protocol" if set(self.measured.recorder.lines) <= PROTOCOL_TITLES.keys() else "line"
+        return "protocol" if set(self.measured.recorder.lines) <= LINE_TITLES.keys() else "line"
 
     @property
     def all_completed(self) -> bool:

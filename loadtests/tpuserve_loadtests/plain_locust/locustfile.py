@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from tpuserve_loadtests.protocols import Port
 from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
-from tpuserve_loadtests.workload import Protocol
 
 
-def predict_users(*protocols: Protocol) -> type[Any]:  # Locust ships no annotations
-    """Return a user class for these protocols, and register listeners for Locust's events.
+def predict_users(*ports: Port) -> type[Any]:  # Locust ships no annotations
+    """Return a user class for these ports, and register listeners for Locust's events.
 
     Call it once, in the locustfile itself.
     """
@@ -17,6 +17,6 @@ def predict_users(*protocols: Protocol) -> type[Any]:  # Locust ships no annotat
 
     from tpuserve_loadtests.plain_locust.suite import Suite
 
-    suite = Suite(protocols)
+    suite = Suite(ports)
     suite.listen(events)
     return suite.user_class()

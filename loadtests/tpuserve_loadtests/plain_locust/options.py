@@ -18,9 +18,9 @@ from tpuserve_loadtests.cli.options import (
     VersionOptions,
 )
 from tpuserve_loadtests.duration import parse_duration
-from tpuserve_loadtests.workload import Protocol
+from tpuserve_loadtests.protocols import Port
 
-_ADDRESSES: Final[Mapping[Protocol, tuple[str, str, str]]] = {
+_ADDRESSES: Final[Mapping[Port, tuple[str, str, str]]] = {
     "grpc": ("--grpc", "grpc_address", DEFAULT_GRPC),
     "rest": ("--rest", "rest_url", DEFAULT_REST),
 }
@@ -44,10 +44,10 @@ _TEXTS: Final = (
 )
 
 
-def add_options(parser: Any, protocols: Sequence[Protocol]) -> None:  # noqa: ANN401  Locust ships no annotations
+def add_options(parser: Any, ports: Sequence[Port]) -> None:  # noqa: ANN401  Locust ships no annotations
     """Add the options to Locust's parser."""
-    for protocol in protocols:
-        flag, name, default = _ADDRESSES[protocol]
+    for port in ports:
+        flag, name, default = _ADDRESSES[port]
         parser.add_argument(flag, dest=name, default=None, help=f"Address (default: {ADDRESS_VARIABLE}, or {default}).")
     for flag, name, help_text in _TEXTS:
         parser.add_argument(flag, dest=name, default=None, help=help_text)
@@ -87,7 +87,7 @@ class SuiteOptions:
     gates: tuple[str, ...]
 
 
-def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOptions:
+def suite_options(values: Namespace, ports: Sequence[Port]) -> SuiteOptions:
     """Convert Locust's parsed options. Raises ValueError for an invalid value."""
     texts: dict[str, str | None] = {name: getattr(values, name, None) or None for _, name, _ in _TEXTS}
     version, addresses = texts["version"], (_address(values, "grpc_address"), _address(values, "rest_url"))
@@ -108,7 +108,7 @@ def suite_options(values: Namespace, protocols: Sequence[Protocol]) -> SuiteOpti
                 texts["tls_server_name"],
                 tuple(values.headers),
             ),
-            protocols[0] if len(protocols) == 1 else "both",
+            ports[0] if len(ports) == 1 else "both",
         ),
         VersionOptions(None if version is None else int(version), texts["label"]),
         RequestOptions(
@@ -135,7 +135,7 @@ def explicit_names(values: Namespace, options: SuiteOptions) -> set[str]:
 
 
 def _address(values: Namespace, name: str) -> str | None:
-    """Return the address, or None if the suite does not have the protocol."""
+    """Return the address, or None if the suite does not have the port."""
     address: str | None = getattr(values, name, None)
     return address
 

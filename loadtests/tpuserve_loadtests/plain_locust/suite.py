@@ -24,12 +24,13 @@ from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.outcomes.run import judge_run
 from tpuserve_loadtests.plain_locust.line_tallies import LineTallies
 from tpuserve_loadtests.plain_locust.options import add_options, explicit_names, suite_options
+from tpuserve_loadtests.protocols import TITLES, Port
 from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.traffic.senders import Connections, Sender
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT
-from tpuserve_loadtests.workload import Protocol, Turns
+from tpuserve_loadtests.workload import Turns
 
 # Distance between the first requests of two workers, so that each starts elsewhere in the sequence.
 _WORKERS_APART: Final = 104_729
@@ -40,8 +41,8 @@ _log = logging.getLogger(__name__)
 class Suite:
     """Suite of a locustfile, which calls `listen` and `user_class`. Belongs to the thread of Locust's greenlets."""
 
-    def __init__(self, protocols: Sequence[Protocol]) -> None:
-        self._protocols = tuple(protocols)
+    def __init__(self, ports: Sequence[Port]) -> None:
+        self._ports = tuple(ports)
         self._target: Target | None = None
         self._title = ""
         self._gates: tuple[Threshold, ...] = ()
@@ -50,7 +51,7 @@ class Suite:
 
     def listen(self, events: Any) -> None:  # noqa: ANN401  Locust ships no annotations
         """Register listeners for Locust's events."""
-        events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser, self._protocols))
+        events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser, self._ports))
         events.init.add_listener(lambda environment, **_: self._prepare(environment))
         events.test_start.add_listener(lambda environment, **_: self._start(environment))
         events.reset_stats.add_listener(lambda **_: self._reset())
@@ -93,7 +94,7 @@ class Suite:
 
     def _find(self, environment: Any) -> Target:  # noqa: ANN401
         options = environment.parsed_options
-        chosen = suite_options(options, self._protocols)
+        chosen = suite_options(options, self._ports)
         traffic, chosen = find_traffic(chosen, own_load=True, explicit=explicit_names(options, chosen))
         self._title, self._gates = traffic.title, tuple(Threshold.parse(text) for text in chosen.gates)
         return traffic.find_target()
@@ -199,16 +200,16 @@ class Sending:
         length, failure = 0, None
         start_s = time.perf_counter()
         try:
-            answer = sender.send(turn)
+            reply = sender.send(turn)
             latency_s = time.perf_counter() - start_s
-            length = len(answer)
+            length = len(reply.body)
             if self._checks.is_due():
-                self._checks.check(sender.line, turn, answer)
+                self._checks.check(sender.line, turn, reply)
         except Exception as error:  # any error is the outcome of this request and must not end the user
             latency_s, failure = time.perf_counter() - start_s, error
         self._record(sender.line.name, latency_s, failure is not None)
         environment.events.request.fire(
-            request_type="gRPC" if sender.line.protocol == "grpc" else "REST",
+            request_type=TITLES[sender.line.protocol],
             name=sender.line.name,
             response_time=latency_s * 1000,
             response_length=length,

@@ -10,11 +10,11 @@ from tpuserve_client.dtypes import describe
 from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
-from tpuserve_client.rest_wire import RestWire
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.inputs import BadInput, has_rows
+from tpuserve_loadtests.protocols import Protocol
 from tpuserve_loadtests.recording.recording import Recording
-from tpuserve_loadtests.workload import Protocol
+from tpuserve_loadtests.wires import predict_exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RecordedRequest:
     def exchange(self, spec: ModelSpec, protocol: Protocol) -> Exchange:
         """Return the request for a protocol.
 
-        gRPC keeps the recorded bytes except the model and version. REST uses the client's encoding.
+        gRPC keeps the recorded bytes except the model and version. The other protocols use the client's encoding.
         """
         if protocol == "grpc":
             head = GrpcWire().predict(PredictCall(spec, {}, self.signature_name))
@@ -37,7 +37,7 @@ class RecordedRequest:
             return Exchange(head.path, head.body + self.inputs)
         message = official.PredictRequest.FromString(self.inputs)
         arrays = {name: tensor.from_proto(proto) for name, proto in message.inputs.items()}
-        return RestWire().predict(PredictCall(spec, arrays, self.signature_name))
+        return predict_exchange(protocol, spec, arrays, self.signature_name, tuple(message.output_filter))
 
 
 def recorded_requests(recording: Recording, signature: Signature) -> Iterator[RecordedRequest]:

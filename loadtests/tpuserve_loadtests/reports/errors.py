@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.run import PROTOCOL_TITLES
+from tpuserve_loadtests.outcomes.run import LINE_TITLES
 from tpuserve_loadtests.report_model.parts import Row, Table, Text
 
 _MOST_PRINTED: Final = 5
@@ -42,4 +42,4 @@ def most_frequent(message: str) -> str:
 
 def line_title(name: str) -> str:
     """Return the title of a line in tables: a protocol's proper name, or the line's own name."""
-    return PROTOCOL_TITLES.get(name, name)
+    return LINE_TITLES.get(name, name)

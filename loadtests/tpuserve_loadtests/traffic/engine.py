@@ -18,6 +18,7 @@ from locust import User
 from locust.env import Environment
 from locust.exception import StopUser
 
+from tpuserve_loadtests import protocols
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan
@@ -41,7 +42,7 @@ class Target:
     """The target of a load: workload, addresses by protocol, timeout, response checks and access."""
 
     workload: Workload
-    addresses: dict[str, str]
+    addresses: dict[protocols.Protocol, str]
     timeout_s: float
     checks: CheckPlan = field(default_factory=CheckPlan)
     access: Access = field(default_factory=Access)
@@ -150,7 +151,7 @@ class Engine:
 
     def _fire(self, line: Line, latency_ms: float, length: int, error: Exception | None) -> None:
         self._environment.events.request.fire(
-            request_type="gRPC" if line.protocol == "grpc" else "REST",
+            request_type=protocols.TITLES[line.protocol],
             name=line.name,
             response_time=latency_ms,
             response_length=length,

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from tpuserve_client.exchange import PredictCall, Reply
-from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.exchange import Reply
 from tpuserve_client.model import Signature
-from tpuserve_client.rest_wire import RestWire
 from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.traffic.senders import Connections, Sender, failure_message
+from tpuserve_loadtests.wires import WIRES, predict_call
 from tpuserve_loadtests.workload import Line
 
 
@@ -48,10 +47,8 @@ def _answers(sender: Sender, signature: Signature, on_response: Callable[[], Non
     return tuple(answers)
 
 
-def _golden(line: Line, signature: Signature, answer: bytes) -> bytes:
-    """Return gRPC responses unchanged, so that checks recognize an identical response without decoding."""
-    call = PredictCall(line.spec, {}, line.signature_name)
-    if line.protocol == "grpc":
-        GrpcWire().read_prediction(Reply(answer), call, None)
-        return answer
-    return encode_golden(RestWire().read_prediction(Reply(answer), call, signature).outputs)
+def _golden(line: Line, signature: Signature, reply: Reply) -> bytes:
+    """Return PredictResponses unchanged, so that checks recognize an identical response without decoding."""
+    call = predict_call(line.protocol, line.spec, {}, line.signature_name)
+    prediction = WIRES[line.protocol].read_prediction(reply, call, signature)
+    return reply.body if line.protocol == "grpc" else encode_golden(prediction.outputs)

@@ -1,4 +1,4 @@
-"""Senders of Predict requests over gRPC or REST, for any number of concurrent greenlets.
+"""Senders of encoded predictions over gRPC or HTTP, for any number of concurrent greenlets.
 
 The process must call give_process_to_gevent (gevent_setup) before it imports this module.
 """
@@ -11,15 +11,19 @@ from urllib.parse import urlsplit
 from geventhttpclient import HTTPClient
 
 from tpuserve_client.address import parse_address
+from tpuserve_client.exchange import Reply
+from tpuserve_client.oip_rest_wire import HEADER_LENGTH
+from tpuserve_loadtests import protocols
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.answer_check import WrongAnswer
 from tpuserve_loadtests.grpc_client.channel import Channel
 from tpuserve_loadtests.grpc_client.status import GrpcError
+from tpuserve_loadtests.protocols import port_of
 from tpuserve_loadtests.workload import Line
 
 MAX_MESSAGE: Final = 300
 _OK: Final = 200
-_REST_HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
+_HTTP_HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
 
 
 class Sender(Protocol):
@@ -27,7 +31,7 @@ class Sender(Protocol):
 
     line: Line
 
-    def send(self, number: int) -> bytes:
+    def send(self, number: int) -> Reply:
         """Send one of the line's requests and return the response. `number` counts from 0 and wraps around.
 
         The sender does not decode the response, so that decoding does not add to the latency. Raises the request's
@@ -51,28 +55,30 @@ class GrpcSender:
         self._path = line.exchanges[0].path
         self._bodies = tuple(exchange.body for exchange in line.exchanges)
 
-    def send(self, number: int) -> bytes:
+    def send(self, number: int) -> Reply:
         """Send a request. Raises GrpcError."""
-        return self._call(self._path, self._bodies[number % len(self._bodies)])
+        return Reply(self._call(self._path, self._bodies[number % len(self._bodies)]))
 
 
-class RestSender:
-    """Sender over REST. Every status except 200 is an error."""
+class HttpSender:
+    """Sender over HTTP. Every status except 200 is an error."""
 
     def __init__(self, line: Line, client: HTTPClient, base_path: str) -> None:
         """Set up the sender. `base_path` is the path of the address, for instance behind a gateway."""
         self.line = line
         self._client = client
         self._path = base_path + line.exchanges[0].path
-        self._bodies = tuple(exchange.body for exchange in line.exchanges)
+        self._requests = tuple((exchange.body, {**_HTTP_HEADERS, **exchange.headers}) for exchange in line.exchanges)
 
-    def send(self, number: int) -> bytes:
+    def send(self, number: int) -> Reply:
         """Send a request. Raises HttpError, or the connection's error."""
-        response = self._client.request("POST", self._path, self._bodies[number % len(self._bodies)], _REST_HEADERS)
+        response = self._client.request("POST", self._path, *self._requests[number % len(self._requests)])
         body = bytes(response.read())  # the connection is reusable only after the whole body is read
         if response.status_code != _OK:
             raise HttpError(response.status_code, body)
-        return body
+        # The only header that a wire needs to read a prediction.
+        length = response.get(HEADER_LENGTH)
+        return Reply(body) if length is None else Reply(body, {HEADER_LENGTH: str(length)})
 
 
 class Connections:
@@ -81,28 +87,32 @@ class Connections:
     They open with the first requests, and stay open until `close`.
     """
 
-    def __init__(self, addresses: Mapping[str, str], access: Access, connections: int, timeout_s: float) -> None:
+    def __init__(
+        self, addresses: Mapping[protocols.Protocol, str], access: Access, connections: int, timeout_s: float
+    ) -> None:
         """Set up `addresses` by protocol. `connections` limits requests in flight over REST. Raises InvalidArgument."""
-        if "grpc" in addresses:
-            place = parse_address(addresses["grpc"])
-            self._channel = Channel(place.target, timeout_s, access.tls_of(addresses["grpc"]), access.headers)
-        if "rest" in addresses:
-            url = parse_address(addresses["rest"]).target
-            self._client = access.http_client(url, connections, timeout_s)
-            self._base_path = urlsplit(url).path
-        self._protocols = tuple(addresses)
+        self._channel: Channel | None = None
+        self._client: HTTPClient | None = None
+        for protocol, address in addresses.items():
+            place = parse_address(address)
+            if port_of(protocol) == "grpc":
+                self._channel = Channel(place.target, timeout_s, access.tls_of(address), access.headers)
+            else:
+                self._client = access.http_client(place.target, connections, timeout_s)
+                self._base_path = urlsplit(place.target).path
 
     def sender(self, line: Line) -> Sender:
         """Return a sender for a line's requests."""
-        if line.protocol == "grpc":
+        if port_of(line.protocol) == "grpc":
+            assert self._channel is not None  # there is an address for each line
             return GrpcSender(line, self._channel)
-        return RestSender(line, self._client, self._base_path)
+        return HttpSender(line, self._client, self._base_path)
 
     def close(self) -> None:
         """Close all connections."""
-        if "grpc" in self._protocols:
+        if self._channel is not None:
             self._channel.close()
-        if "rest" in self._protocols:
+        if self._client is not None:
             self._client.close()
 
 

@@ -41,14 +41,14 @@ def _line_to_wire(line: Line) -> dict[str, Any]:
         "protocol": line.protocol,
         "spec": [line.spec.name, line.spec.version, line.spec.label],
         "signature_name": line.signature_name,
-        "exchanges": [[exchange.path, exchange.body] for exchange in line.exchanges],
+        "exchanges": [[exchange.path, exchange.body, dict(exchange.headers)] for exchange in line.exchanges],
         "rows": list(line.rows),
         "golden": list(line.golden),
     }
 
 
 def _line_from_wire(document: dict[str, Any]) -> Line:
-    exchanges = tuple(Exchange(path, body) for path, body in document["exchanges"])
+    exchanges = tuple(Exchange(path, body, headers=headers) for path, body, headers in document["exchanges"])
     spec = ModelSpec(*document["spec"])
     tuples = {name: tuple(document[name]) for name in ("rows", "golden")}
     return Line(**{**document, "spec": spec, "exchanges": exchanges, **tuples})

@@ -14,6 +14,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
+from tpuserve_client.exchange import Reply
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answer_check import AnswerChecks, WrongAnswer
 from tpuserve_loadtests.measurement.recorder import Recorder
@@ -217,14 +218,14 @@ class Traffic:
         """Send one request and record it, with its latency from the time it was due."""
         length, error = 0, None
         try:
-            answer = sender.send(turn)
+            reply = sender.send(turn)
             finished_s = time.perf_counter()
             # Responses often arrive together. All waiting greenlets note their times first, before any of them records
             # its request and sends the next one. Otherwise, each would add its CPU time to the latencies of the rest.
             gevent.sleep(0)
-            length = len(answer)
+            length = len(reply.body)
             if self._checks.is_due():
-                self._check(sender.line, turn, due_s, answer)
+                self._check(sender.line, turn, due_s, reply)
         except Exception as caught:  # any error is the outcome of this request and must not end the user
             finished_s, error = time.perf_counter(), caught
         if self._given_up:
@@ -233,10 +234,10 @@ class Traffic:
         self.recorder.record(sender.line.name, due_s - self.start_s, finished_s - self.start_s, message)
         self._fire(sender.line, (finished_s - due_s) * 1000, length, error)
 
-    def _check(self, line: Line, turn: int, due_s: float, answer: bytes) -> None:
+    def _check(self, line: Line, turn: int, due_s: float, reply: Reply) -> None:
         wrong = False
         try:
-            self._checks.check(line, turn, answer)
+            self._checks.check(line, turn, reply)
         except WrongAnswer:
             wrong = True
             raise

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.harness import mlp_model
 from benchmarks.harness.load_tools import Load
-from benchmarks.harness.measurement import WrongAnswer
-from benchmarks.peers.measurement import check_size, write_body
+from benchmarks.harness.measurement import WrongAnswer, check_size
+from benchmarks.peers.measurement import write_body
 from benchmarks.peers.wire import INFER_GRPC, ROW_REST
 
 

@@ -1,4 +1,4 @@
-"""Responses of the scripted server's model, which doubles `x`: right ones and wrong ones, for both protocols."""
+"""Responses of the scripted server's model, which doubles `x`, over TensorFlow Serving's protocols."""
 
 import json
 from functools import lru_cache
@@ -31,7 +31,7 @@ def grpc_answer(message: bytes, wrong: Wrong | None = None) -> bytes:
     """Return the PredictResponse for a PredictRequest."""
     request = official.PredictRequest.FromString(message)
     response = official.PredictResponse(model_spec=request.model_spec)
-    for name, array in _outputs(tensor.from_proto(request.inputs["x"]), wrong).items():
+    for name, array in doubled(tensor.from_proto(request.inputs["x"]), wrong).items():
         response.outputs[name].CopyFrom(tensor.to_proto(array))
     return bytes(response.SerializeToString(deterministic=True))
 
@@ -40,11 +40,12 @@ def grpc_answer(message: bytes, wrong: Wrong | None = None) -> bytes:
 def rest_answer(body: bytes, wrong: Wrong | None = None) -> bytes:
     """Return the JSON response for a columnar JSON request."""
     x = np.asarray(json.loads(body)["inputs"]["x"], np.float32)
-    outputs = {name: array.tolist() for name, array in _outputs(x, wrong).items()}
+    outputs = {name: array.tolist() for name, array in doubled(x, wrong).items()}
     return json.dumps({"outputs": outputs}).encode()
 
 
-def _outputs(x: Array, wrong: Wrong | None) -> dict[str, Array]:
+def doubled(x: Array, wrong: Wrong | None) -> dict[str, Array]:
+    """Return the outputs of the model, right or wrong."""
     y = 2 * x
     match wrong:
         case Wrong.VALUE:

@@ -230,6 +230,17 @@ REFUSALS: Final = (
     ),
 )
 
+# The Open Inference Protocol over gRPC and over HTTP with binary tensors. Two processes receive the request headers.
+OIP: Final = Case(
+    shape="closed users, 2 processes",
+    behaviour="OIP, refusals",
+    percents=(),
+    script=Script(service_s=0.040, spread_s=0.010, faults=_REFUSED),
+    options=(*_closed(8, 1), "--processes", "2"),
+    protocol="oip",
+    exit_code=_FAILED,
+)
+
 BROKEN: Final = (
     Case(
         shape="closed users",
@@ -313,6 +324,17 @@ WRONG_ANSWERS: Final = tuple(
     )
 )
 
+OIP_WRONG_ANSWERS: Final = Case(
+    shape="closed users, --golden record",
+    behaviour="OIP gRPC and JSON, wrong responses",
+    script=Script(service_s=0.005, wrong={Wrong.VALUE: 11, Wrong.SWAPPED: 13, Wrong.MISSING: 17}, right=64),
+    options=(*_closed(4, 0.7), "--golden", "record", "--check-share", "1"),
+    protocol="oip_json",
+    apart=64,
+    exit_code=_FAILED,
+    percents=(),
+)
+
 # Loads with a number of requests, and closed loads with pauses.
 LIMITED: Final = (
     Case(
@@ -365,4 +387,7 @@ EARLY_ENDS: Final = tuple(
     for seed in range(1, 9)
 )
 
-EVERY: Final = (*CLOSED, *OPEN, *STALLS, *REFUSALS, *BROKEN, *EJECTED, *WRONG_ANSWERS, *LIMITED, DROPPED, *EARLY_ENDS)
+EVERY: Final = (
+    *(*CLOSED, *OPEN, *STALLS, *REFUSALS, OIP, *BROKEN, *EJECTED, *WRONG_ANSWERS, OIP_WRONG_ANSWERS, *LIMITED),
+    *(DROPPED, *EARLY_ENDS),
+)

@@ -16,6 +16,10 @@ _SEED: Final = 20
 Reply = Callable[[Fault | Wrong | None], None]
 
 
+# The body of a prediction, and the length of its JSON header, or 0 if it has no header.
+Request = tuple[bytes, int]
+
+
 class Desk:
     """Desk of one server. Belongs to the event loop."""
 
@@ -23,7 +27,7 @@ class Desk:
         """Set up the desk. `die` ends the process."""
         self.entries: list[Entry] = []
         # The last request by model and protocol, for a response that belongs to another request.
-        self.latest: dict[tuple[str, str], bytes] = {}
+        self.latest: dict[tuple[str, str], Request] = {}
         self._script = script
         self._loop = loop
         self._die = die

@@ -7,18 +7,21 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.loadtests.truth import answers
-from tests.loadtests.truth.desk import Desk, end_pending
+from tests.loadtests.truth import answers, oip_answers
+from tests.loadtests.truth.desk import Desk, Request, end_pending
 from tests.loadtests.truth.script import Fault, Script, Wrong
 
 if TYPE_CHECKING:
     from tests.loadtests.truth.request_log import Entry
 
 _PREDICT: Final = re.compile(r"/v1/models/([^/:]+)(?:/versions/\d+)?:predict")
+_INFER: Final = re.compile(r"/v2/models/([^/:]+)(?:/versions/\d+)?/infer")
+_OIP_METADATA: Final = re.compile(r"/v2/models/([^/:]+)(?:/versions/\d+)?")
 _METADATA: Final = re.compile(r"/v1/models/([^/:]+)(?:/versions/\d+)?/metadata")
 _STATUS: Final = re.compile(r"/v1/models/[^/:]+(?:/versions/\d+)?")
 _PAGES: Final = ("/metrics", "/monitoring/prometheus/metrics")
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_HEADER_LENGTH: Final = re.compile(rb"\r\ninference-header-content-length: *(\d+)", re.IGNORECASE)
 _END: Final = b"\r\n\r\n"
 _CODES: Final = {Fault.UNAVAILABLE: 503, Fault.INTERNAL: 500, Fault.EXHAUSTED: 429}
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -53,12 +56,18 @@ class RestConnection(asyncio.Protocol):
             if len(self._buffer) < end:
                 return
             line, body = bytes(self._buffer[:head]).split(b"\r\n", 1)[0], bytes(self._buffer[head + len(_END) : end])
+            header = _HEADER_LENGTH.search(self._buffer, 0, head)
+            header_length = int(header[1]) if header else 0
             del self._buffer[:end]
-            self._take(line.split(b" ")[1].decode(), body, now_s)
+            self._take(line.split(b" ")[1].decode(), (body, header_length), now_s)
 
-    def _take(self, path: str, body: bytes, now_s: float) -> None:
+    def _take(self, path: str, request: Request, now_s: float) -> None:
         if (found := _PREDICT.fullmatch(path)) is not None:
-            self._predict(found[1], body, now_s)
+            self._predict("rest", found[1], request, now_s)
+        elif (found := _INFER.fullmatch(path)) is not None:
+            self._predict("oip_http" if request[1] else "oip_json", found[1], request, now_s)
+        elif (found := _OIP_METADATA.fullmatch(path)) is not None:
+            self._send(200, oip_answers.http_metadata(found[1]))
         elif (found := _METADATA.fullmatch(path)) is not None:
             self._send(200, answers.rest_metadata(found[1]))
         elif _STATUS.fullmatch(path):
@@ -68,8 +77,9 @@ class RestConnection(asyncio.Protocol):
         else:
             self._send(404, json.dumps({"error": f"no {path}"}).encode())
 
-    def _predict(self, model: str, body: bytes, now_s: float) -> None:
-        other, self._desk.latest[model, "rest"] = self._desk.latest.get((model, "rest"), body), body
+    def _predict(self, protocol: str, model: str, request: Request, now_s: float) -> None:
+        latest = self._desk.latest
+        other, latest[model, protocol] = latest.get((model, protocol), request), request
 
         def reply(outcome: Fault | Wrong | None) -> None:
             if outcome in _CODES:
@@ -77,16 +87,26 @@ class RestConnection(asyncio.Protocol):
             elif outcome in (Fault.CUT, Fault.RESET):
                 self._close()
             elif outcome is Fault.TORN:
-                self._send(200, answers.rest_answer(body), torn=True)
+                self._respond(protocol, request, None, torn=True)
             elif outcome is Wrong.SWAPPED:
-                self._send(200, answers.rest_answer(other))
+                self._respond(protocol, other, None)
             else:
-                self._send(200, answers.rest_answer(body, Wrong(outcome) if outcome else None))
+                self._respond(protocol, request, Wrong(outcome) if outcome else None)
 
-        entry = self._desk.accept("rest", model, self._number, now_s, reply)
+        entry = self._desk.accept(protocol, model, self._number, now_s, reply)
         if self._is_closing:
             end_pending([entry], Fault.CUT)
         self._entries = [entry]
+
+    def _respond(self, protocol: str, request: Request, wrong: Wrong | None, *, torn: bool = False) -> None:
+        if protocol == "rest":
+            self._send(200, answers.rest_answer(request[0], wrong), torn=torn)
+            return
+        body, length = oip_answers.http_answer(*request, wrong)
+        kind = (
+            f"application/octet-stream\r\ninference-header-content-length: {length}" if length else "application/json"
+        )
+        self._send(200, body, kind, torn=torn)
 
     def _send(self, status: int, body: bytes, kind: str = "application/json", *, torn: bool = False) -> None:
         self._responses += 1

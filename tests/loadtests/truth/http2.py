@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tests.loadtests.truth import answers
+from tests.loadtests.truth import answers, oip_answers
 from tests.loadtests.truth.desk import Desk, end_pending
 from tests.loadtests.truth.script import Fault, Script, Wrong
 
@@ -25,10 +25,15 @@ _MOST_STREAMS: Final = 100_000
 _WINDOW_BYTES: Final = 2**31 - 1
 _CODES: Final = {Fault.UNAVAILABLE: 14, Fault.INTERNAL: 13, Fault.EXHAUSTED: 8}
 _UNIMPLEMENTED: Final = 12
-_PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
+# Methods of predictions: protocol, function for the model's name and function for the response.
+_PREDICT: Final[dict[str, tuple[str, Callable[[bytes], str], Callable[[bytes, Wrong | None], bytes]]]] = {
+    "/tensorflow.serving.PredictionService/Predict": ("grpc", answers.model_of, answers.grpc_answer),
+    "/inference.GRPCInferenceService/ModelInfer": ("oip_grpc", oip_answers.model_of, oip_answers.grpc_answer),
+}
 _OTHERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "/tensorflow.serving.PredictionService/GetModelMetadata": answers.grpc_metadata,
     "/tensorflow.serving.ModelService/GetModelStatus": answers.grpc_status,
+    "/inference.GRPCInferenceService/ModelMetadata": oip_answers.grpc_metadata,
 }
 _PATH_NAMES: Final = (4, 5)  # entries of HPACK's static table
 
@@ -95,19 +100,23 @@ class GrpcConnection(asyncio.Protocol):
             self._call(stream, self._paths.pop(stream), bytes(self._messages.pop(stream)[5:]), now_s)
 
     def _call(self, stream: int, path: str, message: bytes, now_s: float) -> None:
-        if path == _PREDICT:
-            self._predict(stream, message, now_s)
+        if path in _PREDICT:
+            self._predict(stream, path, message, now_s)
         elif path in _OTHERS:
             self._answer(stream, _OTHERS[path](message))
         else:
             self._refuse(stream, _UNIMPLEMENTED, f"no method {path}")
 
-    def _predict(self, stream: int, message: bytes, now_s: float) -> None:
+    def _predict(self, stream: int, path: str, message: bytes, now_s: float) -> None:
         if self._is_leaving:  # GOAWAY named the last stream, so this request is not processed
             self._transport.write(_frame(_RST_STREAM, 0, stream, struct.pack(">I", _REFUSED_STREAM)))
             return
-        model = answers.model_of(message)
-        other, self._desk.latest[model, "grpc"] = self._desk.latest.get((model, "grpc"), message), message
+        protocol, model_of, answer = _PREDICT[path]
+        model = model_of(message)
+        (other, _), self._desk.latest[model, protocol] = (
+            self._desk.latest.get((model, protocol), (message, 0)),
+            (message, 0),
+        )
 
         def reply(outcome: Fault | Wrong | None) -> None:
             self._entries.pop(stream, None)
@@ -118,15 +127,15 @@ class GrpcConnection(asyncio.Protocol):
             elif outcome is Fault.CUT:
                 self._close()
             elif outcome is Fault.TORN:
-                self._answer(stream, answers.grpc_answer(message), torn=True)
+                self._answer(stream, answer(message, None), torn=True)
             elif outcome is Wrong.SWAPPED:
-                self._answer(stream, answers.grpc_answer(other))
+                self._answer(stream, answer(other, None))
             else:
-                self._answer(stream, answers.grpc_answer(message, Wrong(outcome) if outcome else None))
+                self._answer(stream, answer(message, Wrong(outcome) if outcome else None))
             if self._is_leaving and not self._entries:
                 self._close()
 
-        entry = self._desk.accept("grpc", model, self._number, now_s, reply)
+        entry = self._desk.accept(protocol, model, self._number, now_s, reply)
         if self._is_closing:
             end_pending([entry], Fault.CUT)
             return

@@ -16,7 +16,8 @@ from tests.support import forked_command
 MODEL: Final = "doubling"
 TAKES: Final = 3
 
-Protocol = Literal["grpc", "rest", "both"]
+# "oip" is gRPC and HTTP with binary tensors, "oip_json" is gRPC and HTTP with JSON.
+Protocol = Literal["grpc", "rest", "both", "oip", "oip_json"]
 Document = dict[str, Any]  # a report's JSON
 
 
@@ -45,7 +46,14 @@ def loadtest(*arguments: str, constants: Mapping[str, float] | None = None) -> S
 def addresses(server: ScriptedServer, protocol: Protocol) -> tuple[str, ...]:
     """Return the address options for a protocol."""
     grpc, rest = ("--grpc", server.grpc), ("--rest", server.rest)
-    return {"grpc": grpc, "rest": rest, "both": (*grpc, *rest)}[protocol]
+    oip = ("--grpc", f"oip+grpc://{server.grpc}")
+    return {
+        "grpc": grpc,
+        "rest": rest,
+        "both": (*grpc, *rest),
+        "oip": (*oip, "--rest", f"oip+{server.rest}"),
+        "oip_json": (*oip, "--rest", f"oip-json+{server.rest}"),
+    }[protocol]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

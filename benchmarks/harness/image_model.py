@@ -1,0 +1,45 @@
+"""A model with large requests and little work: the mean of each channel of float32 images, 602 KB an image.
+
+Writing needs TensorFlow and runs in a separate process (`image_model.py BASE`).
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import mlp_model
+from benchmarks.harness.mlp_model import Floats
+
+NAME = "image"
+SHAPE = (224, 224, 3)
+
+
+def example() -> Floats:
+    """Return an image of shape (1, 224, 224, 3), the same on every call."""
+    return np.random.default_rng(1).random((1, *SHAPE), np.float32)
+
+
+def expected(x: Floats) -> Floats:
+    """Return the model's output for x of shape (n, 224, 224, 3): shape (n, 3)."""
+    y: Floats = x.mean((1, 2), np.float64).astype(np.float32)
+    return y
+
+
+def write(base: Path) -> Path:
+    """Write version 1 below `base` and return its directory. Imports TensorFlow."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    module = tf.Module()
+    spec = tf.TensorSpec((None, *SHAPE), tf.float32, name=mlp_model.INPUT)
+    module.mean = tf.function(lambda x: {mlp_model.OUTPUT: tf.reduce_mean(x, (1, 2))}, input_signature=[spec])
+    version = base / str(mlp_model.VERSION)
+    tf.saved_model.save(module, str(version), signatures={mlp_model.SIGNATURE: module.mean})
+    mlp_model.write_manifest(version, (mlp_model.SIGNATURE,))
+    return version
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1])))

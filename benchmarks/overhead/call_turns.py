@@ -1,0 +1,120 @@
+"""Measurement of the protocol comparison: one server, and calls that take turns."""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.harness import image_model
+from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
+from benchmarks.harness.measurement import TOLERANCE, WARM_UP_S, WrongAnswer, check_size
+from benchmarks.harness.process_tree import ServerDied, started
+from benchmarks.harness.targets import MODEL_NAME, READY_TIMEOUT_S, ROOT, Host, Protocol, Target, model_server
+from benchmarks.overhead.calls import IN_FLIGHT, Call, calls
+from tpuserve_client.errors import TpuserveError
+from tpuserve_client.exchange import Transport
+from tpuserve_client.grpc_transport import GrpcTransport
+from tpuserve_client.rest_transport import RestTransport
+
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CallPoint:
+    """The turns of a call on a host. `cpu_s_per_1000` has the CPU of each turn, as in Point."""
+
+    host: Host
+    size: str
+    name: str
+    loads: tuple[Load, ...]
+    cpu_s_per_1000: tuple[float, ...]
+
+
+def measure_calls(
+    host: Host, mlp_base: Path, scratch: Path, *, rounds: int, seconds: int, progress: Callable[[str], None]
+) -> list[CallPoint]:
+    """Load a server with each call in turn, `rounds` times for `seconds` each. Raises WrongAnswer for a wrong output.
+
+    Raises ServerDied and ToolFailed, too.
+    """
+    config = _write_config(mlp_base, scratch)
+    with model_server(host, mlp_base, scratch, f"--model_config_file={config}") as server:
+        listed = calls()
+        sizes = {call.key: _check(call, server[call.protocol].port) for call in listed}
+        for call in listed:
+            _load(call, server[call.protocol], WARM_UP_S, scratch)
+        loads: dict[tuple[str, str], list[Load]] = {call.key: [] for call in listed}
+        cpu_s: dict[tuple[str, str], list[float]] = {call.key: [] for call in listed}
+        for number in range(rounds):
+            for call in listed:
+                progress(f"{call.name} of {call.size} on {host}, turn {number + 1} of {rounds}")
+                target = server[call.protocol]
+                before_s = target.tree.cpu_seconds()
+                load = _load(call, target, seconds, scratch)
+                loads[call.key].append(load)
+                cpu_s[call.key].append(1000 * (target.tree.cpu_seconds() - before_s) / load.requests)
+                _check_load(call, load, sizes[call.key])
+                target.tree.check_alive()
+        for call in listed:
+            _check(call, server[call.protocol].port)
+    return [CallPoint(host, *call.key, tuple(loads[call.key]), tuple(cpu_s[call.key])) for call in listed]
+
+
+def _check(call: Call, port: int) -> int:
+    """Send the call once, and return the size of the response. Raises WrongAnswer."""
+    transport: Transport
+    if call.protocol == "grpc":
+        transport = GrpcTransport(f"127.0.0.1:{port}")
+    else:
+        transport = RestTransport(f"http://127.0.0.1:{port}")
+    with closing(transport):
+        try:
+            reply = transport.send(call.exchange, _TIMEOUT_S)
+            output = call.read(reply)
+        except (TpuserveError, ValueError, KeyError) as error:
+            raise WrongAnswer(f"{call.name} of {call.size}: {error!r}") from error
+    if not np.allclose(output, call.expected, atol=TOLERANCE):
+        raise WrongAnswer(f"{call.name} of {call.size}: expected {call.expected}, got {output}")
+    return len(reply.body)
+
+
+def _check_load(call: Call, load: Load, answer_bytes: int) -> None:
+    """Raise WrongAnswer if requests failed. h2load cannot see a gRPC status, but errors have no body."""
+    if load.failures:
+        raise WrongAnswer(f"{call.name} of {call.size}: {load.failures} of {load.requests} requests failed")
+    check_size(load, answer_bytes)
+
+
+def _load(call: Call, target: Target, seconds: int, scratch: Path) -> Load:
+    body = scratch / f"body-{call.size}-{call.name}".replace(" ", "-")
+    is_grpc = call.protocol == "grpc"
+    if not body.exists():
+        body.write_bytes(framed(call.exchange.body) if is_grpc else call.exchange.body)
+    in_flight, path = IN_FLIGHT[call.size], call.exchange.path
+    if is_grpc:
+        return run_h2load(target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch)
+    headers = call.exchange.headers
+    return run_wrk(
+        target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch, headers=headers
+    )
+
+
+def _write_config(mlp_base: Path, scratch: Path) -> Path:
+    """Write the image model, and a configuration file with it and the MLP."""
+    base = scratch / "models" / image_model.NAME
+    if not base.exists():
+        command = [sys.executable, str(image_model.__file__), str(base)]
+        with started(command, scratch / "image.log", {"PYTHONPATH": str(ROOT)}) as tree:
+            if tree.process.wait(READY_TIMEOUT_S):
+                raise ServerDied(f"The benchmark did not write its model:\n{tree.log_tail()}")
+    path = scratch / "calls.config"
+    models: Mapping[str, Path] = {MODEL_NAME: mlp_base, image_model.NAME: base}
+    entries = (
+        f'config {{ name: "{name}" base_path: "{each}" model_platform: "tensorflow" }}' for name, each in models.items()
+    )
+    path.write_text(f"model_config_list {{ {' '.join(entries)} }}")
+    return path

@@ -1,0 +1,65 @@
+"""Protocols of load tests, by the server's port: TensorFlow Serving's, and the Open Inference Protocol (OIP).
+
+This module imports no protocol's messages, because `--help` must be fast. `wires` has them.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeAlias
+
+# A port of the server, for gRPC or for HTTP. Options and scenarios name it.
+Port: TypeAlias = Literal["grpc", "rest"]
+# TensorFlow Serving's two protocols, and OIP over gRPC, over HTTP with binary tensors, and over HTTP with JSON alone.
+Protocol: TypeAlias = Literal["grpc", "rest", "oip_grpc", "oip_http", "oip_json"]
+
+TITLES: Final[Mapping[Protocol, str]] = {
+    "grpc": "gRPC",
+    "rest": "REST",
+    "oip_grpc": "OIP gRPC",
+    "oip_http": "OIP HTTP binary",
+    "oip_json": "OIP HTTP JSON",
+}
+# Prefixes of an address: the client's, and the load test's own for JSON tensors.
+OIP: Final = "oip+"
+OIP_JSON: Final = "oip-json+"
+_URLS: Final = ("http://", "https://")
+
+
+def port_of(protocol: Protocol) -> Port:
+    """Return the port that serves a protocol."""
+    return "grpc" if protocol in ("grpc", "oip_grpc") else "rest"
+
+
+def is_oip(protocol: Protocol) -> bool:
+    """Return whether a protocol is a form of OIP."""
+    return protocol not in ("grpc", "rest")
+
+
+def without_prefix(address: str) -> str:
+    """Return an address without the prefix that selects OIP."""
+    return address.strip().removeprefix(OIP_JSON).removeprefix(OIP)
+
+
+def protocol_of(address: str) -> Protocol:
+    """Return the protocol that an address selects."""
+    is_url = without_prefix(address).startswith(_URLS)
+    if address.strip().startswith(OIP_JSON):
+        return "oip_json"
+    if address.strip().startswith(OIP):
+        return "oip_http" if is_url else "oip_grpc"
+    return "rest" if is_url else "grpc"
+
+
+def client_address(address: str) -> str:
+    """Return an address in the client's form, which has no prefix for JSON tensors."""
+    is_json = protocol_of(address) == "oip_json"
+    return f"{OIP}{without_prefix(address)}" if is_json else address
+
+
+def shown_address(protocol: Protocol, address: str) -> str:
+    """Return an address in the client's form with the prefix of its protocol."""
+    return f"{OIP_JSON}{without_prefix(address)}" if protocol == "oip_json" else address
+
+
+def of_port(protocols: Iterable[Protocol], port: Port) -> Protocol | None:
+    """Return the protocol of a port, or None if no protocol uses the port."""
+    return next((protocol for protocol in protocols if port_of(protocol) == port), None)
