@@ -1,6 +1,7 @@
-"""`python -m tests.loadtests.pictures [COMMAND...]`: make docs/images/loadtest-*.png from real runs.
+"""`python -m tests.loadtests.pictures [COMMAND...]`: make docs/images/loadtest-*.{png,svg} from real runs.
 
-`run` and `rollout` load a real server. The others load a simulated device, whose limits do not depend on the machine.
+`live` is a terminal during `run`. `run`, `live` and `rollout` load a real server. The others load a simulated device,
+whose limits do not depend on the machine.
 """
 
 import subprocess
@@ -17,6 +18,7 @@ from tests.e2e.running_server import run_configured_server, run_server
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support.browser import Browser, open_browser
 from tests.support.saved_models import save_mlp
+from tests.support.terminal_picture import draw_terminal, run_in_terminal, settle
 
 IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/images"
 # Options of each command, and the heading of the last section in its image.
@@ -30,6 +32,8 @@ PAGES: Final = {
                  "--duration", "6s", "--least-effect", "0.5", "--unclear", "note", "--soak", "40s", "--segments", "20",
                  "--execute"], "Difference"),
 }  # fmt: skip
+# Options of the run in the terminal.
+_LIVE: Final = "--rate 200 --duration 10s --fail-if p99>100ms"
 _WIDTH: Final = 1100
 # Colours of an image. A page uses few, and antialiasing between them would double the file size.
 _COLOURS: Final = 96
@@ -51,15 +55,32 @@ Math.ceil([...document.querySelectorAll("section")].find(one => one.innerText.st
 
 def main() -> None:
     """Make the images of the commands on the command line, or of all commands."""
-    commands = sys.argv[1:] or list(PAGES)
+    commands = sys.argv[1:] or [*PAGES, "live"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the browser writes files until it has ended
         folder = Path(name)
+        if "live" in commands:
+            commands.remove("live")
+            draw_live(folder)
         for command in commands:
             load(command, folder)
         with open_browser(folder / "profile") as browser:
             for command in commands:
                 for scheme in ("light", "dark"):
                     _take(browser, folder / f"{command}.html", PAGES[command][1], scheme)
+
+
+def draw_live(folder: Path) -> None:
+    """Draw a terminal shortly before the end of a run, and after it."""
+    save_mlp(folder / "mlp/1")
+    with run_server("envoy", folder / "mlp", folder / "log", "--enable_batching=true", model="mlp") as server:
+        program = str(Path(sys.executable).with_name("tpuserve"))
+        where = ["--grpc", server.grpc, "--rest", server.rest]
+        written = run_in_terminal([program, "loadtest", "run", "mlp", *where, *_LIVE.split()], folder, {})
+    # The line of the progress is rewritten in place. The last rewriting removes it.
+    during = settle(written[: written.rindex("Running for")] + written[written.rindex("Running for") :].split("\r")[0])
+    shown = f"$ tpuserve loadtest run mlp --grpc HOST:8500 --rest http://HOST:8501 {_LIVE}\n"
+    draw_terminal(shown + during, IMAGES / "loadtest-live.svg", "tpuserve loadtest run")
+    draw_terminal(shown + settle(written), IMAGES / "loadtest-terminal.svg", "tpuserve loadtest run")
 
 
 def load(command: str, folder: Path) -> None:
