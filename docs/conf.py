@@ -18,6 +18,7 @@ include_patterns = [
     "clients/python/README.md",
     "deploy/README.md",
     "examples/README.md",
+    "examples/ensemble/README.md",
     "exporter/README.md",
     "formats/README.md",
     "loadtests/README.md",
