@@ -19,6 +19,7 @@ include_patterns = [
     "deploy/README.md",
     "deploy/vertex/README.md",
     "examples/README.md",
+    "examples/ensemble/README.md",
     "exporter/README.md",
     "formats/README.md",
     "loadtests/README.md",

@@ -71,6 +71,20 @@ def test_tables_show_each_point_beside_its_echo() -> None:
     assert "warning: something odd" in text
 
 
+def test_an_ensemble_is_compared_with_its_dearer_step() -> None:
+    found = outcome(
+        point("envoy", "server", "grpc", 32, 9000, 0.12), point("envoy", "ensemble", "grpc", 32, 7200, 0.15)
+    )
+    written = io.StringIO()
+    print_outcome(found, Console(width=160, file=written))
+    [row] = [line for line in written.getvalue().splitlines() if "7,200" in line]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+        *("envoy", "grpc", "32", "7,200", "1.00", "0.150", "9,000", "1.00", "0.120", "0.80", "1.25"),
+    ]
+    name = "CPU of a two-step ensemble relative to its dearer step, grpc on envoy"
+    assert (goal(found, name).got, goal(found, name).reached) == (0.15 / 0.12, True)
+
+
 def test_json_holds_every_figure() -> None:
     found = outcome(point("python", "server", "rest", 1, 100, 0.2), memory={"python": Memory(500.0, 400.0)})
     document = json.loads(json.dumps(as_json(found)))
