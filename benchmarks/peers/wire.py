@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Wire:
     path: str
     encode: Callable[[Floats], bytes]
     decode: Callable[[Reply], Floats]
-    headers: Mapping[str, str] = JSON_HEADERS
+    headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
     against: str = ""
 
 
