@@ -9,15 +9,28 @@ from typing import Any
 from matplotlib.axes import Axes
 from style import plt, save
 
-COLOURS = {"rest": "#3b82d6", "grpc": "#e0823d"}
-NAMES = {"rest": "HTTP, JSON", "grpc": "gRPC"}
-HEIGHT = 0.38
+# Color and label of each kind of wire. Wires of custom handlers are JSON over HTTP, too.
+KINDS = {
+    "predict_rest": ("#3b82d6", "HTTP, JSON"),
+    "predict_grpc": ("#e0823d", "gRPC"),
+    "infer_rest": ("#93b8e6", "OIP, HTTP, JSON"),
+    "infer_binary": ("#5aa469", "OIP, HTTP, binary"),
+    "infer_grpc": ("#efb98f", "OIP, gRPC"),
+}
+CUSTOM = {"row_rest": "predict_rest", "rows_rest": "predict_rest"}
+# Bars of a server share this height.
+HEIGHT = 0.84
 
 
 def main(figures: Path, picture: Path) -> None:
     results = [result for result in json.loads(figures.read_text())["results"] if result["measured"]]
     results.reverse()
-    figure, (rates, costs) = plt.subplots(1, 2, sharey=True, figsize=(10, 0.6 * len(results) + 1.2))
+    figure, (rates, costs) = plt.subplots(
+        1,
+        2,
+        sharey=True,
+        figsize=(10, 0.24 * sum(len(_points(result)) for result in results) + 0.1 * len(results) + 1.2),
+    )
     _bars(rates, results, "requests per second, 32 in flight (higher is better)", _rate, "{:,.0f}")
     _bars(
         costs,
@@ -37,18 +50,26 @@ def _rate(point: dict[str, Any]) -> float:
     return float((load["requests"] - load["failures"]) / load["elapsed_s"])
 
 
+def _points(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the points of a result with their kinds, in the order of KINDS."""
+    points = [(CUSTOM.get(point["wire"], point["wire"]), point) for point in result["measured"]["points"]]
+    return sorted(points, key=lambda pair: list(KINDS).index(pair[0]))
+
+
 def _bars(
     axes: Axes, results: list[dict[str, Any]], title: str, value: Callable[[dict[str, Any]], float], shown: str
 ) -> None:
-    for offset, (protocol, colour) in zip((HEIGHT / 2, -HEIGHT / 2), COLOURS.items(), strict=True):
-        places, values = [], []
-        for place, points in enumerate(result["measured"]["points"] for result in results):
-            for point in points:
-                if point["protocol"] == protocol:
-                    # Center a single bar on its line.
-                    places.append(place + offset if len(points) > 1 else place)
+    for kind, (colour, label) in KINDS.items():
+        places, values, heights = [], [], []
+        for middle, points in enumerate(map(_points, results)):
+            height = HEIGHT / len(points)
+            for number, (name, point) in enumerate(points):
+                if name == kind:
+                    # The first bar is on top.
+                    places.append(middle + HEIGHT / 2 - (number + 0.5) * height)
                     values.append(value(point))
-        bars = axes.barh(places, values, HEIGHT, color=colour, label=NAMES[protocol])
+                    heights.append(height)
+        bars = axes.barh(places, values, heights, color=colour, label=label)
         axes.bar_label(bars, [shown.format(value) for value in values], padding=3, fontsize=8.5)
     axes.set_yticks(range(len(results)), [result["title"] for result in results])
     axes.set_title(title, fontsize=10)

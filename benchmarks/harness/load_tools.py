@@ -10,11 +10,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 # tool -> Debian package
 PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 GRPC_CONNECTIONS = 8
-JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
+JSON_HEADERS: Mapping[str, str] = MappingProxyType({"content-type": "application/json"})
 # Limit for a tool that does not stop by itself, in seconds. On a loaded machine a start alone takes half a minute.
 GRACE_S = 300.0
 

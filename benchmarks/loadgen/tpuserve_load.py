@@ -9,10 +9,14 @@ At the end it prints a line of JSON, like plain.py, with the reasons why the run
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.protocols import Protocol
 
 WARM_UP_S = 1.0
 
@@ -30,7 +34,7 @@ def main() -> None:
     from tpuserve_loadtests.arrivals.rate_profile import RateProfile
     from tpuserve_loadtests.judgement.generator import judge_generator
     from tpuserve_loadtests.traffic.engine import Engine, Target
-    from tpuserve_loadtests.workload import Line, Protocol, Workload
+    from tpuserve_loadtests.workload import Line, Workload
 
     protocol: Protocol = "grpc" if sys.argv[1] == "grpc" else "rest"
     port, seconds, users, rate = map(int, sys.argv[2:6])

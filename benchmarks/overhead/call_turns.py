@@ -1,11 +1,12 @@
 """Measurement of the protocol comparison: one server, and calls that take turns."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from benchmarks.harness import image_model
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.measurement import TOLERANCE, WARM_UP_S, WrongAnswer, check_size
 from benchmarks.harness.process_tree import ServerDied, started
-from benchmarks.harness.targets import MODEL_NAME, READY_TIMEOUT_S, ROOT, Host, Protocol, Target, model_server
+from benchmarks.harness.targets import MODEL_NAME, READY_TIMEOUT_S, ROOT, Host, Target, model_server
 from benchmarks.overhead.calls import IN_FLIGHT, Call, calls
 from tpuserve_client.errors import TpuserveError
-from tpuserve_client.exchange import Transport
 from tpuserve_client.grpc_transport import GrpcTransport
 from tpuserve_client.rest_transport import RestTransport
+
+if TYPE_CHECKING:
+    from tpuserve_client.exchange import Transport
 
 _TIMEOUT_S: Final = 60.0
 
@@ -98,9 +101,7 @@ def _load(call: Call, target: Target, seconds: int, scratch: Path) -> Load:
     if is_grpc:
         return run_h2load(target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch)
     headers = call.exchange.headers
-    return run_wrk(
-        target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch, headers=headers
-    )
+    return run_wrk(target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch, headers=headers)
 
 
 def _write_config(mlp_base: Path, scratch: Path) -> Path:
@@ -108,7 +109,7 @@ def _write_config(mlp_base: Path, scratch: Path) -> Path:
     base = scratch / "models" / image_model.NAME
     if not base.exists():
         command = [sys.executable, str(image_model.__file__), str(base)]
-        with started(command, scratch / "image.log", {"PYTHONPATH": str(ROOT)}) as tree:
+        with started(command, scratch / "image.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
             if tree.process.wait(READY_TIMEOUT_S):
                 raise ServerDied(f"The benchmark did not write its model:\n{tree.log_tail()}")
     path = scratch / "calls.config"

@@ -1,14 +1,14 @@
 """Measure the server's overhead: a small MLP over gRPC and REST next to a byte echo, on both hosts. Linux only.
 
-Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 5 minutes, or 3 with `--quick`. The benchmark
-starts all processes on loopback, and always stops them.
+Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 9 minutes, or 4 with `--quick`. The benchmark
+starts all processes on loopback, and always stops them. `call_turns.py` then compares the protocols.
 """
 
 import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -29,12 +29,15 @@ from benchmarks.harness.targets import (
     write_model,
 )
 from benchmarks.overhead import report as overhead_report
+from benchmarks.overhead.call_turns import CallPoint, measure_calls
 from benchmarks.overhead.report import Outcome
 
 IN_FLIGHT = (1, 32, 256)
 # The server with a response cache and the ensemble are measured only at these loads.
 COMPARED_IN_FLIGHT = (1, 32)
 CACHE_FLAG = "--response_cache_max_bytes=10000000"
+# Turns of each call in the comparison of protocols, and seconds for each turn.
+CALL_ROUNDS, CALL_S = 3, 2
 WIDTH = 150
 
 
@@ -56,6 +59,7 @@ class Run:
     points: list[Point]
     memory: dict[Host, Memory]
     warnings: list[str]
+    calls: list[CallPoint] = field(default_factory=list)
 
     def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
         """Measure the echoes on a host, alternating with the server, its cache and an ensemble if there are models."""
@@ -146,10 +150,19 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
         run = Run(2 if quick else duration, Path(directory), Console(stderr=True), [], {}, [])
         try:
             _measure(run, chosen, echo_only)
+            if not echo_only:
+                for host in chosen:
+                    run.calls += _measure_calls(run, host, quick)
         except (ServerDied, ToolFailed, WrongAnswer) as error:
             raise click.ClickException(str(error)) from None
     outcome = Outcome(
-        run.duration_s, os.cpu_count() or 1, load_before, tuple(run.points), run.memory, tuple(run.warnings)
+        run.duration_s,
+        os.cpu_count() or 1,
+        load_before,
+        tuple(run.points),
+        run.memory,
+        tuple(run.warnings),
+        tuple(run.calls),
     )
     if as_json:
         click.echo(json.dumps(overhead_report.as_json(outcome), indent=2))
@@ -170,6 +183,16 @@ def _write_models(run: Run) -> Models:
     write_model(base, run.scratch)
     with_ensemble.mkdir()
     return Models(base, write_ensemble(base, with_ensemble))
+
+
+def _measure_calls(run: Run, host: Host, quick: bool) -> list[CallPoint]:
+    rounds, seconds = (1, 1) if quick else (CALL_ROUNDS, CALL_S)
+
+    def progress(what: str) -> None:
+        run.console.print(f"measuring {what}", markup=False, highlight=False)
+
+    models = run.scratch / "models" / "mlp"
+    return measure_calls(host, models, run.scratch, rounds=rounds, seconds=seconds, progress=progress)
 
 
 def _chosen_hosts(text: str) -> list[Host]:

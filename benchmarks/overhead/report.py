@@ -10,6 +10,9 @@ from rich.table import Table
 from benchmarks.harness.measurement import Point
 from benchmarks.harness.process_tree import Memory
 from benchmarks.harness.targets import Host, Protocol
+from benchmarks.overhead.call_report import GOALS as CALL_GOALS
+from benchmarks.overhead.call_report import HOSTS, RatioGoal, calls_table, cpu_ratio
+from benchmarks.overhead.call_turns import CallPoint
 
 MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
 MIN_ENVOY_OVER_PYTHON = 3.0
@@ -42,6 +45,7 @@ class Outcome:
     points: tuple[Point, ...]
     memory: dict[Host, Memory]
     warnings: tuple[str, ...]
+    calls: tuple[CallPoint, ...] = ()
 
     def point(self, host: str, kind: str, protocol: str, in_flight: int) -> Point | None:
         """Return the point, or None if it was not measured."""
@@ -64,6 +68,7 @@ def goals(outcome: Outcome) -> list[Goal]:
         for in_flight in (1, REACH_IN_FLIGHT)
     ]
     found += [_ensemble(outcome, host, protocol) for host in ("envoy", "python") for protocol in ("grpc", "rest")]
+    found += [_call_ratio(outcome, host, goal) for goal in CALL_GOALS for host in HOSTS]
     return found
 
 
@@ -73,6 +78,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "duration_s": outcome.duration_s,
         "cores": outcome.cores,
         "load_before": outcome.load_before,
+        "calls": [asdict(call) for call in outcome.calls],
         "points": [asdict(point) | {"rate_per_s": point.load.rate_per_s} for point in outcome.points],
         "memory": {host: asdict(memory) for host, memory in outcome.memory.items()},
         "goals": [asdict(goal) for goal in goals(outcome)],
@@ -92,6 +98,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
             soft_wrap=True,
             highlight=False,
         )
+    if outcome.calls:
+        console.print(calls_table(outcome.calls))
     console.print(_goals_table(goals(outcome)))
     for warning in outcome.warnings:
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
@@ -257,3 +265,11 @@ def _rss(outcome: Outcome, host: Host) -> Goal:
     memory = outcome.memory.get(host)
     name = f"RSS on {host}, summed over the processes"
     return _at_most(name, MAX_RSS_MB, " MB", None if memory is None else memory.rss_mb)
+
+
+def _call_ratio(outcome: Outcome, host: Host, goal: RatioGoal) -> Goal:
+    ratio = cpu_ratio(outcome.calls, host, goal.size, goal.name, goal.base)
+    name = f"{goal.name} of {goal.size} on {host}, CPU relative to {goal.base}"
+    if not goal.is_minimum:
+        return _at_most(name, goal.limit, "x", ratio)
+    return Goal(name, f">= {goal.limit:g}x", ratio, None if ratio is None else ratio >= goal.limit)

@@ -19,6 +19,7 @@ from benchmarks.harness.measurement import TOLERANCE, WrongAnswer
 from benchmarks.harness.mlp_model import Floats
 from benchmarks.peers.wire import Wire, bad_body
 from tpuserve_client.errors import TpuserveError
+from tpuserve_client.exchange import Reply
 
 TIMEOUT_S = 60.0
 CHECKED = 64
@@ -64,24 +65,24 @@ async def check_answers(wire: Wire, port: int) -> None:
     try:
         answers = await (_send_grpc if wire.protocol == "grpc" else _send_http)(wire, port, bodies)
     except (grpc.aio.AioRpcError, httpx.HTTPError) as error:
-        raise WrongAnswer(f"{wire.protocol}: {error!r}") from error
+        raise WrongAnswer(f"{wire.title}: {error!r}") from error
     compare(wire, rows, answers)
 
 
 async def answer_size(wire: Wire, port: int) -> int:
     """Return the size in bytes of a gRPC response to the load generator's request."""
     (answer,) = await _send_grpc(wire, port, [wire.encode(mlp_model.example())])
-    return len(answer)
+    return len(answer.body)
 
 
-def compare(wire: Wire, rows: Floats, answers: Sequence[bytes]) -> None:
+def compare(wire: Wire, rows: Floats, answers: Sequence[Reply]) -> None:
     """Raise WrongAnswer unless answer i is the model's output for row i."""
     for row, answer, expected in zip(rows, answers, mlp_model.expected(rows), strict=True):
         if not is_right(wire, row, answer):
-            raise WrongAnswer(f"{wire.protocol}: expected {expected}, got {answer[:300]!r}")
+            raise WrongAnswer(f"{wire.title}: expected {expected}, got {answer.body[:300]!r}")
 
 
-def is_right(wire: Wire, row: Floats, answer: bytes) -> bool:
+def is_right(wire: Wire, row: Floats, answer: Reply) -> bool:
     """Return whether the response is the model's output for that row, shape (64,)."""
     try:
         got = wire.decode(answer)
@@ -195,31 +196,30 @@ def _status(received: bytes) -> str:
     return words[1].decode() if len(words) > 1 else "connection closed"
 
 
-async def _send_http(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[bytes]:
+async def _send_http(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[Reply]:
     async with _http() as client:
         replies = await asyncio.gather(*(_post(client, wire, port, body) for body in bodies))
     if None in replies:
-        raise WrongAnswer(f"{wire.protocol}: {replies.count(None)} of {len(replies)} valid requests failed")
+        raise WrongAnswer(f"{wire.title}: {replies.count(None)} of {len(replies)} valid requests failed")
     return [reply for reply in replies if reply is not None]
 
 
-async def _send_grpc(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[bytes]:
+async def _send_grpc(wire: Wire, port: int, bodies: Sequence[bytes]) -> list[Reply]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(wire.path)
-        return list(await asyncio.gather(*(call(body, timeout=TIMEOUT_S) for body in bodies)))
+        return [Reply(answer) for answer in await asyncio.gather(*(call(body, timeout=TIMEOUT_S) for body in bodies))]
 
 
-async def _post(client: httpx.AsyncClient, wire: Wire, port: int, body: bytes, *, close: bool = False) -> bytes | None:
-    """Return the response body, or None for a status other than 2xx and for a broken connection."""
-    headers = {"connection": "close"} if close else {}
+async def _post(client: httpx.AsyncClient, wire: Wire, port: int, body: bytes, *, close: bool = False) -> Reply | None:
+    """Return the response, or None for a status other than 2xx and for a broken connection."""
+    headers = {**wire.headers, "connection": "close"} if close else wire.headers
     try:
         reply = await client.post(f"http://127.0.0.1:{port}{wire.path}", content=body, headers=headers)
     except httpx.HTTPError:
         return None
-    return reply.content if reply.is_success else None
+    return Reply(reply.content, dict(reply.headers)) if reply.is_success else None
 
 
 def _http() -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=CHECKED, max_keepalive_connections=CHECKED)
-    headers = {"content-type": "application/json"}
-    return httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, headers=headers, trust_env=False)
+    return httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False)

@@ -12,7 +12,6 @@ from benchmarks.harness import mlp_model
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.measurement import WrongAnswer, check_size
 from benchmarks.harness.process_tree import Memory, ServerDied
-from benchmarks.harness.targets import Protocol
 from benchmarks.peers import clients as peer_clients
 from benchmarks.peers.clients import Poisoned, Stall
 from benchmarks.peers.servers import Serving
@@ -29,9 +28,9 @@ _RETRY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A server under load over one protocol. CPU is of its whole process tree, in seconds per 1000 requests."""
+    """A server under load over one wire. CPU is of its whole process tree, in seconds per 1000 requests."""
 
-    protocol: Protocol
+    wire: str
     load: Load
     cpu_s_per_1000: float
     lone: Load
@@ -57,7 +56,7 @@ def measure(serving: Serving, seconds: int, scratch: Path, progress: Callable[[s
     points = tuple(_measure_point(serving, wire, seconds, scratch, progress) for wire in serving.subject.wires)
     _check_all(serving)
     memory = serving.tree.memory()
-    (wire,) = (wire for wire in serving.subject.wires if wire.protocol == "rest")
+    wire = next(wire for wire in serving.subject.wires if wire.protocol == "rest")
     progress("sending invalid rows")
     poisoned = asyncio.run(peer_clients.poison(wire, serving.ports["rest"]))
     progress("sending a body of 99 MB")
@@ -92,7 +91,7 @@ def _check_all(serving: Serving) -> None:
 
 
 def _measure_point(serving: Serving, wire: Wire, seconds: int, scratch: Path, progress: Callable[[str], None]) -> Point:
-    progress(f"{wire.protocol}, {IN_FLIGHT} in flight")
+    progress(f"{wire.title}, {IN_FLIGHT} in flight")
     body = write_body(wire, scratch)
     _load(serving, wire, IN_FLIGHT, WARM_UP_S, body, scratch)
     before = serving.tree.cpu_seconds()
@@ -100,22 +99,25 @@ def _measure_point(serving: Serving, wire: Wire, seconds: int, scratch: Path, pr
     cpu_s = serving.tree.cpu_seconds() - before
     if wire.protocol == "grpc":
         check_size(load, asyncio.run(peer_clients.answer_size(wire, serving.ports["grpc"])))
-    progress(f"{wire.protocol}, one in flight")
+    progress(f"{wire.title}, one in flight")
     _load(serving, wire, 1, LONE_WARM_UP_S, body, scratch)
     lone = _load(serving, wire, 1, seconds, body, scratch)
     serving.tree.check_alive()
-    return Point(wire.protocol, load, 1000 * cpu_s / load.requests, lone)
+    return Point(wire.name, load, 1000 * cpu_s / load.requests, lone)
 
 
 def write_body(wire: Wire, scratch: Path) -> Path:
     """Write the load generator's request of one row, and return its path."""
-    body = scratch / f"body.{wire.protocol}"
+    body = scratch / f"body.{wire.name}"
     message = wire.encode(mlp_model.example())
     body.write_bytes(framed(message) if wire.protocol == "grpc" else message)
     return body
 
 
 def _load(serving: Serving, wire: Wire, in_flight: int, seconds: int, body: Path, scratch: Path) -> Load:
-    run = run_h2load if wire.protocol == "grpc" else run_wrk
     port = serving.ports[wire.protocol]
-    return run(port, wire.path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch)
+    if wire.protocol == "grpc":
+        return run_h2load(port, wire.path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch)
+    return run_wrk(
+        port, wire.path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch, headers=wire.headers
+    )

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from benchmarks.harness.load_tools import Load
 from benchmarks.harness.process_tree import Memory
-from benchmarks.harness.targets import Protocol
 from benchmarks.peers.clients import Poisoned, Stall
 from benchmarks.peers.measurement import Measured, Point
 
@@ -28,10 +27,10 @@ class Result:
     problem: str = ""
     failed: bool = False
 
-    def point(self, protocol: Protocol) -> Point | None:
-        """Return the loads over that protocol, or None if there are none."""
+    def point(self, wire: str) -> Point | None:
+        """Return the loads over that wire, or None if there are none."""
         points = self.measured.points if self.measured else ()
-        return next((point for point in points if point.protocol == protocol), None)
+        return next((point for point in points if point.wire == wire), None)
 
 
 @dataclass(frozen=True, slots=True)

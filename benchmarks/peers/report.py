@@ -4,9 +4,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.harness.targets import PROTOCOLS, Protocol
 from benchmarks.peers.measurement import IN_FLIGHT, LARGE_BYTES, Point
 from benchmarks.peers.outcome import Outcome
+from benchmarks.peers.wire import WIRES
 
 # Reference for the comparison: the default host.
 REFERENCE = "tpuserve-envoy"
@@ -16,7 +16,6 @@ BUSY = 1.0
 WIDTH = 120
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_PROTOCOL_NAMES: dict[Protocol, str] = {"rest": "HTTP, JSON", "grpc": "gRPC"}
 
 
 def markdown(outcome: Outcome, chart: str | None = None) -> str:
@@ -41,15 +40,15 @@ def insert(document: str, report: str) -> str:
     return f"{head}{begin}\n\n{report}\n{end}{tail}"
 
 
-def rate_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
-    """Return our rate over the other's on the same protocol, or None if one was not measured."""
-    reference, peer = _both(outcome, name, protocol)
+def rate_ratio(outcome: Outcome, name: str, wire: str) -> float | None:
+    """Return our rate over the other's on the same wire, or None if one was not measured."""
+    reference, peer = _both(outcome, name, wire)
     return reference.load.rate_per_s / peer.load.rate_per_s if reference and peer and peer.load.rate_per_s else None
 
 
-def cpu_ratio(outcome: Outcome, name: str, protocol: Protocol) -> float | None:
-    """Return the other's CPU per request over ours on the same protocol, or None if one was not measured."""
-    reference, peer = _both(outcome, name, protocol)
+def cpu_ratio(outcome: Outcome, name: str, wire: str) -> float | None:
+    """Return the other's CPU per request over ours on the same wire, or None if one was not measured."""
+    reference, peer = _both(outcome, name, wire)
     return peer.cpu_s_per_1000 / reference.cpu_s_per_1000 if reference and peer and reference.cpu_s_per_1000 else None
 
 
@@ -58,9 +57,10 @@ def save_between_markers(document: Path, report: str) -> None:
     document.write_text(insert(document.read_text(), report))
 
 
-def _both(outcome: Outcome, name: str, protocol: Protocol) -> tuple[Point | None, Point | None]:
+def _both(outcome: Outcome, name: str, wire: str) -> tuple[Point | None, Point | None]:
     reference, peer = outcome.result(REFERENCE), outcome.result(name)
-    return (reference.point(protocol) if reference else None, peer.point(protocol) if peer else None)
+    against = WIRES[wire].against or wire
+    return (reference.point(against) if reference else None, peer.point(wire) if peer else None)
 
 
 def _opening(outcome: Outcome) -> str:
@@ -83,7 +83,9 @@ _LOAD_HEADINGS = (
     *("rate, tpuserve \N{DIVISION SIGN} server", "CPU, server \N{DIVISION SIGN} tpuserve"),
 )
 _LOAD_NOTE = (
-    "The last two columns compare each server with tpuserve on Envoy, its default host. All servers ran the same "
+    "The last two columns compare each server with tpuserve on Envoy, its default host, over the same protocol: the "
+    "Open Inference Protocol (OIP) or TensorFlow Serving's. For servers without both, tpuserve uses TensorFlow "
+    "Serving's. All servers ran the same "
     "SavedModel in TensorFlow. Before and after the load, the benchmark checked the outputs for 64 different rows, "
     "sent concurrently."
 )
@@ -102,25 +104,25 @@ _BATCHING_HEADINGS = ("server", "version", "batching")
 
 def _load_rows(outcome: Outcome) -> Iterator[list[str]]:
     for result in outcome.results:
-        for protocol in PROTOCOLS:
-            if point := result.point(protocol):
+        for wire in WIRES.values():
+            if point := result.point(wire.name):
                 load = point.load
                 failed = f", {load.failures:,} failed" if load.failures else ""
                 yield [
-                    *(result.title, _PROTOCOL_NAMES[protocol], f"{load.rate_per_s:,.0f}{failed}"),
+                    *(result.title, wire.title, f"{load.rate_per_s:,.0f}{failed}"),
                     *(f"{load.p50_ms:.1f}", f"{load.p99_ms:.1f}", f"{point.cpu_s_per_1000:.2f}"),
                     f"{point.lone.p50_ms:.2f}",
-                    _times(rate_ratio(outcome, result.name, protocol)),
-                    _times(cpu_ratio(outcome, result.name, protocol)),
+                    _times(rate_ratio(outcome, result.name, wire.name)),
+                    _times(cpu_ratio(outcome, result.name, wire.name)),
                 ]
 
 
 def _goal_rows(outcome: Outcome) -> Iterator[list[str]]:
     for name, limit in GOALS.items():
-        for protocol in PROTOCOLS:
-            got, result = rate_ratio(outcome, name, protocol), outcome.result(name)
+        for wire in WIRES.values():
+            got, result = rate_ratio(outcome, name, wire.name), outcome.result(name)
             if got is not None and result is not None:
-                what = f"rate relative to {result.title}, {_PROTOCOL_NAMES[protocol]}"
+                what = f"rate relative to {result.title}, {wire.title}"
                 yield [what, f"≥ {_times(limit)}", _times(got), "reached" if got >= limit else "**missed**"]
 
 

@@ -11,14 +11,23 @@ from pathlib import Path
 from benchmarks.harness import environments
 from benchmarks.harness.process_tree import ProcessTree, started
 from benchmarks.harness.targets import ROOT, Host, Protocol, free_port, model_server
-from benchmarks.peers.wire import INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, ROW_REST, ROWS_REST, Wire
+from benchmarks.peers.wire import (
+    INFER_BINARY,
+    INFER_GRPC,
+    INFER_REST,
+    PREDICT_GRPC,
+    PREDICT_REST,
+    ROW_REST,
+    ROWS_REST,
+    Wire,
+)
 
 PROGRAMS = ROOT / "benchmarks" / "peers"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A server to measure. `batching` describes its batching settings for the report.
+    """A server to measure. The first HTTP wire sends JSON. `batching` describes its batching settings for the report.
 
     `package` is the distribution whose version is reported. `host` is set only for tpuserve.
     """
@@ -41,11 +50,13 @@ class Serving:
     ports: dict[Protocol, int]
 
 
+_OURS = (PREDICT_REST, PREDICT_GRPC, INFER_REST, INFER_GRPC, INFER_BINARY)
+
 SUBJECTS = (
     Subject(
         "tpuserve-envoy",
         "tpuserve, Envoy host",
-        (PREDICT_REST, PREDICT_GRPC),
+        _OURS,
         "defaults: at most 32 rows; a batch starts as soon as the model is idle",
         "tpuserve-server",
         host="envoy",
@@ -53,7 +64,7 @@ SUBJECTS = (
     Subject(
         "tpuserve-python",
         "tpuserve, Python host",
-        (PREDICT_REST, PREDICT_GRPC),
+        _OURS,
         "same as on the Envoy host",
         "tpuserve-server",
         host="python",
@@ -61,7 +72,7 @@ SUBJECTS = (
     Subject(
         "triton",
         "Triton (PyTriton)",
-        (INFER_REST, INFER_GRPC),
+        (INFER_REST, INFER_GRPC, INFER_BINARY),
         "dynamic batcher, at most 32 rows, no added delay (its default)",
         "nvidia-pytriton",
     ),
@@ -97,7 +108,7 @@ SUBJECTS = (
     Subject(
         "kserve",
         "KServe SDK",
-        (PREDICT_REST, INFER_GRPC),
+        (PREDICT_REST, INFER_REST, INFER_GRPC, INFER_BINARY),
         "none: the SDK has no batching; one worker",
         "kserve",
         loopback_only=True,

@@ -1,34 +1,41 @@
 """Protocols of the servers: path, request bytes and response bytes, without connections."""
 
-import functools
 import json
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
-from google.protobuf import descriptor_pb2, message_factory
 
 from benchmarks.harness import mlp_model
+from benchmarks.harness.load_tools import JSON_HEADERS
 from benchmarks.harness.measurement import grpc_request, rest_request
 from benchmarks.harness.mlp_model import Floats
-from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, ROOT, Protocol
+from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Protocol
+from tpuserve_client.exchange import Exchange, PredictCall, Reply
+from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.model import ModelSpec
+from tpuserve_client.oip_rest_wire import OipRestWire
+from tpuserve_formats.messages import oip
 
 _DECIMALS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One protocol of one kind of server. `encode` takes rows of shape (n, 64), `decode` returns shape (n, 10)."""
+    """One protocol of one kind of server, over `protocol`, gRPC or HTTP. `title` names it in reports.
 
+    `encode` takes rows of shape (n, 64), `decode` returns shape (n, 10). `headers` are of requests of one row.
+    `against` is the name of the wire with which tpuserve answers in a comparison, this one by default.
+    """
+
+    name: str
+    title: str
     protocol: Protocol
     path: str
     encode: Callable[[Floats], bytes]
-    decode: Callable[[bytes], Floats]
+    decode: Callable[[Reply], Floats]
+    headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
+    against: str = ""
 
 
 def bad_body(wire: Wire) -> bytes:
@@ -48,17 +55,13 @@ def _row(row: Floats) -> list[float]:
     return [round(float(value), _DECIMALS) for value in row]
 
 
-def _predictions(answer: bytes) -> Floats:
-    return np.asarray(json.loads(answer)["predictions"], np.float32)
+def _predictions(reply: Reply) -> Floats:
+    return np.asarray(json.loads(reply.body)["predictions"], np.float32)
 
 
-def _predict_response(answer: bytes) -> Floats:
-    from tpuserve_client.exchange import PredictCall, Reply
-    from tpuserve_client.grpc_wire import GrpcWire
-    from tpuserve_client.model import ModelSpec
-
+def _predict_response(reply: Reply) -> Floats:
     call = PredictCall(ModelSpec(MODEL_NAME), {})
-    return np.asarray(GrpcWire().read_prediction(Reply(answer), call, None)[mlp_model.OUTPUT], np.float32)
+    return np.asarray(GrpcWire().read_prediction(reply, call, None)[mlp_model.OUTPUT], np.float32)
 
 
 def _infer_json(x: Floats) -> bytes:
@@ -67,33 +70,33 @@ def _infer_json(x: Floats) -> bytes:
     return json.dumps({"inputs": [tensor]}).encode()
 
 
-def _infer_json_answer(answer: bytes) -> Floats:
-    (output,) = json.loads(answer)["outputs"]
+def _infer_json_answer(reply: Reply) -> Floats:
+    (output,) = json.loads(reply.body)["outputs"]
     return np.asarray(output["data"], np.float32).reshape(output["shape"])
 
 
-@functools.cache
-def _inference() -> dict[str, Any]:
-    """Return the protocol's message classes by name, made from the .proto file."""
-    source = ROOT / "benchmarks" / "peers" / "inference.proto"
-    with tempfile.TemporaryDirectory() as directory:
-        described = Path(directory) / "inference.bin"
-        # A separate process, because the compiler's own protobuf crashes next to TensorFlow's.
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{source.parent}", f"--descriptor_set_out={described}"]
-        subprocess.run([*command, source.name], check=True)
-        files = descriptor_pb2.FileDescriptorSet.FromString(described.read_bytes())
-    return dict(message_factory.GetMessages(list(files.file)))
+def _infer_binary(x: Floats) -> bytes:
+    return _binary_exchange(x).body
+
+
+def _binary_exchange(x: Floats) -> Exchange:
+    return OipRestWire().predict(PredictCall(ModelSpec(MODEL_NAME), {mlp_model.INPUT: x}))
+
+
+def _infer_binary_answer(reply: Reply) -> Floats:
+    call = PredictCall(ModelSpec(MODEL_NAME), {})
+    return np.asarray(OipRestWire().read_prediction(reply, call, None)[mlp_model.OUTPUT], np.float32)
 
 
 def _infer_request(x: Floats) -> bytes:
-    request = _inference()["inference.ModelInferRequest"](model_name=MODEL_NAME)
+    request = oip.ModelInferRequest(model_name=MODEL_NAME)
     request.inputs.add(name=mlp_model.INPUT, datatype="FP32", shape=x.shape)
     request.raw_input_contents.append(np.ascontiguousarray(x, "<f4").tobytes())
     return bytes(request.SerializeToString())
 
 
-def _infer_response(answer: bytes) -> Floats:
-    response = _inference()["inference.ModelInferResponse"].FromString(answer)
+def _infer_response(reply: Reply) -> Floats:
+    response = oip.ModelInferResponse.FromString(reply.body)
     (output,) = response.outputs
     if response.raw_output_contents:
         flat: Floats = np.frombuffer(response.raw_output_contents[0], "<f4")
@@ -106,24 +109,42 @@ def _row_json(x: Floats) -> bytes:
     return json.dumps({"x": _row(x[0])}).encode()
 
 
-def _row_json_answer(answer: bytes) -> Floats:
-    return np.asarray([json.loads(answer)["y"]], np.float32)
+def _row_json_answer(reply: Reply) -> Floats:
+    return np.asarray([json.loads(reply.body)["y"]], np.float32)
 
 
 def _rows_json(x: Floats) -> bytes:
     return json.dumps({"x": [_row(row) for row in x]}).encode()
 
 
-def _rows_json_answer(answer: bytes) -> Floats:
-    return np.asarray(json.loads(answer), np.float32)
+def _rows_json_answer(reply: Reply) -> Floats:
+    return np.asarray(json.loads(reply.body), np.float32)
 
 
 # TensorFlow Serving's protocols. KServe's v1 over HTTP is the same.
-PREDICT_REST = Wire("rest", REST_PATH, rest_request, _predictions)
-PREDICT_GRPC = Wire("grpc", GRPC_PATH, grpc_request, _predict_response)
-# The Open Inference Protocol (KServe's v2).
-INFER_REST = Wire("rest", f"/v2/models/{MODEL_NAME}/infer", _infer_json, _infer_json_answer)
-INFER_GRPC = Wire("grpc", "/inference.GRPCInferenceService/ModelInfer", _infer_request, _infer_response)
+PREDICT_REST = Wire("predict_rest", "HTTP, JSON", "rest", REST_PATH, rest_request, _predictions)
+PREDICT_GRPC = Wire("predict_grpc", "gRPC", "grpc", GRPC_PATH, grpc_request, _predict_response)
+# The Open Inference Protocol (OIP, KServe's v2): over gRPC with raw contents, over HTTP in two forms.
+_INFER = f"/v2/models/{MODEL_NAME}/infer"
+INFER_REST = Wire("infer_rest", "OIP, HTTP, JSON", "rest", _INFER, _infer_json, _infer_json_answer)
+INFER_BINARY = Wire(
+    "infer_binary",
+    "OIP, HTTP, binary",
+    "rest",
+    _INFER,
+    _infer_binary,
+    _infer_binary_answer,
+    _binary_exchange(mlp_model.example()).headers,
+)
+INFER_GRPC = Wire(
+    "infer_grpc", "OIP, gRPC", "grpc", "/inference.GRPCInferenceService/ModelInfer", _infer_request, _infer_response
+)
 # Protocols of custom handlers: a row, or an array of rows.
-ROW_REST = Wire("rest", "/predict", _row_json, _row_json_answer)
-ROWS_REST = Wire("rest", "/predict", _rows_json, _rows_json_answer)
+ROW_REST = Wire("row_rest", "HTTP, JSON", "rest", "/predict", _row_json, _row_json_answer, against=PREDICT_REST.name)
+ROWS_REST = Wire(
+    "rows_rest", "HTTP, JSON", "rest", "/predict", _rows_json, _rows_json_answer, against=PREDICT_REST.name
+)
+
+WIRES = {
+    wire.name: wire for wire in (PREDICT_GRPC, PREDICT_REST, INFER_GRPC, INFER_REST, INFER_BINARY, ROW_REST, ROWS_REST)
+}

@@ -28,7 +28,8 @@ class Mlp(kserve.Model):
             y = self._predict(payload.inputs[0].as_numpy())
             output = InferOutput(saved_model.OUTPUT, list(y.shape), "FP32")
             output.set_data_from_numpy(y, binary_data=True)
-            return InferResponse(payload.id, self.name, [output])
+            # JSON, unless the request wants binary outputs, as a gRPC request with raw contents does.
+            return InferResponse(payload.id, self.name, [output], use_binary_outputs=payload.use_binary_outputs)
         x = np.asarray(payload["instances"], np.float32)
         return {"predictions": self._predict(x).tolist()}
 

@@ -11,7 +11,8 @@ from benchmarks.harness import mlp_model
 from benchmarks.harness.measurement import WrongAnswer
 from benchmarks.peers import clients as peer_clients
 from benchmarks.peers.clients import SmallRequest, check_answers, poison, stall, worst_ms
-from benchmarks.peers.wire import INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, ROW_REST, Wire
+from benchmarks.peers.wire import ROW_REST, WIRES, Wire
+from tpuserve_client.exchange import Reply
 
 Answer = Callable[[bytes], Awaitable[tuple[int, object]]]
 
@@ -68,14 +69,14 @@ async def test_an_answer_of_another_row_is_noticed() -> None:
         return 200, {"y": mlp_model.expected(mlp_model.example())[0].tolist()}
 
     async with http_server(same_for_all) as port:
-        with pytest.raises(WrongAnswer, match="rest: expected"):
+        with pytest.raises(WrongAnswer, match="HTTP, JSON: expected"):
             await check_answers(ROW_REST, port)
 
 
-@pytest.mark.parametrize("wire", [ROW_REST, INFER_REST, PREDICT_REST, INFER_GRPC, PREDICT_GRPC])
+@pytest.mark.parametrize("wire", list(WIRES.values()))
 def test_an_answer_that_is_no_answer_is_not_right(wire: Wire) -> None:
     for answer in (b"", b"{}", b"\xff\xff\xff", b'{"y": null}'):
-        assert not peer_clients.is_right(wire, mlp_model.example()[0], answer)
+        assert not peer_clients.is_right(wire, mlp_model.example()[0], Reply(answer))
 
 
 async def test_errors_and_a_closed_port_are_wrong_answers() -> None:

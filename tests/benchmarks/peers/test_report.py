@@ -5,16 +5,15 @@ import pytest
 
 from benchmarks.harness.load_tools import Load
 from benchmarks.harness.process_tree import Memory
-from benchmarks.harness.targets import Protocol
 from benchmarks.peers.clients import Poisoned, Stall
 from benchmarks.peers.measurement import Measured, Point
 from benchmarks.peers.outcome import Outcome, Result, machine
 from benchmarks.peers.report import BEGIN, END, cpu_ratio, insert, markdown, rate_ratio
 
 
-def point(protocol: Protocol, rate: int, failures: int = 0, cpu: float = 0.123) -> Point:
+def point(wire: str, rate: int, failures: int = 0, cpu: float = 0.123) -> Point:
     load = Load(requests=rate * 2 + failures, failures=failures, elapsed_s=2.0, p50_ms=8, p99_ms=9, generator_cores=0)
-    return Point(protocol, load, cpu, dataclasses.replace(load, p50_ms=0.456))
+    return Point(wire, load, cpu, dataclasses.replace(load, p50_ms=0.456))
 
 
 def result(name: str, *points: Point, failed: int = 0) -> Result:
@@ -28,9 +27,10 @@ def outcome(*results: Result) -> Outcome:
 
 ONCE = "1.0\N{MULTIPLICATION SIGN}"
 FOUND = outcome(
-    result("tpuserve-envoy", point("rest", 10_000), point("grpc", 12_000)),
-    result("triton", point("rest", 2_000), point("grpc", 2_500, failures=7)),
-    result("mlserver", point("rest", 1_250, cpu=0.246), failed=99),
+    result("tpuserve-envoy", point("infer_rest", 10_000), point("infer_grpc", 12_000), point("predict_rest", 9_000)),
+    result("triton", point("infer_rest", 2_000), point("infer_grpc", 2_500, failures=7)),
+    result("mlserver", point("infer_rest", 1_250, cpu=0.246), failed=99),
+    result("litserve", point("row_rest", 900)),
     Result("ray", "Ray Serve", "2", "", None, problem="no namespace"),
 )
 
@@ -44,13 +44,17 @@ def rows(text: str, start: str) -> list[list[str]]:
 
 
 def test_ratios_are_of_the_same_protocol() -> None:
-    assert rate_ratio(FOUND, "triton", "rest") == 5.0
-    assert rate_ratio(FOUND, "triton", "grpc") == 4.8
-    assert cpu_ratio(FOUND, "mlserver", "rest") == 2.0
+    assert rate_ratio(FOUND, "triton", "infer_rest") == 5.0
+    assert rate_ratio(FOUND, "triton", "infer_grpc") == 4.8
+    assert cpu_ratio(FOUND, "mlserver", "infer_rest") == 2.0
     for ratio in (rate_ratio, cpu_ratio):
-        assert ratio(FOUND, "mlserver", "grpc") is None
-        assert ratio(FOUND, "ray", "rest") is None
-        assert ratio(outcome(result("triton", point("rest", 2_000))), "triton", "rest") is None
+        assert ratio(FOUND, "mlserver", "infer_grpc") is None
+        assert ratio(FOUND, "ray", "row_rest") is None
+        assert ratio(outcome(result("triton", point("infer_rest", 2_000))), "triton", "infer_rest") is None
+
+
+def test_a_server_with_its_own_protocol_is_compared_over_json() -> None:
+    assert rate_ratio(FOUND, "litserve", "row_rest") == 10.0
 
 
 def test_report_mentions_a_busy_machine() -> None:
@@ -63,7 +67,7 @@ def test_report_shows_load_isolation_and_batching() -> None:
     load_grpc, load_rest, isolation, batching = rows(text, "Triton")
     assert load_rest == [
         "Triton",
-        "HTTP, JSON",
+        "OIP, HTTP, JSON",
         "2,000",
         "8.0",
         "9.0",
@@ -84,18 +88,18 @@ def test_goals_at_their_limit_are_reached() -> None:
     text = markdown(FOUND)
     verdicts = {row[0]: row[3] for start in ("Triton", "Mlserver") for row in goal_rows(text, start)}
     assert verdicts == {
-        "rate relative to Triton, HTTP, JSON": "reached",
-        "rate relative to Triton, gRPC": "**missed**",
-        "rate relative to Mlserver, HTTP, JSON": "reached",
+        "rate relative to Triton, OIP, HTTP, JSON": "reached",
+        "rate relative to Triton, OIP, gRPC": "**missed**",
+        "rate relative to Mlserver, OIP, HTTP, JSON": "reached",
     }
 
 
 def goal_rows(text: str, title: str) -> list[list[str]]:
-    return [row for name in ("HTTP, JSON", "gRPC") for row in rows(text, f"rate relative to {title}, {name}")]
+    return [row for name in ("OIP, HTTP, JSON", "OIP, gRPC") for row in rows(text, f"rate relative to {title}, {name}")]
 
 
 def test_a_run_of_one_server_has_no_empty_table() -> None:
-    assert "goal" not in markdown(outcome(result("kserve", point("rest", 5))))
+    assert "goal" not in markdown(outcome(result("kserve", point("infer_rest", 5))))
 
 
 def test_report_includes_the_chart_if_given() -> None:

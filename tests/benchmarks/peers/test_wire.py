@@ -6,16 +6,19 @@ import pytest
 from benchmarks.harness import mlp_model
 from benchmarks.peers.servers import SUBJECTS
 from benchmarks.peers.wire import (
+    INFER_BINARY,
     INFER_GRPC,
     INFER_REST,
     PREDICT_GRPC,
     PREDICT_REST,
     ROW_REST,
     ROWS_REST,
+    WIRES,
     Wire,
     bad_body,
     large_body,
 )
+from tpuserve_client.exchange import Reply
 
 HTTP = [PREDICT_REST, INFER_REST, ROW_REST, ROWS_REST]
 # An Open Inference Protocol response with one row, [1.0, -2.0], by field number.
@@ -51,7 +54,18 @@ def test_http_requests_carry_the_row(wire: Wire) -> None:
     ],
 )
 def test_answers_become_rows(wire: Wire, answer: bytes) -> None:
-    assert wire.decode(answer).tolist() == [[1.0, -2.0]]
+    assert wire.decode(Reply(answer)).tolist() == [[1.0, -2.0]]
+
+
+def test_binary_tensors_follow_the_header() -> None:
+    x = mlp_model.example()
+    body, length = INFER_BINARY.encode(x), int(INFER_BINARY.headers["inference-header-content-length"])
+    assert body[length:] == x.tobytes()
+    # A check sends other rows with the same headers.
+    assert len(INFER_BINARY.encode(mlp_model.example(rows=1) * 2)) == len(body)
+    text = b'{"outputs": [{"name": "y", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}]}'
+    reply = Reply(text + RAW_ANSWER[-8:], {"inference-header-content-length": str(len(text))})
+    assert INFER_BINARY.decode(reply).tolist() == [[1.0, -2.0]]
 
 
 def test_inference_request_has_the_fields_of_the_protocol() -> None:
@@ -79,8 +93,14 @@ def test_large_body_is_json_and_as_large_as_requested(wire: Wire) -> None:
     assert numbers(json.loads(body))[-mlp_model.FEATURES :] == row
 
 
-def test_every_server_has_one_http_wire_and_at_most_one_grpc_wire() -> None:
+def test_every_server_has_http_wires_of_which_the_first_sends_json() -> None:
     for subject in SUBJECTS:
-        protocols = [wire.protocol for wire in subject.wires]
-        assert protocols.count("rest") == 1
-        assert len(set(protocols)) == len(protocols)
+        first = next(wire for wire in subject.wires if wire.protocol == "rest")
+        json.loads(first.encode(mlp_model.example()))
+        assert len({wire.name for wire in subject.wires}) == len(subject.wires)
+
+
+def test_tpuserve_answers_over_every_wire_of_a_comparison() -> None:
+    ours = {wire.name for wire in SUBJECTS[0].wires}
+    assert all((wire.against or wire.name) in ours for subject in SUBJECTS for wire in subject.wires)
+    assert all(WIRES[wire.name] is wire for subject in SUBJECTS for wire in subject.wires)

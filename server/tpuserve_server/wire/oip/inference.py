@@ -60,7 +60,7 @@ class InferenceRequest(NamedTuple):
     @property
     def output_names(self) -> tuple[str, ...]:
         """The names of the requested outputs. Empty means all."""
-        return tuple([output.name for output in self.outputs])
+        return tuple([output.name for output in self.outputs]) if self.outputs else ()
 
 
 class InferenceResult(NamedTuple):
