@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.clients_under_test import Clock, make_client
-from tests.clients.model_server import ModelServer, serving
+from tests.clients.model_server import ModelServer, serving, wait_until_idle
 from tpuserve_client import Client
 
 
@@ -20,22 +20,33 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def running() -> Iterator[tuple[ModelServer, dict[str, str]]]:
-    """Start one server for the session. Yield it with its addresses by protocol."""
+def shared_rest() -> Iterator[tuple[ModelServer, str]]:
+    """Start one REST server for the session, because stopping it takes 0.1 s. Yield it with its address."""
     shared = ModelServer()
-    with serving(shared, "grpc") as grpc_place, serving(shared, "rest") as rest_place:
-        yield shared, {"grpc": grpc_place, "rest": rest_place}
+    with serving(shared, "rest") as place:
+        yield shared, place
 
 
 @pytest.fixture
-def server(running: tuple[ModelServer, dict[str, str]]) -> ModelServer:
-    running[0].reset()
-    return running[0]
+def server(protocol: str, shared_rest: tuple[ModelServer, str]) -> Iterator[ModelServer]:
+    """Yield a server in its initial state, which gets the requests of this test only."""
+    if protocol == "grpc":
+        yield ModelServer()
+        return
+    shared, place = shared_rest
+    shared.reset()
+    yield shared
+    shared.gate.set()  # ends the requests that wait
+    wait_until_idle(place)
 
 
 @pytest.fixture
-def address(server: ModelServer, running: tuple[ModelServer, dict[str, str]], protocol: str) -> str:
-    return running[1][protocol]
+def address(server: ModelServer, shared_rest: tuple[ModelServer, str], protocol: str) -> Iterator[str]:
+    if protocol == "rest":
+        yield shared_rest[1]
+        return
+    with serving(server, "grpc") as place:
+        yield place
 
 
 @pytest.fixture
