@@ -1,13 +1,12 @@
 """Fixtures: the two clients over the two protocols, and the server that they call."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
 from tests.clients.clients_under_test import Clock, make_client
-from tests.clients.model_server import ModelServer, serving
-from tests.clients.oip_faces import OIP, serving_oip
+from tests.clients.model_server import ModelServer, serving, wait_until_idle
+from tests.clients.oip_faces import serving_oip
 from tpuserve_client import Client
 
 
@@ -22,24 +21,34 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def running() -> Iterator[tuple[ModelServer, dict[str, str]]]:
-    """Start one server for the session. Yield it with its addresses by protocol."""
+def shared_http() -> Iterator[tuple[ModelServer, dict[str, str]]]:
+    """Start one HTTP server of each protocol for the session, because stopping it takes 0.1 s. Yield the addresses."""
     shared = ModelServer()
-    with ExitStack() as stack:
-        places = {protocol: stack.enter_context(serving(shared, protocol)) for protocol in ("grpc", "rest")}
-        places |= {protocol: stack.enter_context(serving_oip(shared, protocol)) for protocol in OIP}
-        yield shared, places
+    with serving(shared, "rest") as rest, serving_oip(shared, "oip-rest") as oip_rest:
+        yield shared, {"rest": rest, "oip-rest": oip_rest}
 
 
 @pytest.fixture
-def server(running: tuple[ModelServer, dict[str, str]]) -> ModelServer:
-    running[0].reset()
-    return running[0]
+def server(protocol: str, shared_http: tuple[ModelServer, dict[str, str]]) -> Iterator[ModelServer]:
+    """Yield a server in its initial state, which gets the requests of this test only."""
+    shared, places = shared_http
+    if protocol not in places:
+        yield ModelServer()
+        return
+    shared.reset()
+    yield shared
+    shared.gate.set()  # ends the requests that wait
+    wait_until_idle(places[protocol])
 
 
 @pytest.fixture
-def address(server: ModelServer, running: tuple[ModelServer, dict[str, str]], protocol: str) -> str:
-    return running[1][protocol]
+def address(server: ModelServer, shared_http: tuple[ModelServer, dict[str, str]], protocol: str) -> Iterator[str]:
+    _, places = shared_http
+    if protocol in places:
+        yield places[protocol]
+        return
+    with serving(server, "grpc") if protocol == "grpc" else serving_oip(server, protocol) as place:
+        yield place
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from typing import Any, TypeAlias
 
 import grpc
@@ -21,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.support.certificates import ServerTls
 from tpuserve_client import tensor
@@ -111,7 +113,7 @@ class ModelServer:
         self.reset()
 
     def reset(self) -> None:
-        """Restore the initial state. The tests of a session share one server because stopping it takes 0.1 s."""
+        """Restore the initial state. See `wait_until_idle` for requests that are still on their way."""
         self.served: list[Served] = []
         self.failures: deque[Failure] = deque()
         self.ready = True
@@ -393,6 +395,29 @@ def _infos(specs: Specs) -> dict[str, Any]:
     }
 
 
+class CountedApp:
+    """An ASGI application that also answers `GET /idle`, as soon as no other request is in progress."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._in_progress = 0
+        self._ended = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/idle":
+            while self._in_progress:
+                self._ended.clear()
+                await self._ended.wait()
+            await Response()(scope, receive, send)
+            return
+        self._in_progress += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._in_progress -= 1
+            self._ended.set()
+
+
 @contextmanager
 def grpc_address(
     handler: grpc.GenericRpcHandler, place: str = "127.0.0.1:0", tls: ServerTls | None = None
@@ -416,7 +441,8 @@ def http_address(app: Starlette, tls: ServerTls | None = None) -> Iterator[str]:
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         options = tls.options() if tls else {}
-        config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1, **options)
+        counted = CountedApp(app)
+        config = uvicorn.Config(counted, log_level="error", lifespan="off", timeout_graceful_shutdown=1, **options)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-http")
         thread.start()
@@ -425,6 +451,17 @@ def http_address(app: Starlette, tls: ServerTls | None = None) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+def wait_until_idle(address: str) -> None:
+    """Wait until the REST server at `address` has ended every request that a client sent before this call.
+
+    A cancelled or late request reaches the server after its client's test has ended, and would count in the next test.
+    The server accepts connections in order, so it has read those requests when it reads this one.
+    """
+    with closing(HTTPConnection(address.rpartition("/")[2], timeout=60)) as connection:
+        connection.request("GET", "/idle")
+        assert connection.getresponse().status == 200
 
 
 @contextmanager
