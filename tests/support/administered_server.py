@@ -36,12 +36,12 @@ class BatchingLoader(GatedLoader):
         super().__init__()
         self._metrics = metrics
         self.sizes: tuple[int, ...] = (1, 2, 4)
-        self.signatures: dict[str, Signature] = {}
+        self.by_name: dict[str, Signature] = {}
         self.labels: tuple[str, ...] = ()
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         super().load(aspired)
-        servable = FakeServable(self.signatures) if self.signatures else FakeServable()
+        servable = FakeServable(self.by_name) if self.by_name else FakeServable()
         parameters = aspired.batching or UNSET_PARAMETERS
         options = {"serving_default": parameters.options(self.sizes)} if self.sizes else {}
         batcher = Batcher(

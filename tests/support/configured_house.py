@@ -64,8 +64,8 @@ class House:
         self.loader = loader or GatedLoader()
         self.registry = ModelRegistry(initial, metrics or RecordingMetrics())
         self.service = InferenceService(self.registry, CLOCK)
-        loader = EnsembleLoader(self.loader, self.service.acquire)
-        self.manager = VersionManager(self.registry, loader, CLOCK, LoadOptions(threads=4, max_retries=0))
+        both = EnsembleLoader(self.loader, self.service.acquire)
+        self.manager = VersionManager(self.registry, both, CLOCK, LoadOptions(threads=4, max_retries=0))
         storage = LocalStorage(lambda path: "")
         self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01, on_pending=self.registry.expect)
         self.models = ConfiguredModels(

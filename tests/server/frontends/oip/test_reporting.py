@@ -207,7 +207,7 @@ async def test_configuration_without_a_batch_dimension_has_whole_shapes(tmp_path
     score = TensorSpec("y", np.dtype(np.complex64), None)
     with AdministeredServer(tmp_path) as server:
         server.loader.sizes = ()
-        server.loader.signatures = {"other": Signature("other", {"x": image}, {"y": score})}
+        server.loader.by_name = {"other": Signature("other", {"x": image}, {"y": score})}
         await server.post("/v2/repository/models/a/unload")
         await server.post("/v2/repository/models/a/load")
         config = (await server.get("/v2/models/a/config")).json()
