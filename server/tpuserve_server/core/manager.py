@@ -109,10 +109,16 @@ class VersionManager:
                 self._begin_unload(servable_id)
 
     def _snapshot(self, name: str) -> list[VersionSnapshot]:
-        """Return the model's versions, with queued loads as LOADING."""
+        """Return the model's versions, with queued loads as LOADING.
+
+        A load stays in the queue for a moment after its version is AVAILABLE. A change of the configuration in that
+        moment must unload the version.
+        """
         return [
             VersionSnapshot(
-                aspired.servable.version, State.LOADING if aspired.servable in self._queued else state, is_aspired
+                aspired.servable.version,
+                State.LOADING if aspired.servable in self._queued and state is not State.AVAILABLE else state,
+                is_aspired,
             )
             for aspired, state, is_aspired in self._registry.snapshot(name)
         ]

@@ -1,3 +1,4 @@
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -72,8 +73,11 @@ class House:
             statuses = {status.servable.version: status for status in self.registry.statuses("m")}
             return version in statuses and any(text in note for note in statuses[version].notes)
 
+        self.wait_until(is_said)
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(is_said, 10), self.registry.statuses("m")
+            assert self._changed.wait_for(is_so, 10), self.registry.statuses("m")
 
     def wait_for(self, version: int, state: State, name: str = "m") -> str:
         def find() -> list[str]:
@@ -355,6 +359,30 @@ def test_a_model_that_comes_again_from_elsewhere_while_it_loads_is_served_from_t
     assert [load.location.uri for load in house.loader.loads] == ["/models/m/1", "/elsewhere/1"]
     assert len(house.loader.unloaded) == (fault is None)
     assert [state for _, state in house.metrics.states].count(State.AVAILABLE) == 1
+
+
+def test_a_model_reconfigured_as_soon_as_it_serves_is_loaded_again(house: House) -> None:
+    larger = BatchingParameters(max_batch_size=16)
+
+    class Reconfigure(logging.Handler):
+        """Acts on the loading thread, between the version's last change of state and the end of its load."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.msg == "Serving %s" and len(house.loader.loads) == 1:
+                house.aspire(None)
+                house.aspire(1, batching=larger)
+
+    logger, reconfigure = logging.getLogger("tpuserve_server.core.manager"), Reconfigure()
+    level = logger.level
+    logger.addHandler(reconfigure)
+    logger.setLevel(logging.INFO)
+    try:
+        house.aspire(1)
+        house.wait_until(lambda: len(house.loader.loads) == 2)
+    finally:
+        logger.removeHandler(reconfigure)
+        logger.setLevel(level)
+    assert house.loader.loads[1].batching == larger
 
 
 def test_a_request_that_holds_one_model_keeps_no_other_in_memory(house: House) -> None:
