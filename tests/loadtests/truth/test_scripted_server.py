@@ -30,14 +30,29 @@ FAILURES = (grpc.RpcError, http.client.HTTPException, ConnectionError)
 Predict = Callable[[], bytes | int]
 
 
+# Without it, channels share a connection.
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+
+
 @contextmanager
 def grpc_predict(server: ScriptedServer) -> Iterator[Predict]:
     """Yield a function that returns a response's bytes. It raises RpcError."""
-    with grpc.insecure_channel(server.grpc) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+    channels = [grpc.insecure_channel(server.grpc, OWN_CONNECTION)]
+
+    def predict() -> bytes:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channels[0].unary_unary(
             "/tensorflow.serving.PredictionService/Predict"
         )
-        yield lambda: bytes(call(MESSAGE, timeout=60))
+        try:
+            return bytes(call(MESSAGE, timeout=60))
+        except grpc.RpcError:
+            # The next request connects again. It would fail on a connection whose end the channel has not seen yet.
+            channels.pop().close()
+            channels.append(grpc.insecure_channel(server.grpc, OWN_CONNECTION))
+            raise
+
+    yield predict
+    channels.pop().close()
 
 
 @contextmanager
