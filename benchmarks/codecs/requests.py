@@ -17,6 +17,7 @@ from tensorflow_serving.apis import predict_pb2
 from benchmarks.codecs.report import CodecCost, CodecTable
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
@@ -91,7 +92,8 @@ class ConstantService(InferenceService):
     """A service that returns the same model for every name."""
 
     def __init__(self, signature: Signature = SIGNATURE, result: PredictResult = RESULT) -> None:
-        """Create the service without a registry."""
+        """Create the service with an empty registry."""
+        super().__init__(ModelRegistry((), PrometheusMetrics()), SystemClock())
         self._model = signature, result
 
     def acquire(self, spec: ModelSpec) -> AcquiredModel:

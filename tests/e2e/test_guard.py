@@ -64,7 +64,7 @@ def rest_paths(folder: Path) -> list[tuple[str, str]]:
     own = [(method, route.path) for route in app.routes if isinstance(route, Route) for method in route.methods or ()]
     documented = [(method.upper(), path) for path, found in app.openapi()["paths"].items() for method in found]
     routes = dict.fromkeys([*own, *documented, ("OPTIONS", "/v1/models/m:predict"), ("GET", "/v1/x"), ("GET", "/x")])
-    return [(method, path.format(model="m", version="7", label="l")) for method, path in routes]
+    return [(method, path.format(model="m", version="7", label="l", region="r")) for method, path in routes]
 
 
 def call(channel: Any, path: str, *, unary: bool, password: tuple[str, ...]) -> grpc.StatusCode:  # noqa: ANN401  # grpcio's stubs type no call without a serializer.
@@ -81,22 +81,29 @@ def call(channel: Any, path: str, *, unary: bool, password: tuple[str, ...]) -> 
 
 
 def test_every_grpc_method_passes_the_guard_once(guarded: GuardedProcess, rpc_paths: dict[str, bool]) -> None:
-    assert {path.split(".")[0] for path in rpc_paths} == {"/tensorflow", "/grpc"}
+    assert {path.split(".")[0] for path in rpc_paths} == {"/tensorflow", "/grpc", "/inference"}
     with grpc.insecure_channel(guarded.grpc) as channel:
         for path, unary in rpc_paths.items():
             for password, code, _ in REFUSALS:
                 assert call(channel, path, unary=unary, password=password) is code, path
                 assert guarded.attempt() == ("grpc", "POST", path, None)
             passed = call(channel, path, unary=unary, password=(PASSWORD,))
-            assert passed in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED), path
+            assert passed not in {code for _, code, _ in REFUSALS}, path
             assert guarded.attempt() == ("grpc", "POST", path, None)
     expect_no_more(guarded)
 
 
 def test_every_rest_route_passes_the_guard_once(guarded: GuardedProcess, rest_paths: list[tuple[str, str]]) -> None:
-    assert {"/healthz", "/readyz", "/metrics", "/alias/metrics", "/docs", "/openapi.json", "/v1/models/m:predict"} <= {
-        path for _, path in rest_paths
-    }
+    assert {
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/alias/metrics",
+        "/docs",
+        "/openapi.json",
+        "/v1/models/m:predict",
+        "/v2/models/m/infer",
+    } <= {path for _, path in rest_paths}
     with httpx.Client(base_url=guarded.rest, timeout=PATIENCE_S) as client:
         for method, path in rest_paths:
             seen = ("rest", method, path, "m" if "/models/m" in path and method != "OPTIONS" else None)
