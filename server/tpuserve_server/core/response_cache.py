@@ -13,11 +13,11 @@ import itertools
 import sys
 import threading
 from collections import OrderedDict
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from tpuserve_server.core.types import Array, PredictResult, ServableId, Tensors
+from tpuserve_server.core.types import Array, CacheOutcome, ServableId, Tensors
 
 # Inputs from this size on are hashed on a worker thread: about 1 ms of work, which releases the interpreter's lock.
 LARGE_INPUT_BYTES = 1 << 20
@@ -39,10 +39,33 @@ class CacheCounts(NamedTuple):
 
 
 class EncodedResponse(NamedTuple):
-    """A response in the form of one protocol, and the signature that produced it."""
+    """A response in the form of one protocol, and the signature that produced it.
+
+    `json_bytes` is the length of the JSON before binary data in a REST response, or None without binary data.
+    """
 
     signature_name: str
     body: bytes
+    json_bytes: int | None = None
+
+
+class Answered(Protocol):
+    """The result of a request, in the form of any protocol."""
+
+    @property
+    def servable(self) -> ServableId:
+        """The version that ran the request."""
+        ...
+
+    @property
+    def signature_name(self) -> str:
+        """The signature that produced the outputs."""
+        ...
+
+    @property
+    def cache(self) -> CacheOutcome:
+        """Whether the outputs came from the cache. Empty if they cannot be kept."""
+        ...
 
 
 class _Entry(NamedTuple):
@@ -207,10 +230,13 @@ class Recall:
         self._key = key
         self.found = responses.find_encoded(key)
 
-    def keep(self, result: PredictResult, body: bytes) -> None:
-        """Keep `body`, the encoded `result` of this request, unless another version has run it."""
+    def keep(self, result: Answered, body: bytes, json_bytes: int | None = None) -> None:
+        """Keep `body`, the encoded `result` of this request, unless another version has run it.
+
+        See EncodedResponse for `json_bytes`.
+        """
         if result.cache and result.servable == self.servable_id:
-            self._responses.store_encoded(self._key, EncodedResponse(result.signature_name, body))
+            self._responses.store_encoded(self._key, EncodedResponse(result.signature_name, body, json_bytes))
 
 
 def input_bytes(inputs: Tensors) -> int:

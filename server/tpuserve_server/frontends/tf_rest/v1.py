@@ -83,7 +83,7 @@ class V1:
         is_vertex = VERTEX_SCOPE in call.scope
         recall = await self._recall(target, body, _KINDS[is_vertex]) if self._service.has_caches else None
         if recall is not None and recall.found is not None:
-            signature_name, encoded = recall.found
+            signature_name, encoded, _ = recall.found
             call.measured.recalls(recall, signature_name)
             return HttpResponse(200, encoded, recall.servable_id.version, CACHE_HEADERS["hit"])
         body_bytes = len(body)
