@@ -30,12 +30,17 @@ _SMALL_ARRAY_BYTES = 1 << 12
 
 
 class CacheCounts(NamedTuple):
-    """Counts of a version's cache since its load, and the bytes that its entries take now."""
+    """Counts of a version's cache since its load, and the bytes that its entries take now.
+
+    `hit_s` and `miss_s` are the total seconds of look-ups. `miss_s` includes storing the outputs, but not the run.
+    """
 
     hits: int
     misses: int
     evictions: int
     size_bytes: int
+    hit_s: float = 0.0
+    miss_s: float = 0.0
 
 
 class EncodedResponse(NamedTuple):
@@ -100,13 +105,16 @@ class VersionResponses:
     The server does not join identical requests that are in flight together: each runs, and the first response stays.
     """
 
-    __slots__ = ("_evictions", "_hits", "_is_open", "_misses", "_model", "_prefix", "_size_bytes")
+    __slots__ = (
+        "_evictions", "_hit_s", "_hits", "_is_open", "_miss_s", "_misses", "_model", "_prefix", "_size_bytes",
+    )  # fmt: skip
 
     def __init__(self, model: _ModelCache, prefix: bytes) -> None:
         """Create the part without entries. `prefix` distinguishes its keys from those of all other versions."""
         self._model = model
         self._prefix = hashlib.sha256(prefix)
         self._hits = self._misses = self._evictions = self._size_bytes = 0
+        self._hit_s = self._miss_s = 0.0
         self._is_open = True
 
     def key(self, signature_name: str, output_filter: tuple[str, ...], inputs: Tensors) -> bytes | None:
@@ -175,7 +183,17 @@ class VersionResponses:
     def counts(self) -> CacheCounts:
         """Return the current counts."""
         with self._model.lock:
-            return CacheCounts(self._hits, self._misses, self._evictions, self._size_bytes)
+            return CacheCounts(self._hits, self._misses, self._evictions, self._size_bytes, self._hit_s, self._miss_s)
+
+    def add_hit_s(self, duration_s: float) -> None:
+        """Add the time of a look-up that found a response."""
+        with self._model.lock:
+            self._hit_s += duration_s
+
+    def add_miss_s(self, duration_s: float) -> None:
+        """Add the time of a look-up that found none, and of storing the outputs of the run."""
+        with self._model.lock:
+            self._miss_s += duration_s
 
     def close(self) -> None:
         """Free this version's entries, and store none from now on. May be called again."""

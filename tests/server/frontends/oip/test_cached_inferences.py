@@ -44,9 +44,9 @@ def found_by_bytes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def message(request_id: str = "", **fields: Any) -> ModelInferRequest:
+def message(request_id: str = "") -> ModelInferRequest:
     tensor = ModelInferRequest.InferInputTensor(**INPUT)  # type: ignore[arg-type]  # one dict for both protocols
-    return ModelInferRequest(model_name="a", id=request_id, inputs=[tensor], raw_input_contents=[X.tobytes()], **fields)
+    return ModelInferRequest(model_name="a", id=request_id, inputs=[tensor], raw_input_contents=[X.tobytes()])
 
 
 def binary(request_id: str = "") -> tuple[bytes, dict[str, str]]:
