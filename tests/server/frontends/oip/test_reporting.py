@@ -182,6 +182,20 @@ async def test_configuration_has_tritons_form_and_agrees_with_the_metadata(serve
     }
 
 
+async def test_statistics_count_the_rows_of_requests_without_batching(tmp_path: Path) -> None:
+    with AdministeredServer(tmp_path) as server:
+        server.loader.sizes = ()
+        await server.post("/v2/repository/models/a/unload")
+        await server.post("/v2/repository/models/a/load")
+        for rows in (1, 2, 3):
+            body = {"inputs": [{**ROWS["inputs"][0], "shape": [rows, 2], "data": [1] * rows * 2}]}
+            assert (await server.post(INFER, body)).status_code == 200
+        found = await statistics(server)
+    assert (found["inference_count"], found["execution_count"]) == (6, 3)
+    # 3 rows count under the next power of two.
+    assert [each["batch_size"] for each in found["batch_stats"]] == [1, 2, 4]
+
+
 async def test_statistics_count_the_responses_of_the_cache(tmp_path: Path) -> None:
     with AdministeredServer(tmp_path, cache_bytes=1 << 20) as server:
         other = {"inputs": [{**ROWS["inputs"][0], "data": [1] * 6}]}
