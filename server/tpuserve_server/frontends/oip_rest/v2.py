@@ -61,7 +61,7 @@ class V2:
         measured.method = route.action.value
         measured.model = route.spec.name
         if route.action is Action.INFER:
-            return self._infer(route.spec, call)
+            return self.infer(route.spec, call)
         handler = self._handlers.get(route.action)
         if handler is not None:
             return handler(route.spec, call)
@@ -78,9 +78,17 @@ class V2:
             return None
         return route.spec.name or None
 
-    async def _infer(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        body = await call.read_body()
-        json_bytes = read_json_length(call.scope, len(body))
+    async def infer(
+        self, spec: ModelSpec, call: HttpCall, body: bytes | None = None, json_bytes: int | None = None
+    ) -> HttpResponse:
+        """Answer an inference request. A caller that has read the body passes it and the length of its JSON.
+
+        Raises:
+            ServingError: as Inferring.infer, or the body is malformed.
+        """
+        if body is None:
+            body = await call.read_body()
+            json_bytes = read_json_length(call.scope, len(body))
         has_caches = self._service.has_caches
         recall = await self._inferring.recall(spec, _kind(json_bytes), body) if has_caches else None
         if recall is not None and recall.found is not None:
@@ -93,7 +101,7 @@ class V2:
         else:
             request = parse_infer_json(spec.name, body, json_bytes)
         if request.parameters.signature_name:
-            spec = ModelSpec(spec.name, spec.version, None, request.parameters.signature_name)
+            spec = ModelSpec(spec.name, spec.version, spec.version_label, request.parameters.signature_name)
         inferring = self._inferring.infer(
             spec, request, call.measured, call.deadline, call.priority, call.watch_client()
         )
