@@ -1,5 +1,6 @@
 """Tests for Vertex AI's contract on both hosts: AIP_* variables alone, with the artifact in a store, and a cache."""
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -57,6 +58,32 @@ def test_the_platforms_requests_are_answered(server: RunningServer) -> None:
             {"error": "'parameters' may hold only 'signature_name'; it also holds 'top_k'"},
         )
         assert client.get("/v1/models/model").status_code == 200
+
+
+def test_raw_inference_requests_are_answered_by_the_open_inference_protocol(server: RunningServer) -> None:
+    x = np.array(ROW, np.float32)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 64]}
+    text = json.dumps(
+        {
+            "inputs": [{**tensor, "parameters": {"binary_data_size": x.nbytes}}],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    media_type = f"application/vnd.vertex-ai-triton.binary+json;json-header-size={len(text)}"
+    with httpx.Client(base_url=server.rest) as client, Client(server.grpc) as grpc:
+        expected = grpc.predict("model", {"x": x})["y"]
+        plain = client.post(PREDICT, json={"inputs": [{**tensor, "data": ROW}]})
+        assert (plain.status_code, plain.headers["x-tpuserve-cache"]) == (200, "hit")
+        (output,) = plain.json()["outputs"]
+        assert (output["name"], output["datatype"]) == ("y", "FP32")
+        np.testing.assert_array_equal(np.array(output["data"], np.float32), expected.ravel())
+        binary = client.post(PREDICT, content=text + x.tobytes(), headers={"content-type": media_type})
+        assert binary.status_code == 200
+        data = binary.content[int(binary.headers["inference-header-content-length"]) :]
+        assert data == expected.tobytes()
+        refused = client.post(PREDICT, json={"inputs": [{**tensor, "name": "z", "data": ROW}]})
+        assert (refused.status_code, [*refused.json()]) == (400, ["error"])
+        assert client.get("/v2/models/model/config").json()["response_cache"] == {"enable": True}
 
 
 def test_equal_requests_are_answered_from_the_cache(server: RunningServer) -> None:

@@ -320,11 +320,11 @@ def check_errors_of_other_calls(server: Server) -> None:
 
 def check_statistics_count_requests_and_rows(server: Server) -> None:
     with connect(over_http, server) as client:
-        before = client.get_inference_statistics(LABELS)["model_stats"][0]
-        client.infer(LABELS, [tensor(over_http, "IMAGE", np.array([[b"12345"], [b"123"]], object))])
-        after = client.get_inference_statistics(LABELS)["model_stats"][0]
-        assert (after["name"], after["version"]) == (LABELS, VERSION)
-        assert after["inference_count"] - before["inference_count"] == 2
+        before = client.get_inference_statistics(SIMPLE)["model_stats"][0]
+        client.infer(SIMPLE, pair(over_http))
+        after = client.get_inference_statistics(SIMPLE)["model_stats"][0]
+        assert (after["name"], after["version"]) == (SIMPLE, VERSION)
+        assert after["inference_count"] - before["inference_count"] == len(FIRST)
         assert after["execution_count"] - before["execution_count"] == 1
         for name in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
             counts = [one["inference_stats"][name]["count"] for one in (before, after)]
@@ -332,7 +332,7 @@ def check_statistics_count_requests_and_rows(server: Server) -> None:
         names = {one["name"] for one in client.get_inference_statistics()["model_stats"]}
         assert {KINDS, SIMPLE, HALF} <= names
     with connect(over_grpc, server) as client:
-        assert client.get_inference_statistics(LABELS).model_stats[0].inference_stats.success.count > 0
+        assert client.get_inference_statistics(SIMPLE).model_stats[0].inference_stats.success.count > 0
 
 
 def check_repository_index(server: Server) -> None:

@@ -1,5 +1,6 @@
 """The front-ends with administration on a core that loads: gRPC's methods and REST's application, without a host."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -14,6 +15,7 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.response_cache import ResponseCaches
 from tpuserve_server.core.types import Signature, State
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.options import SharedMemoryOptions
@@ -38,6 +40,9 @@ class BatchingLoader(GatedLoader):
         self.sizes: tuple[int, ...] = (1, 2, 4)
         self.by_name: dict[str, Signature] = {}
         self.labels: tuple[str, ...] = ()
+        # Bound of the response cache of each model; 0 for no cache.
+        self.cache_bytes = 0
+        self._caches = ResponseCaches()
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         super().load(aspired)
@@ -47,7 +52,11 @@ class BatchingLoader(GatedLoader):
         batcher = Batcher(
             aspired.servable, servable, options, parameters=parameters, clock=CLOCK, metrics=self._metrics
         )
-        return LoadedVersion(servable, batcher, labels=self.labels)
+        responses = None
+        if self.cache_bytes:
+            responses = self._caches.open(aspired.servable, self.cache_bytes)
+            self._metrics.cache_opened(servable=aspired.servable, responses=responses)
+        return LoadedVersion(servable, batcher, labels=self.labels, responses=responses)
 
     def unload(self, loaded: LoadedVersion) -> None:
         loaded.batcher.stop()
@@ -56,19 +65,22 @@ class BatchingLoader(GatedLoader):
 class AdministeredServer:
     """Models `a` (version 1) and `b` (versions 1 and 2), served for the duration of the context.
 
-    Without `changes` clients may not load or unload models.
+    Without `changes` clients may not load or unload models. `cache_bytes` bounds the response cache of each model.
     """
 
-    def __init__(self, root: Path, *, prefixes: tuple[str, ...] = (), changes: bool = True) -> None:
+    def __init__(
+        self, root: Path, *, prefixes: tuple[str, ...] = (), changes: bool = True, cache_bytes: int = 0
+    ) -> None:
         self.metrics = PrometheusMetrics()
         self.loader = BatchingLoader(self.metrics)
+        self.loader.cache_bytes = cache_bytes
         self.house = House(root, initial=("a", "b"), loader=self.loader, metrics=self.metrics)
         self.regions = SharedMemoryRegions(SharedMemoryOptions(prefixes), MAX_REQUEST_BYTES)
         service = self.house.service
         statistics = partial(version_statistics, self.metrics)
         models = self.house.models if changes else None
         administration = Administration(service, CLOCK, statistics, self.regions, models)
-        self._table = rpc_table(service, self.metrics, CLOCK, administration=administration)
+        self.rpc = rpc_table(service, self.metrics, CLOCK, administration=administration)
         self._rest = rest_app(
             service, self.metrics, CLOCK, self.metrics.render, RestOptions(), administration=administration
         )
@@ -88,7 +100,7 @@ class AdministeredServer:
         self, name: str, request: Message, response: type[_Response], deadline: Deadline | None = None
     ) -> _Response:
         """Call a method of inference.GRPCInferenceService. Raises ServingError like in hosts."""
-        method = self._table[f"/inference.GRPCInferenceService/{name}"]
+        method = self.rpc[f"/inference.GRPCInferenceService/{name}"]
         assert isinstance(method, UnaryMethod)
         body = await method.handle(request.SerializeToString(), CallContext(deadline or Deadline.never(), {}))
         return response.FromString(body)
@@ -96,11 +108,20 @@ class AdministeredServer:
     async def get(self, path: str) -> httpx.Response:
         return await self.send("GET", path)
 
-    async def post(self, path: str, body: object = None, content: bytes | None = None) -> httpx.Response:
+    async def post(
+        self, path: str, body: object = None, content: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
         """Send a POST. A `body` is sent as JSON, without one the request has no body."""
-        return await self.send("POST", path, body, content)
+        return await self.send("POST", path, body, content, headers)
 
-    async def send(self, method: str, path: str, body: object = None, content: bytes | None = None) -> httpx.Response:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
         transport = httpx.ASGITransport(self._rest)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await client.request(method, path, json=body, content=content)
+            return await client.request(method, path, json=body, content=content, headers=headers)

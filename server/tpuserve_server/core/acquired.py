@@ -98,6 +98,13 @@ class AcquiredModel(_Acquired):
         self._is_recalled = False
         self.signature = signature
 
+    @property
+    def max_rows(self) -> int:
+        """Maximum number of rows in a request for the signature, if it has a batch dimension."""
+        batcher = self._loaded.batcher
+        options = batcher.options(self.signature.name)
+        return batcher.default_rows if options is None else options.max_batch_size
+
     def predict(
         self,
         inputs: Tensors,
@@ -126,7 +133,8 @@ class AcquiredModel(_Acquired):
         output_filter: tuple[str, ...],
         priority: Priority,
     ) -> PredictResult:
-        name = self.signature.name
+        name, monotonic_s = self.signature.name, self._clock.monotonic_s
+        started_s = monotonic_s()
         if input_bytes(inputs) >= LARGE_INPUT_BYTES:
             key = await asyncio.to_thread(responses.key, name, output_filter, inputs)
         else:
@@ -134,11 +142,15 @@ class AcquiredModel(_Acquired):
         if key is None:
             return await self._run(inputs, deadline, output_filter, priority)
         outputs = responses.find(key)
+        look_up_s = monotonic_s() - started_s
         if outputs is not None:
+            responses.add_hit_s(look_up_s)
             self._is_recalled = True
             return PredictResult(self._handle.servable_id, name, outputs, "hit")
         result = await self._run(inputs, deadline, output_filter, priority)
+        started_s = monotonic_s()
         responses.store(key, result.outputs)
+        responses.add_miss_s(look_up_s + monotonic_s() - started_s)
         return PredictResult(result.servable, name, result.outputs, "miss")
 
     async def _run(
@@ -243,6 +255,11 @@ class AcquiredVersion(_Acquired):
     def default_rows(self) -> int:
         """Maximum number of rows in a batch of a signature whose exporter has checked no sizes."""
         return self._loaded.batcher.default_rows
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the version has a response cache."""
+        return self._loaded.responses is not None
 
     async def predict(
         self,

@@ -33,6 +33,11 @@ class AcquiredEnsemble(AcquiredModel):
         """Names of the classes of the last step that has any."""
         return self._steps.labels
 
+    @property
+    def max_rows(self) -> int:
+        """Maximum number of rows that every step accepts."""
+        return self._steps.max_rows
+
     def has_objective(self, signature_name: str) -> bool:
         """Return False: only the batchers of the steps have objectives."""
         return False
@@ -92,6 +97,20 @@ class AcquiredEnsembleVersion(AcquiredVersion):
     def precision(self) -> Precision | None:
         """None: exporters check models, not pipelines."""
         return None
+
+    def batching(self, signature_name: str) -> None:
+        """Return None: only the steps share batches."""
+        return
+
+    @property
+    def default_rows(self) -> int:
+        """Maximum number of rows that every step accepts."""
+        return self._ensemble.max_rows
+
+    @property
+    def has_cache(self) -> bool:
+        """False: only steps have response caches."""
+        return False
 
     def has_objective(self, signature_name: str) -> bool:
         """Return False: only the batchers of the steps have objectives."""

@@ -45,6 +45,11 @@ class HeldSteps(Protocol):
         """Names of the classes of the last step that has any."""
         ...
 
+    @property
+    def max_rows(self) -> int:
+        """Maximum number of rows that every step accepts, if all have a batch dimension."""
+        ...
+
     async def run(
         self, inputs: Tensors, output_names: tuple[str, ...], deadline: Deadline, priority: Priority
     ) -> Tensors:

@@ -13,11 +13,11 @@ import itertools
 import sys
 import threading
 from collections import OrderedDict
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from tpuserve_server.core.types import Array, PredictResult, ServableId, Tensors
+from tpuserve_server.core.types import Array, CacheOutcome, ServableId, Tensors
 
 # Inputs from this size on are hashed on a worker thread: about 1 ms of work, which releases the interpreter's lock.
 LARGE_INPUT_BYTES = 1 << 20
@@ -30,19 +30,47 @@ _SMALL_ARRAY_BYTES = 1 << 12
 
 
 class CacheCounts(NamedTuple):
-    """Counts of a version's cache since its load, and the bytes that its entries take now."""
+    """Counts of a version's cache since its load, and the bytes that its entries take now.
+
+    `hit_s` and `miss_s` are the total seconds of look-ups. `miss_s` includes storing the outputs, but not the run.
+    """
 
     hits: int
     misses: int
     evictions: int
     size_bytes: int
+    hit_s: float = 0.0
+    miss_s: float = 0.0
 
 
 class EncodedResponse(NamedTuple):
-    """A response in the form of one protocol, and the signature that produced it."""
+    """A response in the form of one protocol, and the signature that produced it.
+
+    `json_bytes` is the length of the JSON before binary data in a REST response, or None without binary data.
+    """
 
     signature_name: str
     body: bytes
+    json_bytes: int | None = None
+
+
+class Answered(Protocol):
+    """The result of a request, in the form of any protocol."""
+
+    @property
+    def servable(self) -> ServableId:
+        """The version that ran the request."""
+        ...
+
+    @property
+    def signature_name(self) -> str:
+        """The signature that produced the outputs."""
+        ...
+
+    @property
+    def cache(self) -> CacheOutcome:
+        """Whether the outputs came from the cache. Empty if they cannot be kept."""
+        ...
 
 
 class _Entry(NamedTuple):
@@ -77,13 +105,16 @@ class VersionResponses:
     The server does not join identical requests that are in flight together: each runs, and the first response stays.
     """
 
-    __slots__ = ("_evictions", "_hits", "_is_open", "_misses", "_model", "_prefix", "_size_bytes")
+    __slots__ = (
+        "_evictions", "_hit_s", "_hits", "_is_open", "_miss_s", "_misses", "_model", "_prefix", "_size_bytes",
+    )  # fmt: skip
 
     def __init__(self, model: _ModelCache, prefix: bytes) -> None:
         """Create the part without entries. `prefix` distinguishes its keys from those of all other versions."""
         self._model = model
         self._prefix = hashlib.sha256(prefix)
         self._hits = self._misses = self._evictions = self._size_bytes = 0
+        self._hit_s = self._miss_s = 0.0
         self._is_open = True
 
     def key(self, signature_name: str, output_filter: tuple[str, ...], inputs: Tensors) -> bytes | None:
@@ -152,7 +183,17 @@ class VersionResponses:
     def counts(self) -> CacheCounts:
         """Return the current counts."""
         with self._model.lock:
-            return CacheCounts(self._hits, self._misses, self._evictions, self._size_bytes)
+            return CacheCounts(self._hits, self._misses, self._evictions, self._size_bytes, self._hit_s, self._miss_s)
+
+    def add_hit_s(self, duration_s: float) -> None:
+        """Add the time of a look-up that found a response."""
+        with self._model.lock:
+            self._hit_s += duration_s
+
+    def add_miss_s(self, duration_s: float) -> None:
+        """Add the time of a look-up that found none, and of storing the outputs of the run."""
+        with self._model.lock:
+            self._miss_s += duration_s
 
     def close(self) -> None:
         """Free this version's entries, and store none from now on. May be called again."""
@@ -207,10 +248,13 @@ class Recall:
         self._key = key
         self.found = responses.find_encoded(key)
 
-    def keep(self, result: PredictResult, body: bytes) -> None:
-        """Keep `body`, the encoded `result` of this request, unless another version has run it."""
+    def keep(self, result: Answered, body: bytes, json_bytes: int | None = None) -> None:
+        """Keep `body`, the encoded `result` of this request, unless another version has run it.
+
+        See EncodedResponse for `json_bytes`.
+        """
         if result.cache and result.servable == self.servable_id:
-            self._responses.store_encoded(self._key, EncodedResponse(result.signature_name, body))
+            self._responses.store_encoded(self._key, EncodedResponse(result.signature_name, body, json_bytes))
 
 
 def input_bytes(inputs: Tensors) -> int:

@@ -90,11 +90,15 @@ class InferenceService:
             responses = handle.loaded.responses
             if responses is None:
                 return None
+            started_s = self._clock.monotonic_s()
             if len(body) < LARGE_INPUT_BYTES:
                 key = responses.body_key(kind, body)
             else:
                 key = await asyncio.to_thread(responses.body_key, kind, body)
-            return Recall(handle.servable_id, responses, key)
+            recall = Recall(handle.servable_id, responses, key)
+            if recall.found is not None:
+                responses.add_hit_s(self._clock.monotonic_s() - started_s)
+            return recall
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Return the signatures, labels and precision of the version that a spec resolves to.

@@ -21,8 +21,8 @@ class VersionStatistics:
 
     `last_inference_ms` is the end of the last batch in milliseconds since 1970, or 0. `rows` counts rows, and `batches`
     counts runs on the device. `success`, `fail` and `queue` count requests. `compute` counts the requests that ran,
-    each with the duration of its batch. `cache_hit` and `cache_miss` count look-ups in the response cache. `sizes` are
-    the runs by their number of rows with padding.
+    each with the duration of its batch. `cache_hit` and `cache_miss` count look-ups in the response cache. The times of
+    misses include storing the outputs. `sizes` are the runs by their number of rows with padding.
     """
 
     last_inference_ms: int = 0

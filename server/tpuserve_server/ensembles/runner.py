@@ -85,6 +85,11 @@ class HeldEnsemble:
         """Implement HeldSteps.labels."""
         return next((model.labels for model in reversed(self._models) if model.labels), ())
 
+    @property
+    def max_rows(self) -> int:
+        """Implement HeldSteps.max_rows."""
+        return min(model.max_rows for model in self._models)
+
     async def run(
         self, inputs: Tensors, output_names: tuple[str, ...], deadline: Deadline, priority: Priority
     ) -> Tensors:

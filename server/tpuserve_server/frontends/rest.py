@@ -20,6 +20,7 @@ from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.frontends.tf_rest.v1 import V1
+from tpuserve_server.frontends.vertex.inference import VertexInference
 from tpuserve_server.request_log.request_logs import RequestLogs
 
 if TYPE_CHECKING:
@@ -65,17 +66,19 @@ def rest_app(
     `render_metrics` returns the body and the content type of /metrics. It is called on a worker thread.
     """
     meter = RequestMeter(service, metrics, clock, "rest")
+    v2 = V2(service, logs, administration)
     v1 = V1(
         service,
         logs,
         allow_cors=options.allow_cors,
         check_method_names=options.check_method_names,
         max_repeated_bytes=options.max_body_bytes,
+        inference=VertexInference(v2),
     )
     # A new protocol adds a directory and a line here.
     mounts = (
         Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
-        _v2_mount(V2(service, logs, administration), is_administered=administration is not None),
+        _v2_mount(v2, is_administered=administration is not None),
     )
     app = RestApp(mounts, meter, clock, options)
 

@@ -141,7 +141,7 @@ class BatchMeasurements:
             chosen = buckets == bucket
             label = bucket if batches[0].has_buckets else _power_of_two(bucket)
             self.run[RunKey(servable, signature, label)].add_array(runs_s[chosen])
-            self.padding_rows[bucket].add_array(bucket - rows[chosen])
+            self.padding_rows[label].add_array(bucket - rows[chosen])
 
 
 def _flat(lists: Sequence[Sequence[float]]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

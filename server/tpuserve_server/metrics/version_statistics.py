@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 
 from tpuserve_server.core.errors import Code
+from tpuserve_server.core.response_cache import CacheCounts
 from tpuserve_server.core.statistics import Total, VersionStatistics
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.metrics.histogram import Histogram
 from tpuserve_server.metrics.measurements import Measurements
 
 _NANOSECONDS = 1e9
+_NO_CACHE = CacheCounts(0, 0, 0, 0)
 
 
 def version_statistics(measured: Measurements, servable: ServableId) -> VersionStatistics:
@@ -28,6 +30,7 @@ def version_statistics(measured: Measurements, servable: ServableId) -> VersionS
         if key.servable == servable:
             sizes[key.bucket] = _sum(sizes.get(key.bucket, Total()), _one(times))
     compute_s = sum(total_s for key, total_s in batches.compute_s().items() if key.servable == servable)
+    cached = measured.caches().get(servable, _NO_CACHE)
     return VersionStatistics(
         last_inference_ms=round(batches.last_ended_s(servable) * 1000),
         rows=round(sum(total for _, total in rows)),
@@ -37,6 +40,8 @@ def version_statistics(measured: Measurements, servable: ServableId) -> VersionS
         # Each answered request counts: clients find the version that they use by this number.
         queue=Total(success.count, waits.ns),
         compute=Total(waits.count, round(compute_s * _NANOSECONDS)),
+        cache_hit=Total(cached.hits, round(cached.hit_s * _NANOSECONDS)),
+        cache_miss=Total(cached.misses, round(cached.miss_s * _NANOSECONDS)),
         sizes=tuple(sorted(sizes.items())),
     )
 

@@ -34,6 +34,7 @@ from tpuserve_server.wire.predict_proto import encode_predict_request
 
 PREDICT = "/v1/models/m:predict"
 ROWS = b'{"instances": [[1, 2]]}'
+INFERENCE = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}'
 ID = ServableId("m", 1)
 
 
@@ -191,5 +192,6 @@ async def test_responses_from_the_cache_are_logged(house: House, monkeypatch: py
     for _ in range(2):
         await house.post()
         await house.call(request())
+        await house.post(INFERENCE, "/v2/models/m/infer")
     assert house.runs == 1
-    assert len(logged) == 4
+    assert len(logged) == 6

@@ -25,6 +25,7 @@ from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.validation import count_plain_rows
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class BatchRunner:
         self._id = servable_id
         self._servable = servable
         self._options = options
+        self._batchable = {name: one for name, one in servable.signatures.items() if one.is_batchable}
         self._free_buffers = list(buffers)
         self._clock = clock
         self._metrics = metrics
@@ -183,8 +185,10 @@ class BatchRunner:
         return Internal(f"Running {self._id} failed; the server's log has the reason")
 
     def _measure(self, run: _Run, run_s: float) -> None:
-        first = run.tasks[0]
-        options = run.options
+        first, options = run.tasks[0], run.options
+        rows, bucket = [task.rows for task in run.tasks], run.bucket
+        if options is None:
+            rows = [bucket := self._count_rows(first)]
         expected_s = 0.0
         if run.is_timed and (first.shareable or options is None):
             expected_s = self._costs.learn(first.signature_name, run.bucket, run_s, first.lengths)
@@ -192,10 +196,15 @@ class BatchRunner:
             servable=self._id,
             signature=first.signature_name,
             api=self._servable.signatures[first.signature_name].api,
-            task_rows=[task.rows for task in run.tasks],
-            bucket=run.bucket,
+            task_rows=rows,
+            bucket=bucket,
             queue_waits_s=[run.started_s - task.enqueued_s for task in run.tasks],
             run_s=run_s,
             expected_s=expected_s,
-            has_buckets=options is None or bool(options.buckets),
+            has_buckets=options is not None and bool(options.buckets),
         )
+
+    def _count_rows(self, task: Task) -> int:
+        """Return the rows of a task without batching: 1 if its signature or its inputs have no batch dimension."""
+        signature = self._batchable.get(task.signature_name)
+        return 1 if signature is None else count_plain_rows(signature, task.inputs) or 1

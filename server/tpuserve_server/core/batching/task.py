@@ -75,7 +75,7 @@ class Task:
     """One request in the queue. Its future belongs to the event loop that made it and is completed only there.
 
     `shareable`: the task may share a batch with others, because its signature has batching and every array has `rows`
-    rows of the signature's shape. Other tasks run alone and unchanged, and count as one row.
+    rows of the signature's shape. Other tasks run alone and unchanged, and count as one row in the queue.
     """
 
     signature_name: str

@@ -6,6 +6,7 @@ from typing import Final
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult, Tensors
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
@@ -79,10 +80,20 @@ class Inferring:
             wanted = {output.name: output for output in requested} if requested else _ALL
             outputs = _classified(model, result.outputs, wanted) if wanted else result.outputs
         self._log(spec.name, inputs, result, size_bytes)
-        if uses_regions:
-            in_regions = await self._write_outputs(outputs, wanted)
-            return InferenceResult(request_id, result.servable, outputs, wanted, is_binary, in_regions)
-        return InferenceResult(request_id, result.servable, outputs, wanted, is_binary)
+        in_regions = await self._write_outputs(outputs, wanted) if uses_regions else ()
+        return InferenceResult(
+            request_id, result.servable, outputs, wanted, is_binary, in_regions, result.signature_name, result.cache
+        )
+
+    async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
+        """Look up a request by its bytes like `InferenceService.recall`. Return None for a model with a request log.
+
+        Keep only responses to requests with `has_lasting_bytes`.
+        """
+        # The request log needs the arrays.
+        if self._logs is not None and self._logs.has_log(spec.name):
+            return None
+        return await self._service.recall(spec, kind, body)
 
     async def _with_inputs(self, request: InferenceRequest) -> InferenceRequest:
         """Return `request` with the inputs that are in shared memory. Large ones are copied in a thread."""

@@ -26,6 +26,7 @@ def describe_config(service: InferenceService, models: ConfiguredModels | None, 
             version.batching(name),
             version.default_rows,
             None if configured is None else configured.version_policy,
+            version.has_cache,
         )
 
 

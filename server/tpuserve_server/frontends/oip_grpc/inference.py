@@ -8,6 +8,9 @@ from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.infer_proto import encode_infer_response, parse_infer_request
 
+# Kind of the request's bytes in the response cache.
+_KIND = "ModelInferRequest"
+
 
 class InferenceMethods:
     """From bytes to bytes. They raise ServingErrors."""
@@ -23,6 +26,7 @@ class InferenceMethods:
 
         `regions` hold tensors in shared memory; None means that there are none.
         """
+        self._service = service
         self._meter = meter
         self._inferring = Inferring(service, logs, regions)
 
@@ -31,5 +35,16 @@ class InferenceMethods:
         with self._meter.request(method, context.deadline) as measured:
             spec, request = parse_infer_request(body)
             measured.model = spec.name
-            result = await self._inferring.infer(spec, request, measured, context.deadline, context.priority)
-            return encode_infer_response(result)
+            priority = context.priority
+            may_recall = self._service.has_caches and request.has_lasting_bytes
+            recall = await self._inferring.recall(spec, _KIND, body) if may_recall else None
+            if recall is not None and recall.found is not None:
+                measured.recalls(recall, recall.found.signature_name)
+                return recall.found.body
+            inferring = self._inferring.infer(spec, request, measured, context.deadline, priority)
+            del request
+            result = await inferring
+            response = encode_infer_response(result)
+            if recall is not None:
+                recall.keep(result, response)
+            return response

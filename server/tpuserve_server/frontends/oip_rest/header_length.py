@@ -1,6 +1,6 @@
-"""The header `Inference-Header-Content-Length`: the length of the JSON before the binary data of a body.
+"""Length of the JSON before the binary data of a body, from `Inference-Header-Content-Length` or the media type.
 
-Source: Triton's binary tensor data extension and http_server.cc, GetInferenceHeaderLength.
+Source: Triton's binary tensor data extension, and GetInferenceHeaderLength of http_server.cc and vertex_ai_server.cc.
 """
 
 import re
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = "Inference-Header-Content-Length"
 JSON_LENGTH_HEADER: Final = _NAME.lower().encode()
+# Clients of Vertex AI use it, because the platform passes the content type through.
+_MEDIA_TYPE: Final = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _MIN_INT32, _MAX_INT32 = -(1 << 31), (1 << 31) - 1
@@ -31,16 +33,28 @@ def read_json_length(scope: "Scope", body_bytes: int) -> int | None:
     for name, each in scope["headers"]:
         if name == JSON_LENGTH_HEADER:
             value = each
-    return None if value is None else _read(value.strip(), body_bytes)
+    return None if value is None else _read(_NAME, value.strip(), body_bytes)
 
 
-def _read(value: bytes, body_bytes: int) -> int:
+def read_media_type_length(scope: "Scope", body_bytes: int) -> int | None:
+    """Return the length that the content type names, or None for another content type.
+
+    Raises:
+        InvalidArgument: the length is not a number from 0 to `body_bytes`.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-type" and value.lower().startswith(_MEDIA_TYPE):
+            return _read("json-header-size", value[len(_MEDIA_TYPE) :].strip(), body_bytes)
+    return None
+
+
+def _read(name: str, value: bytes, body_bytes: int) -> int:
     shown = value[:_MOST_SHOWN].decode("latin-1")
     if not _INTEGER.fullmatch(value):
-        raise InvalidArgument(f"Unable to parse {_NAME}, got: {shown}")
+        raise InvalidArgument(f"Unable to parse {name}, got: {shown}")
     if len(value) > _MOST_DIGITS or not _MIN_INT32 <= int(value) <= _MAX_INT32:
         raise InvalidArgument(
-            f"Unable to parse {_NAME}, value is out of range [ {_MIN_INT32}, {_MAX_INT32} ], got: {shown}"
+            f"Unable to parse {name}, value is out of range [ {_MIN_INT32}, {_MAX_INT32} ], got: {shown}"
         )
     length = int(value)
     if not 0 <= length <= body_bytes:

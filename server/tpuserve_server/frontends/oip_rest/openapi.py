@@ -86,7 +86,11 @@ def _get(name: str, summary: str, schema: str, parameters: list[dict[str, Any]],
 def _infer(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
     responses = _responses("OipInferResponse", tuple(_ERRORS), binary=True)
     responses["200"]["headers"] = {
-        JSON_LENGTH_HEADER.decode(): {"description": _JSON_LENGTH["description"], "schema": _JSON_LENGTH["schema"]}
+        JSON_LENGTH_HEADER.decode(): {"description": _JSON_LENGTH["description"], "schema": _JSON_LENGTH["schema"]},
+        "x-tpuserve-cache": {
+            "description": "Whether the response came from the response cache, if the model has one",
+            "schema": {"type": "string", "enum": ["hit", "miss"]},
+        },
     }
     return {
         "post": {

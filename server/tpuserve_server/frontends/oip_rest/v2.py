@@ -7,11 +7,11 @@ import orjson
 
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.types import CacheOutcome, ModelSpec
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.errors import PathNotFound
-from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
+from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import (
     EXTENSIONS,
@@ -61,7 +61,7 @@ class V2:
         measured.method = route.action.value
         measured.model = route.spec.name
         if route.action is Action.INFER:
-            return self._infer(route.spec, call)
+            return self.infer(route.spec, call)
         handler = self._handlers.get(route.action)
         if handler is not None:
             return handler(route.spec, call)
@@ -78,29 +78,42 @@ class V2:
             return None
         return route.spec.name or None
 
-    async def _infer(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        body = await call.read_body()
-        json_bytes = read_json_length(call.scope, len(body))
+    async def infer(
+        self, spec: ModelSpec, call: HttpCall, body: bytes | None = None, json_bytes: int | None = None
+    ) -> HttpResponse:
+        """Answer an inference request. A caller that has read the body passes it and the length of its JSON.
+
+        Raises:
+            ServingError: as Inferring.infer, or the body is malformed.
+        """
+        if body is None:
+            body = await call.read_body()
+            json_bytes = read_json_length(call.scope, len(body))
+        has_caches = self._service.has_caches
+        recall = await self._inferring.recall(spec, _kind(json_bytes), body) if has_caches else None
+        if recall is not None and recall.found is not None:
+            signature_name, encoded, json_bytes = recall.found
+            call.measured.recalls(recall, signature_name)
+            return _inferred(encoded, json_bytes, recall.servable_id.version, "hit")
         # The JSON part decides: a binary request of any size is parsed at once.
         if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
             request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes)
         else:
             request = parse_infer_json(spec.name, body, json_bytes)
         if request.parameters.signature_name:
-            spec = ModelSpec(spec.name, spec.version, None, request.parameters.signature_name)
+            spec = ModelSpec(spec.name, spec.version, spec.version_label, request.parameters.signature_name)
         inferring = self._inferring.infer(
             spec, request, call.measured, call.deadline, call.priority, call.watch_client()
         )
+        if not request.has_lasting_bytes:
+            recall = None
         # Free the body's memory while the model runs.
         del body, request
         result = await inferring
-        encoded = encode_infer_json(result)
-        if encoded.json_bytes is None:
-            return HttpResponse(200, encoded.body, result.servable.version)
-        headers = ((JSON_LENGTH_HEADER, b"%d" % encoded.json_bytes),)
-        return HttpResponse(
-            200, encoded.body, result.servable.version, headers, content_type=b"application/octet-stream"
-        )
+        encoded, json_bytes = encode_infer_json(result)
+        if recall is not None:
+            recall.keep(result, encoded, json_bytes)
+        return _inferred(encoded, json_bytes, result.servable.version, result.cache)
 
     async def _server_live(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _json({"live": True})
@@ -119,6 +132,19 @@ class V2:
 
     async def _model_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _json(model_to_json(describe_model(self._service, spec)))
+
+
+def _kind(json_bytes: int | None) -> str:
+    """Return the kind of a request's bytes in the response cache. The length decides how they are read."""
+    return "REST infer" if json_bytes is None else f"REST infer {json_bytes}"
+
+
+def _inferred(body: bytes, json_bytes: int | None, version: int, cache: CacheOutcome) -> HttpResponse:
+    headers = CACHE_HEADERS[cache]
+    if json_bytes is None:
+        return HttpResponse(200, body, version, headers)
+    headers = (*headers, (JSON_LENGTH_HEADER, b"%d" % json_bytes))
+    return HttpResponse(200, body, version, headers, content_type=b"application/octet-stream")
 
 
 def _json(document: object, status: int = 200) -> HttpResponse:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
 import orjson
@@ -31,6 +31,18 @@ if TYPE_CHECKING:
 _KINDS = ("REST predict", "Vertex AI predict")
 
 
+class Inference(Protocol):
+    """Another protocol whose requests the platform's route also takes."""
+
+    async def accepts(self, scope: "Scope", body: bytes) -> bool:
+        """Return whether the body of a request with these headers belongs to the protocol."""
+        ...
+
+    def infer(self, target: ModelSpec, call: HttpCall, body: bytes) -> Awaitable[HttpResponse]:
+        """Answer the request in the protocol's form."""
+        ...
+
+
 class V1:
     """The protocol of an Exchange. Its errors become `{"error": …}` with upstream's messages."""
 
@@ -44,9 +56,14 @@ class V1:
         allow_cors: bool,
         check_method_names: bool,
         max_repeated_bytes: int,
+        inference: Inference,
     ) -> None:
-        """Answer from `service` and pass answered requests to `logs`. See RestOptions and RestExamples for the rest."""
+        """Answer from `service` and pass answered requests to `logs`. See RestOptions and RestExamples for the rest.
+
+        `inference` answers its requests on Vertex AI's route.
+        """
         self._service = service
+        self._inference = inference
         self._logs = logs
         self.headers: Headers = CORS_HEADERS if allow_cors else ()
         self._examples = RestExamples(
@@ -81,9 +98,14 @@ class V1:
     async def _predict(self, target: ModelSpec, call: HttpCall) -> HttpResponse:
         body = await call.read_body()
         is_vertex = VERTEX_SCOPE in call.scope
+        if is_vertex and await self._inference.accepts(call.scope, body):
+            inferring = self._inference.infer(target, call, body)
+            # Free the body's memory while the model runs.
+            del body
+            return await inferring
         recall = await self._recall(target, body, _KINDS[is_vertex]) if self._service.has_caches else None
         if recall is not None and recall.found is not None:
-            signature_name, encoded = recall.found
+            signature_name, encoded, _ = recall.found
             call.measured.recalls(recall, signature_name)
             return HttpResponse(200, encoded, recall.servable_id.version, CACHE_HEADERS["hit"])
         body_bytes = len(body)

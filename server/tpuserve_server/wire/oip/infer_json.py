@@ -25,6 +25,7 @@ _OBJECTS: Final = (simdjson.Object, dict)
 _SMALL_BYTES: Final = 1 << 16
 _MAX_CACHED_BYTES: Final = 1 << 10
 _DATA: Final = b'"data"'
+_DATATYPE: Final = b'"datatype"'
 _NO_DATA: Final = memoryview(b"")
 _EMPTY: Final[Mapping[str, object]] = {}
 _MAX_UINT64: Final = (1 << 64) - 1
@@ -68,6 +69,25 @@ def parse_infer_json(model: str, body: bytes, json_bytes: int | None) -> Inferen
     is_known = json_bytes <= _MAX_CACHED_BYTES and _DATA not in text
     document = _read_cached(text) if is_known else _read_document(text)
     return _with_data(model, document, memoryview(body)[json_bytes:], size_bytes)
+
+
+def is_infer_json(body: bytes) -> bool:
+    """Return whether `body` is a JSON document whose `inputs` are tensors of this protocol.
+
+    No other request has objects with these members there. The check is cheap for a body without the word `datatype`.
+    """
+    if _DATATYPE not in body:
+        return False
+    try:
+        document = _parse(body)
+    except InvalidArgument:
+        return False
+    inputs: Any = document.get("inputs") if type(document) in _OBJECTS else None  # a JSON value
+    return type(inputs) in ARRAYS and len(inputs) > 0 and all(map(_is_tensor, inputs))
+
+
+def _is_tensor(item: JsonObject) -> bool:
+    return type(item) in _OBJECTS and all(key in item for key in ("name", "shape", "datatype"))
 
 
 def _parse_small(model: str, body: bytes) -> InferenceRequest:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.types import CacheOutcome, ServableId, Tensors
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters
 from tpuserve_server.wire.oip.region import RegionWindow
 
@@ -62,6 +62,14 @@ class InferenceRequest(NamedTuple):
         """The names of the requested outputs. Empty means all."""
         return tuple([output.name for output in self.outputs]) if self.outputs else ()
 
+    @property
+    def has_lasting_bytes(self) -> bool:
+        """Whether a client may repeat the request with the same bytes and expect the same bytes of the response.
+
+        Clients number requests by their id, and change the contents of shared memory between requests.
+        """
+        return not self.id and self.windows is None
+
 
 class InferenceResult(NamedTuple):
     """Output arrays by name, and the facts about the request that the response depends on."""
@@ -73,3 +81,6 @@ class InferenceResult(NamedTuple):
     is_binary: bool
     # Names of the outputs whose contents are in shared memory.
     in_regions: Collection[str] = ()
+    signature_name: str = ""
+    # Whether the outputs came from the response cache.
+    cache: CacheOutcome = ""

@@ -24,6 +24,7 @@ class ModelFacts:
     """The properties of a model and its default signature. `batching` is None if requests run one by one.
 
     `default_rows` is the limit of rows for a signature without `batching`. `policy` is None if it is unknown.
+    `caches_responses` states whether the version has a response cache.
     """
 
     name: str

@@ -24,7 +24,7 @@ from tpuserve_server.core.errors import (
     ServingError,
     Unavailable,
 )
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.core.types import ServableId, Signature, Tensors, TensorSpec
 
 ID = ServableId("m", 1)
 SIZES = {"serving_default": BatchingOptions(8, (1, 2, 4, 8))}
@@ -61,13 +61,14 @@ class Bench:
         outputs: tuple[str, ...] = ("y",),
         shareable: bool | None = None,
         deadline: Deadline | None = None,
+        rows: int | None = None,
     ) -> Task:
         array = x if isinstance(x, np.ndarray) else np.array(x, np.float32)
         task = Task(
             signature_name=DOUBLE.name,
             output_names=outputs,
             inputs={"x": array},
-            rows=len(array),
+            rows=len(array) if rows is None else rows,
             deadline=deadline or Deadline.never(),
             future=asyncio.get_running_loop().create_future(),
             shareable=self.batcher.batches(DOUBLE.name) if shareable is None else shareable,
@@ -258,6 +259,24 @@ async def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
     with pytest.raises(Unavailable, match="is full; currently 4 batches enqueued and max_enqueued_batches is 4"):
         bench.submit([[1, 1]])
     assert bench.metrics.dropped == ["queue_full"]
+
+
+async def test_rows_of_requests_without_batching_are_measured() -> None:
+    bench = Bench(options={})
+    for rows in (2, 3, 0):
+        await outputs_of(bench.submit(np.ones((rows, 2), np.float32), rows=1))
+    # A shape that fits the signature only loosely has no rows.
+    await outputs_of(bench.submit(np.ones(5, np.float32), rows=1))
+    assert bench.metrics.batches == [(2, 2), (3, 3), (1, 1), (1, 1)]
+    bench.batcher.stop()
+
+
+async def test_a_signature_without_a_batch_dimension_has_one_row() -> None:
+    x = TensorSpec("x", np.dtype(np.float32), (3, 2))
+    bench = Bench({}, signature=Signature(DOUBLE.name, {"x": x}, {"y": x}))
+    await outputs_of(bench.submit(np.ones((3, 2), np.float32), rows=1))
+    assert bench.metrics.batches == [(1, 1)]
+    bench.batcher.stop()
 
 
 async def test_requests_that_run_alone_take_a_batchs_place_each(bench: Bench) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.administered_server import AdministeredServer
+from tests.support.ensembles import StepModels, make_ensemble
 from tests.support.fake_device import DOUBLE
 from tpuserve_formats.messages.oip import (
     ModelConfigRequest,
@@ -17,7 +18,8 @@ from tpuserve_formats.messages.oip import (
     ModelStatisticsResponse,
 )
 from tpuserve_server.core.errors import InvalidArgument, NotFound
-from tpuserve_server.core.types import Signature, State, TensorSpec
+from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State, TensorSpec
+from tpuserve_server.frontends.oip.reporting import describe_config
 
 INFER = "/v2/models/a/infer"
 ROWS: dict[str, Any] = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 2], "data": [1, 2, 3, 4, 5, 6]}]}
@@ -178,6 +180,76 @@ async def test_configuration_has_tritons_form_and_agrees_with_the_metadata(serve
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
+
+
+async def test_statistics_count_the_rows_of_requests_without_batching(tmp_path: Path) -> None:
+    with AdministeredServer(tmp_path) as server:
+        server.loader.sizes = ()
+        await server.post("/v2/repository/models/a/unload")
+        await server.post("/v2/repository/models/a/load")
+        for rows in (1, 2, 3):
+            body = {"inputs": [{**ROWS["inputs"][0], "shape": [rows, 2], "data": [1] * rows * 2}]}
+            assert (await server.post(INFER, body)).status_code == 200
+        found = await statistics(server)
+    assert (found["inference_count"], found["execution_count"]) == (6, 3)
+    # 3 rows count under the next power of two.
+    assert [each["batch_size"] for each in found["batch_stats"]] == [1, 2, 4]
+
+
+async def test_statistics_count_the_responses_of_the_cache(tmp_path: Path) -> None:
+    with AdministeredServer(tmp_path, cache_bytes=1 << 20) as server:
+        other = {"inputs": [{**ROWS["inputs"][0], "data": [1] * 6}]}
+        # By bytes, then by the arrays of a body with an id.
+        for body in (ROWS, other, ROWS, {"id": "1", **ROWS}):
+            assert (await server.post(INFER, body)).status_code == 200
+        found = await statistics(server)
+        counts = server.metrics.caches()[ServableId("a", 1)]
+        response = await server.call("ModelStatistics", ModelStatisticsRequest(name="a"), ModelStatisticsResponse)
+    stats = found["inference_stats"]
+    assert {name: total["count"] for name, total in stats.items()} == {
+        "success": 4,
+        "fail": 0,
+        "queue": 4,
+        "compute_input": 2,
+        "compute_infer": 2,
+        "compute_output": 2,
+        "cache_hit": 2,
+        "cache_miss": 2,
+    }
+    assert (found["inference_count"], found["execution_count"]) == (6, 2)
+    assert stats["cache_hit"]["ns"] == round(counts.hit_s * 1e9) > 0
+    assert stats["cache_miss"]["ns"] == round(counts.miss_s * 1e9) > 0
+    assert stats["cache_hit"]["ns"] + stats["cache_miss"]["ns"] < stats["success"]["ns"]
+    hits = response.model_stats[0].inference_stats.cache_hit
+    assert (hits.count, hits.ns) == (2, stats["cache_hit"]["ns"])
+
+
+async def test_responses_of_the_cache_leave_the_time_of_the_last_inference(tmp_path: Path) -> None:
+    with AdministeredServer(tmp_path, cache_bytes=1 << 20) as server:
+        await server.post(INFER, ROWS)
+        before = (await statistics(server))["last_inference"]
+        # The clock of the statistics counts milliseconds.
+        while time.time() * 1000 <= before + 1:
+            await server.post(INFER, ROWS)
+        assert (await statistics(server))["last_inference"] == before
+
+
+async def test_configuration_states_the_response_cache(tmp_path: Path) -> None:
+    with AdministeredServer(tmp_path, cache_bytes=1 << 20) as server:
+        config = (await server.get("/v2/models/a/config")).json()
+        assert config["response_cache"] == {"enable": True}
+        message = (await server.call("ModelConfig", ModelConfigRequest(name="a"), ModelConfigResponse)).config
+        assert message.response_cache.enable
+
+
+def test_configuration_of_an_ensemble_has_the_rows_that_every_step_accepts() -> None:
+    models = StepModels()
+    models.add("a")
+    models.add_ensemble("chain", make_ensemble("a x=image -> y=twice", inputs="image", outputs="twice"))
+    facts = describe_config(models.service, None, ModelSpec("chain"))
+    assert (facts.batching, facts.default_rows, facts.caches_responses) == (None, 4, False)
+    assert list(facts.signature.inputs) == ["image"]
+    models.stop()
 
 
 async def test_configuration_over_grpc_names_an_older_version(server: AdministeredServer) -> None:

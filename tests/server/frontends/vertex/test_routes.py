@@ -1,8 +1,11 @@
 """Tests for Vertex AI's routes in front of the guarded REST application."""
 
+import gzip
+import json
 from dataclasses import dataclass, field
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
@@ -15,7 +18,12 @@ from tpuserve_server.frontends.vertex.routes import VertexRoutes
 MAIN = "/v1/models/m:predict"
 PREDICT = "/v1/endpoints/1/deployedModels/2:predict"
 HEALTH = "/v1/endpoints/1/deployedModels/2"
+INFER = "/v2/models/m/infer"
 ROWS = {"instances": [1, 3]}
+TENSOR = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 3]}
+INFERENCE = {"inputs": [TENSOR]}
+LENGTH = "inference-header-content-length"
+MEDIA_TYPE = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
 
 
 @dataclass
@@ -44,6 +52,13 @@ class Rest:
 
     async def get(self, path: str = HEALTH) -> httpx.Response:
         return await self.client.get(path)
+
+
+def binary_body() -> tuple[bytes, int]:
+    """Return a body with binary data in both directions, and the length of its JSON."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    return text + np.array([1, 3], np.float32).tobytes(), len(text)
 
 
 async def test_predictions_are_those_of_the_main_route() -> None:
@@ -111,6 +126,69 @@ async def test_a_health_route_that_is_the_models_status_answers_503_until_the_se
 )
 async def test_only_the_exact_path_is_an_alias(path: str) -> None:
     assert (await Rest().post(path)).status_code in (400, 404)
+
+
+async def test_inference_requests_get_the_response_of_their_main_route() -> None:
+    rest = Rest()
+    for body in (INFERENCE, {**INFERENCE, "id": "7", "parameters": {"signature_name": "serving_default"}}):
+        alias, main = await rest.post(body=body), await rest.post(INFER, body)
+        assert (alias.status_code, alias.json()["outputs"][0]["data"]) == (200, [2.5, 3.5])
+        assert (alias.content, dict(alias.headers)) == (main.content, dict(main.headers))
+    assert rest.metrics.finished == [Finished("m", "ModelInfer", "rest", Code.OK, 0.0)] * 4
+
+
+@pytest.mark.parametrize("header", [LENGTH, "content-type"])
+async def test_binary_inference_requests_name_the_length_of_their_json(header: str) -> None:
+    rest = Rest()
+    body, json_bytes = binary_body()
+    value = str(json_bytes) if header == LENGTH else f"{MEDIA_TYPE}{json_bytes}"
+    alias = await rest.client.post(PREDICT, content=body, headers={header: value})
+    main = await rest.client.post(INFER, content=body, headers={LENGTH: str(json_bytes)})
+    assert alias.status_code == 200
+    assert alias.headers["content-type"] == "application/octet-stream"
+    assert alias.content[int(alias.headers[LENGTH]) :] == np.array([2.5, 3.5], np.float32).tobytes()
+    assert (alias.content, dict(alias.headers)) == (main.content, dict(main.headers))
+
+
+async def test_compressed_inference_requests_are_recognized() -> None:
+    packed = gzip.compress(json.dumps(INFERENCE).encode())
+    answer = await Rest().client.post(PREDICT, content=packed, headers={"content-encoding": "gzip"})
+    assert answer.json()["outputs"][0]["data"] == [2.5, 3.5]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inputs": [{**TENSOR, "datatype": "INT8"}]},
+        {"inputs": [{**TENSOR, "name": "z"}]},
+        {"inputs": [TENSOR], "outputs": [{"name": "z"}]},
+        {"inputs": [TENSOR], "parameters": {"signature_name": "z"}},
+    ],
+)
+async def test_errors_of_inference_requests_are_those_of_their_main_route(wrong: object) -> None:
+    rest = Rest()
+    alias, main = await rest.post(body=wrong), await rest.post(INFER, wrong)
+    assert (alias.status_code, alias.content) == (main.status_code, main.content)
+    assert alias.status_code == 400
+
+
+@pytest.mark.parametrize("length", ["9999", "-1", "x", "99999999999999"])
+async def test_a_wrong_length_in_the_content_type_is_refused(length: str) -> None:
+    answer = await Rest().client.post(PREDICT, content=b"{}", headers={"content-type": MEDIA_TYPE + length})
+    assert answer.status_code == 400
+    assert length in answer.json()["error"]
+
+
+async def test_a_rule_that_refuses_the_model_refuses_its_inference_requests() -> None:
+    rule = Refusing()
+    answer = await Rest(rule).post(body=INFERENCE)
+    assert (answer.status_code, answer.json()) == (403, {"error": "not this model"})
+    assert [attempt.path for attempt in rule.attempts] == [MAIN]
+
+
+async def test_the_main_route_of_predictions_reads_no_inference_requests() -> None:
+    answer = await Rest().post(MAIN, INFERENCE)
+    assert answer.status_code == 400
 
 
 async def test_other_methods_get_the_errors_of_the_main_route() -> None:

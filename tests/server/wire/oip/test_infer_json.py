@@ -16,7 +16,7 @@ from tpuserve_formats.oip.raw_tensor import encode_raw
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
-from tpuserve_server.wire.oip.infer_json import parse_infer_json
+from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
 from tpuserve_server.wire.oip.inference import InferenceRequest, RequestedOutput
 
 X: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 3]}
@@ -186,3 +186,25 @@ def test_any_body_is_parsed_or_refused(data: bytes, length: int) -> None:
             parse_infer_json("m", body, min(max(length, 0), len(body)))
         except InvalidArgument:
             continue
+
+
+@pytest.mark.parametrize(
+    ("body", "is_inference"),
+    [
+        (b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}', True),
+        (b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [NaN]}], "id": "a"}', True),
+        (b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32"}, {"name": "y", "shape": [1]}]}', False),
+        (b'{"inputs": [{"name": "x", "datatype": "FP32", "data": [1]}]}', False),
+        (b'{"inputs": {"name": "x", "shape": [1], "datatype": "FP32"}}', False),
+        (b'{"inputs": [["datatype"]]}', False),
+        (b'{"inputs": ["datatype"]}', False),
+        (b'{"inputs": [], "id": "datatype", "datatype": 1}', False),
+        (b'{"instances": [{"name": "x", "shape": [1], "datatype": "FP32"}]}', False),
+        (b'[{"name": "x", "shape": [1], "datatype": "FP32"}]', False),
+        (b'{"datatype": ', False),
+        (b'{"instances": [1]}', False),
+        (b"", False),
+    ],
+)
+def test_inference_requests_have_objects_with_the_members_of_tensors(body: bytes, is_inference: bool) -> None:
+    assert is_infer_json(body) is is_inference
