@@ -3,9 +3,8 @@
 from typing import Any
 
 from tpuserve_formats.oip.datatypes import DATATYPES
-from tpuserve_server.frontends.http.headers import TIMEOUT_HEADER
+from tpuserve_server.frontends.http.openapi import CACHE_HEADER, ERRORS, MODEL, REQUEST_HEADERS, VERSION
 from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER
-from tpuserve_server.frontends.priority import PRIORITY_HEADER
 
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
@@ -13,24 +12,9 @@ _STRING = {"type": "string"}
 _SHAPE = {"type": "array", "items": {"type": "integer", "format": "int64"}}
 _DATATYPE = {"type": "string", "enum": list(DATATYPES)}
 
-_ERRORS = {
-    "400": "The path or the request is malformed, or does not match the model's signature",
-    "404": "No such model or version",
-    "413": "The body is over the limit",
-    "415": "The body's encoding is neither gzip nor deflate",
-    "429": "The response would miss the latency objective or the deadline, or a quota is exhausted",
-    "500": "The model or the server failed",
+_ERRORS = ERRORS | {
     "501": "The model has a dtype without a datatype in the protocol",
     "503": "The version is not ready, or the server is overloaded",
-    "504": "The deadline passed",
-}
-_MODEL = {"name": "model", "in": "path", "required": True, "schema": _STRING, "description": "The model's name"}
-_VERSION = {
-    "name": "version",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "integer", "format": "int64", "minimum": 0},
-    "description": "The model's version",
 }
 _JSON_LENGTH = {
     "name": JSON_LENGTH_HEADER.decode(),
@@ -38,24 +22,10 @@ _JSON_LENGTH = {
     "schema": {"type": "integer", "minimum": 0},
     "description": "Length of the JSON before the binary data of the body",
 }
-_REQUEST_HEADERS: list[dict[str, Any]] = [
-    _JSON_LENGTH,
-    {
-        "name": TIMEOUT_HEADER,
-        "in": "header",
-        "schema": {"type": "number", "exclusiveMinimum": 0},
-        "description": "Timeout of the request in milliseconds",
-    },
-    {
-        "name": PRIORITY_HEADER,
-        "in": "header",
-        "schema": {"type": "string", "enum": ["high", "low"], "default": "high"},
-        "description": "Requests with priority low run in capacity that requests with priority high leave free",
-    },
-]
+_HEADERS = [_JSON_LENGTH, *REQUEST_HEADERS]
 _TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
-    ("/v2/models/{model}", "", [_MODEL]),
-    ("/v2/models/{model}/versions/{version}", "Version", [_MODEL, _VERSION]),
+    ("/v2/models/{model}", "", [MODEL]),
+    ("/v2/models/{model}/versions/{version}", "Version", [MODEL, VERSION]),
 )
 
 
@@ -87,17 +57,14 @@ def _infer(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
     responses = _responses("OipInferResponse", tuple(_ERRORS), binary=True)
     responses["200"]["headers"] = {
         JSON_LENGTH_HEADER.decode(): {"description": _JSON_LENGTH["description"], "schema": _JSON_LENGTH["schema"]},
-        "x-tpuserve-cache": {
-            "description": "Whether the response came from the response cache, if the model has one",
-            "schema": {"type": "string", "enum": ["hit", "miss"]},
-        },
+        **CACHE_HEADER,
     }
     return {
         "post": {
             "tags": ["Open Inference Protocol"],
             "summary": "Run a model",
             "operationId": name,
-            "parameters": [*parameters, *_REQUEST_HEADERS],
+            "parameters": [*parameters, *_HEADERS],
             "requestBody": {"required": True, "content": _content("OipInferRequest", binary=True)},
             "responses": responses,
         }

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tpuserve_server.frontends.http.headers import TIMEOUT_HEADER
-from tpuserve_server.frontends.priority import PRIORITY_HEADER
+from tpuserve_server.frontends.http.openapi import CACHE_HEADER, ERRORS, MODEL, REQUEST_HEADERS, VERSION
 from tpuserve_server.wire.metadata import LABELS, PRECISION
 
 _JSON = "application/json"
@@ -13,47 +12,12 @@ def _schema(name: str) -> dict[str, Any]:
     return {_JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
-_ERRORS = {
-    "400": "The path or the request is malformed, or does not match the model's signature",
-    "404": "No such model or version",
-    "413": "The body is over the limit",
-    "415": "The body's encoding is neither gzip nor deflate",
-    "429": "The response would miss the latency objective or the deadline, or a quota is exhausted",
-    "500": "The model or the server failed",
+_ERRORS = ERRORS | {
     "501": "The model has a dtype that JSON cannot represent",
     "503": "The server is loading, draining or overloaded",
-    "504": "The deadline passed",
 }
 _LOOK_UP_ERRORS = ("400", "404", "500")
 
-_MODEL = {
-    "name": "model",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string"},
-    "description": "The model's name",
-}
-_VERSION = {
-    "name": "version",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "integer", "format": "int64", "minimum": 0},
-    "description": "The model's version",
-}
-_REQUEST_HEADERS: list[dict[str, Any]] = [
-    {
-        "name": TIMEOUT_HEADER,
-        "in": "header",
-        "schema": {"type": "number", "exclusiveMinimum": 0},
-        "description": "Timeout of the request in milliseconds",
-    },
-    {
-        "name": PRIORITY_HEADER,
-        "in": "header",
-        "schema": {"type": "string", "enum": ["high", "low"], "default": "high"},
-        "description": "Requests with priority low run in capacity that requests with priority high leave free",
-    },
-]
 _RETRY_AFTER = {"retry-after": {"description": "Seconds to wait before a retry", "schema": {"type": "integer"}}}
 _LABEL = {
     "name": "label",
@@ -70,9 +34,9 @@ _METADATA_FIELD: dict[str, Any] = {
 }
 # Paths that select the latest version of a model, one version, or a labelled version.
 _TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
-    ("/v1/models/{model}", "", [_MODEL]),
-    ("/v1/models/{model}/versions/{version}", "Version", [_MODEL, _VERSION]),
-    ("/v1/models/{model}/labels/{label}", "Label", [_MODEL, _LABEL]),
+    ("/v1/models/{model}", "", [MODEL]),
+    ("/v1/models/{model}/versions/{version}", "Version", [MODEL, VERSION]),
+    ("/v1/models/{model}/labels/{label}", "Label", [MODEL, _LABEL]),
 )
 
 
@@ -88,10 +52,7 @@ def _infer(name: str, summary: str, request: str, response: str, parameters: lis
             "description": "The version that served the request",
             "schema": {"type": "integer"},
         },
-        "x-tpuserve-cache": {
-            "description": "Whether the response came from the response cache, if the model has one",
-            "schema": {"type": "string", "enum": ["hit", "miss"]},
-        },
+        **CACHE_HEADER,
     }
     for status in ("429", "503"):
         responses[status]["headers"] = _RETRY_AFTER
@@ -100,7 +61,7 @@ def _infer(name: str, summary: str, request: str, response: str, parameters: lis
             "tags": ["Prediction"],
             "summary": summary,
             "operationId": name,
-            "parameters": [*parameters, *_REQUEST_HEADERS],
+            "parameters": [*parameters, *REQUEST_HEADERS],
             "requestBody": {"required": True, "content": _schema(request)},
             "responses": responses,
         }
