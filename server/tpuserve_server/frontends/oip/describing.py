@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import Final
 
-from tpuserve_server.core.errors import NotFound, Unavailable
+from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.oip.models import available_versions, choose_signature, find_metadata
@@ -34,6 +34,7 @@ def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
     """Return why the model, or the version that the spec names, does not answer requests, or "" if it does."""
     try:
         find_metadata(service, spec)
-    except (NotFound, Unavailable) as error:
+    except (NotFound, Unavailable, FailedPrecondition) as error:
+        # FailedPrecondition: the signatures of an ensemble's steps do not fit.
         return error.message
     return ""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.administered_server import AdministeredServer
 from tests.support.configured_house import CLOCK
+from tests.support.fake_device import DOUBLE
 from tpuserve_formats.messages.oip import (
     ModelConfigRequest,
     ModelConfigResponse,
@@ -29,7 +30,7 @@ from tpuserve_server.core.errors import (
     Unavailable,
     Unimplemented,
 )
-from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.core.types import ServableId, Signature, State
 
 INDEX = "/v2/repository/index"
 A_READY = {"name": "a", "version": "1", "state": "READY"}
@@ -191,6 +192,65 @@ async def test_repository_names_and_wrong_types_are_refused_over_grpc(server: Ad
     request.parameters["unload_dependents"].int64_param = 1
     with pytest.raises(InvalidArgument, match="expected bool_param"):
         await server.call("RepositoryModelUnload", request, RepositoryModelUnloadResponse)
+
+
+async def test_an_ensemble_is_unavailable_without_a_model_of_its_steps(server: AdministeredServer) -> None:
+    server.add_chain()
+    ready = {"name": "chain", "version": "1", "state": "READY"}
+    assert (await server.post(INDEX)).json() == [A_READY, B_READY, ready]
+    await server.post("/v2/repository/models/b/unload")
+    server.house.wait_for("b", 2, State.END)
+    index = {each["name"]: each for each in (await server.post(INDEX)).json()}
+    assert index["b"]["reason"] == "unloaded"
+    assert index["chain"]["state"] == "UNAVAILABLE"
+    assert index["chain"]["reason"].startswith("Ensemble chain: step 2 (b) cannot run")
+    assert (await server.post(INDEX, {"ready": True})).json() == [A_READY]
+    not_ready = await server.get("/v2/models/chain/ready")
+    assert (not_ready.status_code, not_ready.json()["error"]) == (400, index["chain"]["reason"])
+    await load(server, "chain")
+    assert (await server.post(INDEX)).json() == [A_READY, B_READY, ready]
+
+
+async def test_an_ensemble_that_does_not_fit_its_models_is_not_ready(server: AdministeredServer) -> None:
+    server.add_chain()
+    server.loader.by_name = {DOUBLE.name: Signature(DOUBLE.name, {"z": DOUBLE.inputs["x"]}, DOUBLE.outputs)}
+    server.house.save("b", 3)
+    await load(server, "b")
+    response = await server.call("ModelReady", ModelReadyRequest(name="chain"), ModelReadyResponse)
+    assert not response.ready
+    assert "step 2 (b version 3) has no input x" in (await server.get("/v2/models/chain/ready")).json()["error"]
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+@pytest.mark.parametrize("dependents", [True, False])
+async def test_an_unload_of_an_ensemble_with_the_models_that_came_with_it(
+    server: AdministeredServer, protocol: str, dependents: bool
+) -> None:
+    server.add_chain()
+    for name in ("chain", "b"):
+        await server.post(f"/v2/repository/models/{name}/unload")
+    await load(server, "chain")
+    if protocol == "rest":
+        await server.post("/v2/repository/models/chain/unload", {"parameters": {"unload_dependents": dependents}})
+    else:
+        request = RepositoryModelUnloadRequest(model_name="chain")
+        request.parameters["unload_dependents"].bool_param = dependents
+        await server.call("RepositoryModelUnload", request, RepositoryModelUnloadResponse)
+    assert server.house.service.models() == (["a"] if dependents else ["a", "b"])
+
+
+async def test_a_failed_load_of_an_ensemble_names_the_model(server: AdministeredServer) -> None:
+    server.add_chain()
+    await server.post("/v2/repository/models/b/unload")
+    (server.house.root / "b" / "2" / "bad").touch()
+    answer = await server.post("/v2/repository/models/chain/load")
+    assert (answer.status_code, answer.json()) == (
+        400,
+        {
+            "error": "load failed for model 'chain': ensemble 'chain' depends on 'b' which has no loaded version. "
+            "Model 'b' loading failed with error: version 2 is at UNAVAILABLE state: Internal: broken;"
+        },
+    )
 
 
 async def test_an_unload_of_an_unknown_model_succeeds_and_makes_no_label(server: AdministeredServer) -> None:
