@@ -92,6 +92,13 @@ class House:
             (self.root / name / str(version)).mkdir(parents=True)
         return self.root / name
 
+    def save_bad(self, name: str, version: int) -> None:
+        """Add a version that fails, in one step: a poll must not find it without its file."""
+        built = self.root / "built" / str(version)
+        built.mkdir(parents=True)
+        (built / "bad").touch()
+        built.rename(self.root / name / str(version))
+
     def config(
         self, name: str, labels: Mapping[str, int] | None = None, policy: VersionPolicy | None = None
     ) -> ModelConfig:

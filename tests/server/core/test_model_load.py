@@ -92,7 +92,7 @@ def test_a_failed_load_names_the_version_and_the_next_load_tries_again(house: Ho
 
 
 def test_the_old_version_serves_when_the_new_one_fails(house: House) -> None:
-    (house.save("a", 2) / "2" / "bad").touch()
+    house.save_bad("a", 2)
     with pytest.raises(InvalidArgument, match="version 2 is at UNAVAILABLE state"):
         house.settle(house.models.load("a"))
     assert house.number("a") == 1

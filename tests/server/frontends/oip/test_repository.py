@@ -92,7 +92,7 @@ async def test_a_new_version_serves_when_its_load_returns(server: AdministeredSe
 
 
 async def test_a_failed_load_has_tritons_message(server: AdministeredServer) -> None:
-    (server.house.save("a", 2) / "2" / "bad").touch()
+    server.house.save_bad("a", 2)
     answer = await server.post("/v2/repository/models/a/load")
     assert (answer.status_code, answer.json()) == (
         400,
