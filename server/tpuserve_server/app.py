@@ -174,13 +174,13 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
         registry,
         manager,
         source,
+        ensembles,
         storage,
         clock,
         allow_labels_for_unavailable=settings.models.allow_version_labels_for_unavailable_models,
         checks=(storage.check, logs.check, loading.check),
     )
     models.observe(logs.configure)
-    models.observe(ensembles.configure)
     regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
     administration = Administration(service, clock, partial(version_statistics, metrics), regions, models)
     rpc = rpc_table(

@@ -9,6 +9,7 @@ import httpx
 from google.protobuf.message import Message
 
 from tests.support.configured_house import CLOCK, GatedLoader, House
+from tests.support.ensembles import ensemble_config, make_ensemble
 from tests.support.fake_device import FakeServable
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
@@ -95,6 +96,11 @@ class AdministeredServer:
 
     def __exit__(self, *exception: object) -> None:
         self.house.stop()
+
+    def add_chain(self) -> None:
+        """Add an ensemble `chain` that runs `a` and then `b`."""
+        chain = ensemble_config("chain", make_ensemble("a x=image -> y=twice", "b x=twice -> y=fourfold"))
+        self.house.apply(self.house.config("a"), self.house.config("b"), chain)
 
     async def call(
         self, name: str, request: Message, response: type[_Response], deadline: Deadline | None = None

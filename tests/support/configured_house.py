@@ -15,6 +15,7 @@ from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
+from tpuserve_server.core.model_load import ModelLoad
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
@@ -68,11 +69,10 @@ class House:
         self.manager = VersionManager(self.registry, both, CLOCK, LoadOptions(threads=4, max_retries=0))
         storage = LocalStorage(lambda path: "")
         self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01, on_pending=self.registry.expect)
-        self.models = ConfiguredModels(
-            self.registry, self.manager, self.source, storage, CLOCK, allow_labels_for_unavailable=allow
-        )
         self.ensembles = EnsembleSource(self.registry, self.manager.aspire, self.registry.expect)
-        self.models.observe(self.ensembles.configure)
+        self.models = ConfiguredModels(
+            self.registry, self.manager, self.source, self.ensembles, storage, CLOCK, allow_labels_for_unavailable=allow
+        )
         self._changed = threading.Condition()
         self.registry.subscribe(self._wake)
 
@@ -91,6 +91,13 @@ class House:
         for version in versions:
             (self.root / name / str(version)).mkdir(parents=True)
         return self.root / name
+
+    def save_bad(self, name: str, version: int) -> None:
+        """Add a version that fails, in one step: a poll must not find it without its file."""
+        built = self.root / "built" / str(version)
+        built.mkdir(parents=True)
+        (built / "bad").touch()
+        built.rename(self.root / name / str(version))
 
     def config(
         self, name: str, labels: Mapping[str, int] | None = None, policy: VersionPolicy | None = None
@@ -111,6 +118,11 @@ class House:
 
         with self._changed:
             assert self._changed.wait_for(is_there, 10), self.registry.statuses(name)
+
+    def settle(self, load: ModelLoad) -> None:
+        """Wait until a load has ended. Raises its error."""
+        with self._changed:
+            assert self._changed.wait_for(load.is_settled, 10), load.too_late()
 
     def _wake(self) -> None:
         with self._changed:

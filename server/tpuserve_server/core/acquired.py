@@ -9,6 +9,7 @@ from typing import Any, Self
 from tpuserve_server.core.batching.batcher import Batcher, Task
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.priority import Priority
@@ -100,10 +101,9 @@ class AcquiredModel(_Acquired):
 
     @property
     def max_rows(self) -> int:
-        """Maximum number of rows in a request for the signature, if it has a batch dimension."""
-        batcher = self._loaded.batcher
-        options = batcher.options(self.signature.name)
-        return batcher.default_rows if options is None else options.max_batch_size
+        """Maximum number of rows of a request whose inputs have a batch dimension."""
+        options = self._loaded.batcher.options(self.signature.name)
+        return self._loaded.batcher.default_rows if options is None else options.max_batch_size
 
     def predict(
         self,
@@ -241,6 +241,11 @@ class AcquiredVersion(_Acquired):
     def signatures(self) -> Mapping[str, Signature]:
         """Every signature by name."""
         return self._loaded.servable.signatures
+
+    @property
+    def ensemble(self) -> Ensemble | None:
+        """The steps of an ensemble, or None for any other version."""
+        return None
 
     @property
     def precision(self) -> Precision | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import HeldSteps
 from tpuserve_server.core.priority import Priority
@@ -33,14 +34,14 @@ class AcquiredEnsemble(AcquiredModel):
         """Names of the classes of the last step that has any."""
         return self._steps.labels
 
-    @property
-    def max_rows(self) -> int:
-        """Maximum number of rows that every step accepts."""
-        return self._steps.max_rows
-
     def has_objective(self, signature_name: str) -> bool:
         """Return False: only the batchers of the steps have objectives."""
         return False
+
+    @property
+    def max_rows(self) -> int:
+        """Maximum number of rows of a request: that of the step that takes the fewest."""
+        return self._steps.max_rows
 
     async def predict(
         self,
@@ -68,44 +69,41 @@ class AcquiredEnsemble(AcquiredModel):
 class AcquiredEnsembleVersion(AcquiredVersion):
     """An ensemble, held for a request that finds its only signature itself."""
 
-    __slots__ = ("_ensemble",)
+    __slots__ = ("_acquired", "_ensemble")
 
-    def __init__(self, ensemble: AcquiredEnsemble) -> None:
-        """Own `ensemble` until the context ends."""
+    def __init__(self, acquired: AcquiredEnsemble, ensemble: Ensemble) -> None:
+        """Own `acquired` until the context ends. `ensemble` is its configuration."""
+        self._acquired = acquired
         self._ensemble = ensemble
 
     def release(self) -> None:
         """Release the ensemble and the versions of its steps."""
-        self._ensemble.release()
+        self._acquired.release()
 
     @property
     def servable_id(self) -> ServableId:
         """The version that is held."""
-        return self._ensemble.servable_id
+        return self._acquired.servable_id
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes of the last step that has any."""
-        return self._ensemble.labels
+        return self._acquired.labels
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
         """The signature by name."""
-        return {self._ensemble.signature.name: self._ensemble.signature}
+        return {self._acquired.signature.name: self._acquired.signature}
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The steps."""
+        return self._ensemble
 
     @property
     def precision(self) -> Precision | None:
         """None: exporters check models, not pipelines."""
         return None
-
-    def batching(self, signature_name: str) -> None:
-        """Return None: only the steps share batches."""
-        return
-
-    @property
-    def default_rows(self) -> int:
-        """Maximum number of rows that every step accepts."""
-        return self._ensemble.max_rows
 
     @property
     def has_cache(self) -> bool:
@@ -116,6 +114,14 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         """Return False: only the batchers of the steps have objectives."""
         return False
 
+    def batching(self, signature_name: str) -> None:
+        """Return None: requests share batches in the steps alone."""
+
+    @property
+    def default_rows(self) -> int:
+        """Maximum number of rows of a request."""
+        return self._acquired.max_rows
+
     async def predict(
         self,
         signature: Signature,
@@ -125,4 +131,4 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """Run the ensemble like `AcquiredEnsemble.predict`."""
-        return await self._ensemble.predict(inputs, deadline, output_filter, priority)
+        return await self._acquired.predict(inputs, deadline, output_filter, priority)

@@ -2,10 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
+from tpuserve_server.core.composition import find_composing, find_released
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.ensemble_rules import check_ensembles
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument
@@ -22,12 +24,24 @@ from tpuserve_server.core.types import ServableId
 logger = logging.getLogger(__name__)
 
 
+class EnsembleWatch(Protocol):
+    """Reports the ensembles as `Source` reports the models with a base path."""
+
+    def configure(self, configs: Sequence[ModelConfig]) -> None:
+        """Report the ensembles among these models and no others from now on."""
+        ...
+
+    def report_again(self, name: str) -> None:
+        """Call `ModelRegistry.expect_report`, and then report a configured ensemble. Its failed load starts again."""
+        ...
+
+
 class ConfiguredModels:
     """Applies configurations at start-up, from the poll of --model_config_file, and from HandleReloadConfigRequest.
 
     A configuration is accepted or refused as a whole. It also replaces what `unload` and `load` changed since the last
-    one. `_given` is that configuration, and `_configs` are the models in force. `_lock` guards both. A change holds it,
-    except while it waits for models.
+    one. `_given` is that configuration, and `_configs` are the models in force. `_loaded_along` are those of them that
+    only the load of an ensemble put back. `_lock` guards these. A change holds it, except while it waits for models.
     """
 
     def __init__(
@@ -35,6 +49,7 @@ class ConfiguredModels:
         registry: ModelRegistry,
         manager: VersionManager,
         source: Source,
+        ensembles: EnsembleWatch,
         storage: Storage,
         clock: Clock,
         *,
@@ -50,6 +65,7 @@ class ConfiguredModels:
         self._registry = registry
         self._manager = manager
         self._source = source
+        self._ensembles = ensembles
         self._storage = storage
         self._clock = clock
         self._allow_labels_for_unavailable = allow_labels_for_unavailable
@@ -57,6 +73,7 @@ class ConfiguredModels:
         self._lock = threading.Lock()
         self._given: dict[str, ModelConfig] = {}
         self._configs: dict[str, ModelConfig] = {}
+        self._loaded_along: set[str] = set()
         self._listeners: list[Callable[[Sequence[ModelConfig]], None]] = []
 
     def start(self, configs: Sequence[ModelConfig]) -> None:
@@ -91,6 +108,7 @@ class ConfiguredModels:
             self._check_otherwise(configs)
             new = [config.name for config in configs if config.name not in self._configs]
             self._given = {config.name: config for config in configs}
+            self._loaded_along.clear()
             self._put_in_force(configs)
         return Transition(self._registry, new, labelled, self._clock)
 
@@ -102,40 +120,56 @@ class ConfiguredModels:
         """
         self.begin(configs).wait(deadline)
 
-    def unload(self, name: str) -> None:
+    def unload(self, name: str, *, with_dependents: bool = False) -> None:
         """Remove a model until `load` or the next configuration. Its versions unload when their requests have ended.
 
-        Returns at once. A model that is unknown or not loaded stays so.
+        Returns at once. A model that is unknown or not loaded stays so. An ensemble stays without a model of its steps,
+        and its requests fail until the model returns. `with_dependents` also removes the models of an ensemble that
+        only its load put back, and that no other ensemble needs. This is Triton's meaning (model_repository_manager.cc,
+        `unload_dependents`).
         """
         with self._lock:
             if name in self._configs:
-                self._put_in_force([config for config in self._configs.values() if config.name != name])
+                along = self._loaded_along if with_dependents else ()
+                removed = find_released(name, self._configs, along)
+                self._loaded_along -= removed
+                self._put_in_force([config for config in self._configs.values() if config.name not in removed])
 
     def load(self, name: str, batching: BatchingParameters | None = None) -> ModelLoad:
         """Put an unloaded model back, or poll the base path of a configured one again and retry failed loads.
 
         `batching` overrides the model's batching parameters until the next load. A model whose parameters change is
-        unloaded first. Returns at once, without waiting for the load.
+        unloaded first. The load of an ensemble does the same for the models of its steps, without changing their
+        parameters. Returns at once, without waiting for the load.
 
         Raises:
-            InvalidArgument: the name is empty or a path, or the parameters conflict.
+            InvalidArgument: the name is empty or a path, the parameters conflict, or an ensemble would get parameters.
             Internal: the configuration does not name the model. Triton's code.
         """
         with self._lock:
             given = self._given.get(name)
             if given is None:
                 raise _unknown(name)
-            config = replace(given, batching=batching.over(given.batching or UNSET_PARAMETERS)) if batching else given
-            configs = self._with(config)
+            config = _override(given, batching)
+            composing = find_composing(name, self._given)
+            absent = {each for each in composing if each not in self._configs}
+            configs = self._with(config, *(self._given[each] for each in absent))
             self._check_otherwise(configs)
+            known = [each for each in composing if each not in absent]
             current = self._configs.get(name)
             if current is not None and current.batching == config.batching:
-                self._poll_again(configs, name)
+                known.append(name)
             else:
                 # A version that is unloading starts again with the new parameters when it has ended.
                 self._put_in_force([other for other in configs if other.name != name])
+            self._loaded_along = (self._loaded_along | absent) - {name}
+            if absent or name not in known:
                 self._put_in_force(configs)
-        return ModelLoad(self._registry, name)
+            self._poll_again(known)
+            ensembles = {
+                each: ensemble for each in (name, *composing) if (ensemble := self._given[each].ensemble) is not None
+            }
+        return ModelLoad(self._registry, name, ensembles)
 
     def unloaded(self) -> list[str]:
         """Return the names of the models that `unload` removed, sorted."""
@@ -154,19 +188,26 @@ class ConfiguredModels:
             if self._configs:
                 on_configured(tuple(self._configs.values()))
 
-    def _with(self, config: ModelConfig) -> list[ModelConfig]:
-        """Return the models in force and `config`, in the order of the given configuration."""
-        configs = {**self._configs, config.name: config}
+    def _with(self, *changed: ModelConfig) -> list[ModelConfig]:
+        """Return the models in force and the `changed` ones, in the order of the given configuration."""
+        configs = {**self._configs, **{config.name: config for config in changed}}
         return [configs[name] for name in self._given if name in configs]
 
-    def _poll_again(self, configs: Sequence[ModelConfig], name: str) -> None:
-        # A new object: the source then drops the report of a poll that has already begun.
-        renewed = [replace(config) if config.name == name else config for config in configs]
-        self._configs = {config.name: config for config in renewed}
-        self._source.watch([config for config in renewed if config.name != name])
-        self._registry.expect_report(name)
-        self._manager.retry(name)
-        self._source.watch(renewed)
+    def _poll_again(self, names: Collection[str]) -> None:
+        """Report models in force again, and retry their failed loads."""
+        stored = [name for name in names if self._configs[name].ensemble is None]
+        if stored:
+            # New objects: the source then drops the reports of a poll that has already begun.
+            self._configs.update((name, replace(self._configs[name])) for name in stored)
+            watched = _stored(self._configs.values())
+            self._source.watch([config for config in watched if config.name not in stored])
+            for name in stored:
+                self._registry.expect_report(name)
+                self._manager.retry(name)
+            self._source.watch(watched)
+        for name in names:
+            if name not in stored:
+                self._ensembles.report_again(name)
 
     def _check_otherwise(self, configs: Sequence[ModelConfig]) -> None:
         for check in self._checks:
@@ -177,12 +218,13 @@ class ConfiguredModels:
         logger.info("Configured models: %s", ", ".join(names) or "none")
         self._configs = {config.name: config for config in configs}
         # Stop watching removed models before they are unloaded, and configure new models before watching them.
-        stored = [config for config in configs if config.ensemble is None]
+        stored = _stored(configs)
         self._source.watch([config for config in stored if config.name in self._registry.model_names()])
         self._manager.configure(names)
         for config in configs:
             self._assign_labels(config)
         self._source.watch(stored)
+        self._ensembles.configure(configs)
         for listener in self._listeners:
             listener(configs)
 
@@ -217,6 +259,22 @@ class ConfiguredModels:
             logger.warning("Model %s: cannot read base path %s", config.name, config.base_path, exc_info=True)
             return []
         return config.version_policy.choose(present)
+
+
+def _stored(configs: Iterable[ModelConfig]) -> list[ModelConfig]:
+    """Return the models with a base path."""
+    return [config for config in configs if config.ensemble is None]
+
+
+def _override(given: ModelConfig, batching: BatchingParameters | None) -> ModelConfig:
+    if batching is None:
+        return given
+    if given.ensemble is not None:
+        raise InvalidArgument(
+            f"failed to load '{given.name}', failed to poll from model repository: an ensemble has no batching "
+            "parameters. Override those of the models of its steps"
+        )
+    return replace(given, batching=batching.over(given.batching or UNSET_PARAMETERS))
 
 
 def _unknown(name: str) -> InvalidArgument | Internal:

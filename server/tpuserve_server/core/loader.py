@@ -8,6 +8,7 @@ from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.servable import Servable
@@ -47,7 +48,7 @@ class HeldSteps(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """Maximum number of rows that every step accepts, if all have a batch dimension."""
+        """Maximum number of rows of a request."""
         ...
 
     async def run(
@@ -69,6 +70,11 @@ class HeldSteps(Protocol):
 
 class Steps(Protocol):
     """The steps of a loaded ensemble. Thread-safe."""
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The configuration of the steps."""
+        ...
 
     def hold(self) -> HeldSteps:
         """Hold the versions that serve the steps now.

@@ -174,8 +174,9 @@ class ModelRecord:
         was_aspired, known.is_aspired = known.is_aspired, True
         if known.state is State.START or known.waits or known.state is State.UNLOADING:
             known.aspired = wanted
-        elif known.state is State.LOADING and not was_aspired:
-            # Its location may have changed. The running load was given up, and the manager detects that.
+        elif known.state is State.LOADING and (not was_aspired or wanted.ensemble is not None):
+            # The running load was given up, and the location may have changed, or an ensemble's load began with other
+            # versions of its steps. The manager detects that and loads again.
             known.aspired = wanted
         # A failed version may have been repaired since, and a version that was given up is wanted again.
         elif known.state is State.END and (not was_aspired or wanted.has_changed_since(known.aspired)):

@@ -278,10 +278,7 @@ class ModelRegistry:
             return version is not None and version.aspired == aspired
 
     def waiting(self, servable_id: ServableId, why: str) -> None:
-        """Record that a load has failed and will be tried again. The status shows `why` until then.
-
-        An empty `why` means that it is tried again now.
-        """
+        """Record why the next try of a failed load waits, for the status. Empty: the try begins now."""
         with self._lock:
             self._get(servable_id).waits = why
         self._notify()

@@ -64,7 +64,7 @@ class InferenceService:
         try:
             loaded = handle.loaded
             if isinstance(loaded, LoadedEnsemble):
-                return AcquiredEnsembleVersion(AcquiredEnsemble(handle, loaded.steps.hold()))
+                return AcquiredEnsembleVersion(AcquiredEnsemble(handle, loaded.steps.hold()), loaded.steps.ensemble)
             return AcquiredVersion(handle, loaded, self._clock, self._timers)
         except BaseException:
             handle.release()
@@ -107,7 +107,13 @@ class InferenceService:
             ServingError: as `acquire` for the same model and version.
         """
         with self.acquire_version(spec) as version:
-            return ModelMetadata(version.servable_id, version.signatures, version.labels, version.precision)
+            return ModelMetadata(
+                version.servable_id,
+                version.signatures,
+                version.labels,
+                version.precision,
+                is_ensemble=version.ensemble is not None,
+            )
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
         """Return every version of the model, newest first, or only the version that the spec names.

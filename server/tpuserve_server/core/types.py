@@ -194,9 +194,13 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """Signatures, class names and precision of one version. Class names may be empty, and precision None."""
+    """Signatures, class names and precision of one version. Class names may be empty, and precision None.
+
+    `is_ensemble`: the version runs other models.
+    """
 
     servable: ServableId
     signatures: Mapping[str, Signature]
     labels: tuple[str, ...] = ()
     precision: Precision | None = None
+    is_ensemble: bool = False

@@ -27,7 +27,7 @@ class EnsembleSteps:
     def __init__(self, name: str, ensemble: Ensemble, acquire: Acquire) -> None:
         """Take the versions of the steps from `acquire`. `name` is the ensemble's, for messages."""
         self._name = name
-        self._ensemble = ensemble
+        self.ensemble = ensemble
         self._pipeline = Pipeline.of(ensemble)
         self._acquire = acquire
         self._checked: tuple[tuple[Signature, ...], Signature] | None = None
@@ -60,7 +60,7 @@ class EnsembleSteps:
         steps = zip(self._pipeline.steps, models, strict=True)
         try:
             signature = connect(
-                self._ensemble, [BoundStep(step, model.servable_id, model.signature) for step, model in steps]
+                self.ensemble, [BoundStep(step, model.servable_id, model.signature) for step, model in steps]
             )
         except FailedPrecondition as error:
             raise FailedPrecondition(f"Ensemble {self._name}: {error.message}") from None
@@ -87,8 +87,9 @@ class HeldEnsemble:
 
     @property
     def max_rows(self) -> int:
-        """Implement HeldSteps.max_rows."""
-        return min(model.max_rows for model in self._models)
+        """Implement HeldSteps.max_rows. Steps without a batch dimension do not count the rows of a request."""
+        batching = [model for model in self._models if model.signature.is_batchable]
+        return min(model.max_rows for model in batching or self._models)
 
     async def run(
         self, inputs: Tensors, output_names: tuple[str, ...], deadline: Deadline, priority: Priority

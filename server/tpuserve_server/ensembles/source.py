@@ -9,6 +9,7 @@ from typing import TypeAlias
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.ensemble import Ensemble, EnsembleStep
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.loader import LoadedEnsemble
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.storage import VersionLocation
@@ -19,13 +20,16 @@ logger = logging.getLogger(__name__)
 OnAspired: TypeAlias = Callable[[str, Mapping[int, AspiredVersion]], None]
 
 _NO_FILES = VersionLocation("")
+# Removed ensembles whose version numbers the source remembers, as many as the registry has statuses of.
+_MAX_REMOVED = 32
 
 
 @dataclass(slots=True)
 class _Configured:
     """A configured ensemble, and its version number: 1, and one more for each change of its steps in the configuration.
 
-    `waits` counts the reviews that found a step without a version. A step may return with the same number.
+    `waits` counts the reviews that found a step without a version, because a step may return with the same number. It
+    also counts the calls of `report_again`.
     """
 
     ensemble: Ensemble
@@ -40,7 +44,7 @@ class EnsembleSource:
     has failed for good is reported, and its load gives the reason. A change of a step's version changes the
     ensemble's fingerprint, so that a failed ensemble is loaded again.
 
-    `_lock` guards `_ensembles`, `_labels` and the right to report.
+    `_lock` guards `_ensembles`, `_removed`, `_labels` and the right to report.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class EnsembleSource:
         self._on_pending = on_pending
         self._lock = threading.Lock()
         self._ensembles: dict[str, _Configured] = {}
+        self._removed: dict[str, _Configured] = {}
         self._labels: dict[str, Mapping[str, int]] = {}
         self._wake = threading.Event()
         self._stopping = False
@@ -69,14 +74,27 @@ class EnsembleSource:
             self._thread.join()
 
     def configure(self, configs: Sequence[ModelConfig]) -> None:
-        """Report these ensembles and no others from now on. A changed ensemble becomes a new version."""
+        """Report these ensembles and no others from now on. A changed ensemble becomes a new version.
+
+        An ensemble that returns without a change has its old number.
+        """
         with self._lock:
             self._labels = {config.name: config.version_labels for config in configs}
+            known = {**self._removed, **self._ensembles}
             self._ensembles = {
-                config.name: _configure(config.ensemble, self._ensembles.get(config.name))
+                config.name: _configure(config.ensemble, known.pop(config.name, None))
                 for config in configs
                 if config.ensemble is not None
             }
+            self._removed = dict([*known.items()][-_MAX_REMOVED:])
+        self._wake.set()
+
+    def report_again(self, name: str) -> None:
+        """Expect and make a new report on an ensemble. If its load has failed, it starts again when its steps serve."""
+        # With the lock, so that a review that has begun cannot report the old fingerprint after `expect_report`.
+        with self._lock:
+            self._ensembles[name].waits += 1
+            self._registry.expect_report(name)
         self._wake.set()
 
     def review(self) -> None:
@@ -111,6 +129,9 @@ class EnsembleSource:
         for step in configured.ensemble.steps:
             try:
                 with self._registry.acquire(step.model) as handle:
+                    if isinstance(handle.loaded, LoadedEnsemble):
+                        # It is AVAILABLE while its own steps may not be.
+                        handle.loaded.steps.hold().release()
                     versions.append(str(handle.servable_id.version))
             except ServingError as error:
                 if self._has_failed(step):
@@ -132,13 +153,16 @@ class EnsembleSource:
     def _has_failed(self, step: EnsembleStep) -> bool:
         """Return whether the version that the step needs has failed for good."""
         model = step.model
-        number = model.version if model.version_label is None else self._labels[model.name][model.version_label]
+        number = model.version
+        if model.version_label is not None:
+            # A client may have unloaded the model.
+            number = self._labels.get(model.name, {}).get(model.version_label)
         if number is not None:
             return self._registry.failure(ServableId(model.name, number)) is not None
         try:
             return bool(self._registry.failures(model.name))
         except ServingError:
-            # The configuration that removes the model is about to arrive here.
+            # The model is unloaded, or the configuration that removes it is about to arrive here.
             return False
 
 

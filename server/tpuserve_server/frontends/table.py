@@ -54,7 +54,8 @@ def rpc_table(
 
     `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
     `logs` receive the answered predictions; None logs nothing.
-    Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats.
+    Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats,
+    and the requests of a stream that are in flight.
     """
     meter = RequestMeter(service, metrics, clock, "grpc")
     prediction = PredictionMethods(
@@ -81,7 +82,7 @@ def rpc_table(
             {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}
         ),
         **profiler,
-        **oip_methods(service, meter, logs, administration),
+        **oip_methods(service, meter, logs, administration, max_request_bytes=max_request_bytes),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,

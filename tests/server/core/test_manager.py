@@ -385,6 +385,29 @@ def test_a_model_reconfigured_as_soon_as_it_serves_is_loaded_again(house: House)
     assert house.loader.loads[1].batching == larger
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_ensemble_whose_steps_change_while_it_loads_is_loaded_again(house: House, fails: bool) -> None:
+    gate = house.loader.gates["m"] = threading.Event()
+    if fails:
+        house.loader.faults[1] = Unavailable("no step")
+    before = replace(aspired("m", 1, "before"), ensemble=make_ensemble("a x=1 -> y=2"))
+    after = replace(before, fingerprint="after")
+    house.manager.aspire("m", {1: before})
+    house.wait_for(1, State.LOADING)
+    house.wait_until(lambda: bool(house.loader.loads))
+    house.manager.aspire("m", {1: after})
+
+    def repair_for_the_second() -> None:
+        if len(house.loader.loads) == 2:
+            house.loader.faults.clear()
+
+    house.loader.on_load = repair_for_the_second
+    gate.set()
+    house.wait_for(1, State.AVAILABLE)
+    assert house.loader.loads == [before, after]
+    assert (1, State.END) not in house.metrics.states
+
+
 def test_a_request_that_holds_one_model_keeps_no_other_in_memory(house: House) -> None:
     house.aspire(1, "m")
     house.aspire(1, "n")

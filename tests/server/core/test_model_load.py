@@ -1,7 +1,6 @@
 """Tests for models that clients unload and load by name, on a core with real directories."""
 
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from tests.support.configured_house import House
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.errors import DeadlineExceeded, Internal, InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.model_config import VersionPolicy
-from tpuserve_server.core.model_load import ModelLoad
 from tpuserve_server.core.types import ModelSpec, ServableId, State
 
 
@@ -25,19 +23,6 @@ def house(tmp_path: Path) -> Iterator[House]:
     house.wait_for("b", 5, State.AVAILABLE)
     yield house
     house.stop()
-
-
-def wait(house: House, load: ModelLoad) -> None:
-    changed = threading.Condition()
-
-    def notify() -> None:
-        with changed:
-            changed.notify_all()
-
-    unsubscribe = house.registry.subscribe(notify)
-    with changed:
-        assert changed.wait_for(load.is_settled, 10)
-    unsubscribe()
 
 
 def test_an_unloaded_model_answers_no_request_and_leaves_the_others_alone(house: House) -> None:
@@ -55,7 +40,7 @@ def test_an_unloaded_model_answers_no_request_and_leaves_the_others_alone(house:
 
 def test_a_load_puts_an_unloaded_model_back_with_its_labels(house: House) -> None:
     house.models.unload("a")
-    wait(house, house.models.load("a"))
+    house.settle(house.models.load("a"))
     assert house.number("a", "stable") == 1
     assert house.models.unloaded() == []
     assert house.service.models() == ["a", "b"]
@@ -67,7 +52,7 @@ def test_a_load_during_the_unload_waits_for_it(house: House) -> None:
         house.wait_for("a", 1, State.UNLOADING)
         load = house.models.load("a")
         assert not load.is_settled()
-    wait(house, load)
+    house.settle(load)
     assert house.number("a") == 1
 
 
@@ -83,12 +68,12 @@ def test_a_load_of_a_serving_model_waits_for_its_new_version(house: House) -> No
         "load it"
     )
     house.loader.gate.set()
-    wait(house, load)
+    house.settle(load)
     assert house.number("a") == 2
 
 
 def test_a_load_without_a_change_returns_and_changes_nothing(house: House) -> None:
-    wait(house, house.models.load("a"))
+    house.settle(house.models.load("a"))
     assert house.number("a") == 1
 
 
@@ -97,19 +82,19 @@ def test_a_failed_load_names_the_version_and_the_next_load_tries_again(house: Ho
     bad = house.root / "a" / "1" / "bad"
     bad.touch()
     with pytest.raises(InvalidArgument) as caught:
-        wait(house, house.models.load("a"))
+        house.settle(house.models.load("a"))
     assert caught.value.message == "load failed for model 'a': version 1 is at UNAVAILABLE state: Internal: broken;"
     with pytest.raises(InvalidArgument, match="broken"):
-        wait(house, house.models.load("a"))
+        house.settle(house.models.load("a"))
     bad.unlink()
-    wait(house, house.models.load("a"))
+    house.settle(house.models.load("a"))
     assert house.number("a") == 1
 
 
 def test_the_old_version_serves_when_the_new_one_fails(house: House) -> None:
-    (house.save("a", 2) / "2" / "bad").touch()
+    house.save_bad("a", 2)
     with pytest.raises(InvalidArgument, match="version 2 is at UNAVAILABLE state"):
-        wait(house, house.models.load("a"))
+        house.settle(house.models.load("a"))
     assert house.number("a") == 1
 
 
@@ -117,20 +102,20 @@ def test_a_load_without_a_version_names_the_reason(house: House) -> None:
     house.models.unload("a")
     shutil.rmtree(house.root / "a")
     with pytest.raises(Internal) as caught:
-        wait(house, house.models.load("a"))
+        house.settle(house.models.load("a"))
     assert caught.value.message == (
         "failed to load 'a', failed to poll from model repository: its base path does not exist"
     )
     house.models.unload("a")
     (house.root / "a").mkdir()
     with pytest.raises(Internal, match="contains no version directory"):
-        wait(house, house.models.load("a"))
+        house.settle(house.models.load("a"))
 
 
 def test_a_load_without_a_version_of_the_policy_fails(house: House) -> None:
     house.apply(house.config("a"), house.config("b", policy=VersionPolicy.specific([9])))
     with pytest.raises(Internal, match="contains no version that its policy chooses"):
-        wait(house, house.models.load("b"))
+        house.settle(house.models.load("b"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +157,7 @@ def test_batching_parameters_apply_until_the_next_load(house: House) -> None:
         assert state is State.AVAILABLE
         return aspired.batching
 
-    wait(house, house.models.load("a", BatchingParameters(max_batch_size=16)))
+    house.settle(house.models.load("a", BatchingParameters(max_batch_size=16)))
     assert served() == BatchingParameters(max_batch_size=16)
-    wait(house, house.models.load("a"))
+    house.settle(house.models.load("a"))
     assert served() is None

@@ -3,7 +3,8 @@
 from importlib.metadata import version
 from typing import Final
 
-from tpuserve_server.core.errors import NotFound, Unavailable
+from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
+from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.oip.models import available_versions, choose_signature, find_metadata
@@ -27,13 +28,15 @@ def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescripti
     metadata = find_metadata(service, spec)
     signature = metadata.signatures[choose_signature(spec.name, metadata.signatures)]
     versions = available_versions(service, spec.name) if spec.version is None else (spec.version,)
-    return ModelDescription(metadata.servable.name, versions, PLATFORM, signature)
+    platform = ENSEMBLE_PLATFORM if metadata.is_ensemble else PLATFORM
+    return ModelDescription(metadata.servable.name, versions, platform, signature)
 
 
 def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
     """Return why the model, or the version that the spec names, does not answer requests, or "" if it does."""
     try:
         find_metadata(service, spec)
-    except (NotFound, Unavailable) as error:
+    except (NotFound, Unavailable, FailedPrecondition) as error:
+        # FailedPrecondition: the signatures of an ensemble's steps do not fit.
         return error.message
     return ""

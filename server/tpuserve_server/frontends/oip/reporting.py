@@ -1,9 +1,11 @@
 """Configuration and statistics of models, for both protocols."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
 from tpuserve_server.core.configured_models import ConfiguredModels
+from tpuserve_server.core.ensemble import EnsembleStep
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.statistics import VersionStatistics
@@ -27,7 +29,16 @@ def describe_config(service: InferenceService, models: ConfiguredModels | None, 
             version.default_rows,
             None if configured is None else configured.version_policy,
             version.has_cache,
+            steps=() if version.ensemble is None else [_resolve(service, step) for step in version.ensemble.steps],
         )
+
+
+def _resolve(service: InferenceService, step: EnsembleStep) -> EnsembleStep:
+    """Return a step with the number of its version instead of a label, which Triton's steps do not have."""
+    model = step.model
+    if model.version_label is None:
+        return step
+    return replace(step, model=ModelSpec(model.name, service.labels(model.name).get(model.version_label)))
 
 
 def find_statistics(

@@ -10,6 +10,7 @@ from tpuserve_server.core.errors import NotFound, Unavailable
 from tpuserve_server.core.model_load import describe_error
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, State, VersionStatus
+from tpuserve_server.frontends.oip.describing import why_model_not_ready
 from tpuserve_server.frontends.settling import settle
 from tpuserve_server.wire.oip.repository import IndexEntry, read_load_parameters
 
@@ -58,15 +59,17 @@ class Repository:
             load = await asyncio.to_thread(models.load, name, batching)
         await settle(load, deadline, self._service, self._clock)
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, *, with_dependents: bool) -> None:
         """Unload a model when its requests have ended. Returns before. An unknown model is no error, as in Triton.
+
+        `with_dependents` also unloads the models that the load of this ensemble put back.
 
         Raises:
             Unavailable: this server does not change its models.
         """
         models = self._changeable()
         async with self._turn:
-            await asyncio.to_thread(models.unload, name)
+            await asyncio.to_thread(models.unload, name, with_dependents=with_dependents)
 
     def _changeable(self) -> ConfiguredModels:
         if self._models is None:
@@ -79,7 +82,14 @@ class Repository:
         except NotFound as error:
             is_configured = name in self._service.models()
             return [IndexEntry(name, state=_UNAVAILABLE, reason=error.message if is_configured else _UNLOADED)]
-        return [_entry(status) for status in reversed(statuses)]
+        return [self._entry(status) for status in reversed(statuses)]
+
+    def _entry(self, status: VersionStatus) -> IndexEntry:
+        name, number = status.servable.name, status.servable.version
+        if status.state is State.AVAILABLE and (reason := why_model_not_ready(self._service, ModelSpec(name, number))):
+            # An ensemble with a step that has no version.
+            return IndexEntry(name, str(number), _UNAVAILABLE, reason)
+        return _entry(status)
 
 
 def _entry(status: VersionStatus) -> IndexEntry:

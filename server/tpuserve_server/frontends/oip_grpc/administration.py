@@ -105,7 +105,7 @@ class AdministrationMethods:
             return RepositoryModelLoadResponse().SerializeToString()
 
     async def repository_model_unload(self, body: bytes, context: CallContext) -> bytes:
-        """Answer RepositoryModelUnload. No model depends on another, so there are no dependents to unload."""
+        """Answer RepositoryModelUnload."""
         with self._meter.request("RepositoryModelUnload", context.deadline) as measured:
             request = parse_request(RepositoryModelUnloadRequest, body)
             if request.model_name in self._administration.service.models():
@@ -115,7 +115,8 @@ class AdministrationMethods:
             dependents = request.parameters.get("unload_dependents")
             if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
                 raise InvalidArgument("invalid value type for 'unload_dependents' parameter, expected bool_param.")
-            await self._administration.repository.unload(request.model_name)
+            with_dependents = dependents is not None and dependents.bool_param
+            await self._administration.repository.unload(request.model_name, with_dependents=with_dependents)
             return RepositoryModelUnloadResponse().SerializeToString()
 
     async def trace_setting(self, body: bytes, context: CallContext) -> bytes:

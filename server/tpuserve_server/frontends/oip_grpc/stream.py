@@ -16,7 +16,7 @@ from tpuserve_server.wire.oip.stream_proto import encode_stream_error, encode_st
 _log = logging.getLogger(__name__)
 
 # Requests of a stream that run at the same time, so that they can share a batch. Responses that the client has not read
-# count too: without a limit, a client that reads none would fill the memory.
+# count too: without a limit, a client that reads none would fill the memory. Their bytes have a limit of their own.
 MAX_PENDING: Final = 64
 # Metadata with which a client requests a gRPC status instead of a message for an error.
 _GRPC_ERROR: Final = "triton_grpc_error"
@@ -28,9 +28,13 @@ _Answer: TypeAlias = asyncio.Task[bytes]
 class StreamMethods:
     """The method, from messages to messages."""
 
-    def __init__(self, inference: InferenceMethods) -> None:
-        """Answer each request with `inference`."""
+    def __init__(self, inference: InferenceMethods, max_pending_bytes: int) -> None:
+        """Answer each request with `inference`.
+
+        A stream is not read while its requests and unread responses have `max_pending_bytes` or more.
+        """
         self._inference = inference
+        self._max_pending_bytes = max_pending_bytes
 
     async def model_stream_infer(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
         """Answer ModelStreamInfer. Cancelling or closing the generator cancels the requests that run."""
@@ -39,7 +43,7 @@ class StreamMethods:
         async def answer(body: bytes) -> bytes:
             return await self._answer(body, context, ends_with_status=ends_with_status)
 
-        pending = _Pending(requests, answer)
+        pending = _Pending(requests, answer, self._max_pending_bytes)
         try:
             while (task := await pending.next()) is not None:
                 yield await task
@@ -59,16 +63,41 @@ class StreamMethods:
             return encode_stream_error(body, "Internal error")
 
 
+class _Room:
+    """Room for the pending requests of a stream. One event loop's thread owns it, and one task at a time waits."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Have room for MAX_PENDING requests, and for another while the pending ones have less than `max_bytes`."""
+        self._max_bytes = max_bytes
+        self._requests = 0
+        self._bytes = 0
+        self._changed = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Return when there is room for another request."""
+        while self._requests >= MAX_PENDING or self._bytes >= self._max_bytes:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def change(self, *, requests: int = 0, size_bytes: int) -> None:
+        """Add to the pending requests and to the bytes of requests and responses, or subtract from them."""
+        self._requests += requests
+        self._bytes += size_bytes
+        self._changed.set()
+
+
 class _Pending:
     """The requests of a stream that were read and whose responses were not taken. One event loop's thread owns it."""
 
-    def __init__(self, requests: AsyncIterator[bytes], answer: Callable[[bytes], Coroutine[Any, Any, bytes]]) -> None:
-        """Begin to read `requests`, at most MAX_PENDING ahead of the responses, and to answer them."""
+    def __init__(
+        self, requests: AsyncIterator[bytes], answer: Callable[[bytes], Coroutine[Any, Any, bytes]], max_bytes: int
+    ) -> None:
+        """Begin to read `requests` as long as there is room, and to answer them."""
         self._requests = requests
         self._answer = answer
         # In the order of the requests. None follows the last.
         self._ordered: asyncio.Queue[_Answer | None] = asyncio.Queue()
-        self._room = asyncio.Semaphore(MAX_PENDING)
+        self._room = _Room(max_bytes)
         self._tasks: set[_Answer] = set()
         self._reader = asyncio.create_task(self._read())
 
@@ -80,7 +109,7 @@ class _Pending:
             return None
         # The caller awaits the task, and so takes its error.
         self._tasks.discard(task)
-        task.add_done_callback(lambda _: self._room.release())
+        task.add_done_callback(self._taken)
         return task
 
     async def close(self) -> None:
@@ -92,11 +121,27 @@ class _Pending:
 
     async def _read(self) -> None:
         try:
-            await self._room.acquire()
             async for body in self._requests:
-                task = asyncio.create_task(self._answer(body))
+                self._room.change(requests=1, size_bytes=len(body))
+                task = asyncio.create_task(self._answer_in_room(body))
+                # The task owns the body.
+                del body
                 self._tasks.add(task)
                 self._ordered.put_nowait(task)
-                await self._room.acquire()
+                await self._room.wait()
         finally:
             self._ordered.put_nowait(None)
+
+    async def _answer_in_room(self, body: bytes) -> bytes:
+        """Answer a request. Its response then takes the place of its bytes."""
+        response = b""
+        try:
+            response = await self._answer(body)
+        finally:
+            self._room.change(size_bytes=len(response) - len(body))
+        return response
+
+    def _taken(self, task: _Answer) -> None:
+        """Free the room of a response that the caller has taken."""
+        has_response = not task.cancelled() and task.exception() is None
+        self._room.change(requests=-1, size_bytes=-len(task.result()) if has_response else 0)

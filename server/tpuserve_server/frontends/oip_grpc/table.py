@@ -18,11 +18,19 @@ OIP_SERVICE: Final[str] = GRPC_INFERENCE_SERVICE.full_name
 
 
 def oip_methods(
-    service: InferenceService, meter: RequestMeter, logs: RequestLogs | None, administration: Administration | None
+    service: InferenceService,
+    meter: RequestMeter,
+    logs: RequestLogs | None,
+    administration: Administration | None,
+    *,
+    max_request_bytes: int,
 ) -> RpcTable:
-    """Return the methods. A new method adds a line here. Without `administration` its methods are missing."""
+    """Return the methods. A new method adds a line here. Without `administration` its methods are missing.
+
+    A stream may have `max_request_bytes` in flight, and one request more.
+    """
     inference = InferenceMethods(service, meter, logs, administration.regions if administration else None)
-    stream = StreamMethods(inference)
+    stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.extensions if administration else EXTENSIONS)
     methods: dict[str, UnaryMethod | StreamMethod] = {
         "ModelInfer": UnaryMethod(inference.model_infer),

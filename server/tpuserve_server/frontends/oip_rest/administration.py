@@ -77,12 +77,11 @@ class AdministrationHandlers:
     async def _unload(self, route: Route, call: HttpCall) -> HttpResponse:
         document = parse_object(await call.read_body())
         _refuse_repository(route)
-        # No model depends on another, so there is nothing more to unload.
-        read_boolean(read_parameters(document), "unload_dependents")
+        with_dependents = read_boolean(read_parameters(document), "unload_dependents")
         if route.spec.name not in self._administration.service.models():
             # An unknown model is no error, and must not become a label of the metrics.
             call.measured.model = ""
-        await self._administration.repository.unload(route.spec.name)
+        await self._administration.repository.unload(route.spec.name, with_dependents=with_dependents)
         return _EMPTY
 
     async def _trace(self, route: Route, call: HttpCall) -> HttpResponse:

@@ -1,12 +1,13 @@
 """A model's configuration as Triton's ModelConfig: the properties that clients read, with the values of this server."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tpuserve_formats.messages.oip import ModelConfig, ModelConfigResponse
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.model_config import VersionPolicy
+from tpuserve_server.core.ensemble import EnsembleStep
+from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM, VersionPolicy
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.message_json import message_to_json
 from tpuserve_server.wire.oip.metadata import PLATFORM, datatype_text, shape_sizes
@@ -15,6 +16,8 @@ _BACKEND = "tensorflow"
 # Triton's name of string tensors differs in configurations.
 _TYPES = {"BYTES": "STRING"}
 _CHANNELS = (1, 3)
+# Triton's version of a step that runs the latest one.
+_LATEST = -1
 # `oip.pyi` has no class for configurations.
 _Message: TypeAlias = Any
 
@@ -24,7 +27,7 @@ class ModelFacts:
     """The properties of a model and its default signature. `batching` is None if requests run one by one.
 
     `default_rows` is the limit of rows for a signature without `batching`. `policy` is None if it is unknown.
-    `caches_responses` states whether the version has a response cache.
+    `caches_responses` states whether the version has a response cache. `steps` are those of an ensemble.
     """
 
     name: str
@@ -34,6 +37,7 @@ class ModelFacts:
     default_rows: int
     policy: VersionPolicy | None = None
     caches_responses: bool = False
+    steps: Sequence[EnsembleStep] = ()
 
 
 def encode_model_config(model: ModelFacts) -> bytes:
@@ -50,7 +54,12 @@ def _message(model: ModelFacts) -> _Message:
     signature = model.signature
     # The metadata has the batch dimension in all shapes, and `dims` have it only without batches.
     first = 1 if signature.is_batchable else 0
-    config = ModelConfig(name=model.name, platform=PLATFORM, backend=_BACKEND)
+    config = ModelConfig(name=model.name)
+    if model.steps:
+        config.platform = ENSEMBLE_PLATFORM
+        _fill_steps(config.ensemble_scheduling, model.steps)
+    else:
+        config.platform, config.backend = PLATFORM, _BACKEND
     if first:
         config.max_batch_size = model.default_rows if model.batching is None else model.batching.max_batch_size
     for name, spec in signature.inputs.items():
@@ -84,6 +93,17 @@ def _format(dims: Iterable[int]) -> str:
     if sizes[2] in _CHANNELS:
         return "FORMAT_NHWC"
     return "FORMAT_NCHW" if sizes[0] in _CHANNELS else "FORMAT_NONE"
+
+
+def _fill_steps(message: _Message, steps: Sequence[EnsembleStep]) -> None:
+    for step in steps:
+        number = _LATEST if step.model.version is None else step.model.version
+        message.step.add(
+            model_name=step.model.name,
+            model_version=number,
+            input_map=dict(step.inputs),
+            output_map=dict(step.outputs),
+        )
 
 
 def _fill_policy(message: _Message, policy: VersionPolicy) -> None:

@@ -41,11 +41,13 @@ def read_parameters(values: Mapping[str, object]) -> RequestParameters:
     Raises:
         InvalidArgument: a parameter would make the request part of a sequence, or has a reserved name.
     """
-    for name, value in values.items():
-        if name in ("sequence_id", "sequence_start", "sequence_end") and value:
+    # In this order: the parameters of a gRPC request have none.
+    for name in ("sequence_id", "sequence_start", "sequence_end"):
+        if values.get(name):
             raise InvalidArgument(
                 f"parameter '{name}' is not supported: models of this server keep no state between requests"
             )
+    for name in values:
         if name.startswith(_RESERVED_PREFIX) and name != EMPTY_FINAL_RESPONSE:
             raise InvalidArgument(
                 f"parameter keys starting with '{_RESERVED_PREFIX}' are reserved for Triton usage. Only the following "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.administered_server import AdministeredServer
-from tests.support.ensembles import StepModels, make_ensemble
+from tests.support.ensembles import StepModels, ensemble_config, make_ensemble
 from tests.support.fake_device import DOUBLE
 from tpuserve_formats.messages.oip import (
     ModelConfigRequest,
@@ -289,3 +289,70 @@ async def test_configuration_without_a_batch_dimension_has_whole_shapes(tmp_path
     assert (config["output"][0]["data_type"], config["output"][0]["dims"]) == ("TYPE_INVALID", [-1])
     assert not Signature("other", {"x": image}, {"y": score}).is_batchable
     assert DOUBLE.is_batchable
+
+
+async def test_configuration_of_an_ensemble_has_tritons_steps(server: AdministeredServer) -> None:
+    server.add_chain()
+    config = (await server.get("/v2/models/chain/config")).json()
+    fields = ("platform", "backend", "max_batch_size", "ensemble_scheduling")
+    assert {name: config[name] for name in fields} == {
+        "platform": "ensemble",
+        "backend": "",
+        # That of its steps.
+        "max_batch_size": 4,
+        "ensemble_scheduling": {
+            "step": [
+                {
+                    "model_name": "a",
+                    "model_version": -1,
+                    "input_map": {"x": "image"},
+                    "output_map": {"y": "twice"},
+                    "model_namespace": "",
+                },
+                {
+                    "model_name": "b",
+                    "model_version": -1,
+                    "input_map": {"x": "twice"},
+                    "output_map": {"y": "fourfold"},
+                    "model_namespace": "",
+                },
+            ],
+            "max_inflight_requests": 0,
+        },
+    }
+    assert "dynamic_batching" not in config
+    assert [(tensor["name"], tensor["dims"]) for tensor in config["input"]] == [("image", [2])]
+    assert [(tensor["name"], tensor["dims"]) for tensor in config["output"]] == [("fourfold", [2])]
+    metadata = (await server.get("/v2/models/chain")).json()
+    assert (metadata["platform"], metadata["versions"]) == ("ensemble", ["1"])
+    message = (await server.call("ModelConfig", ModelConfigRequest(name="chain"), ModelConfigResponse)).config
+    assert [step.model_name for step in message.ensemble_scheduling.step] == ["a", "b"]
+
+
+async def test_configuration_of_an_ensemble_has_the_versions_and_the_smallest_batch_of_its_steps(
+    server: AdministeredServer,
+) -> None:
+    inner = ensemble_config("inner", make_ensemble("b:2 x=1 -> y=2"))
+    outer = ensemble_config("outer", make_ensemble("inner 1=1 -> 2=2", "a:stable x=2 -> y=3"))
+    house = server.house
+    server.loader.sizes = (1, 2)
+    house.apply(house.config("b"), house.config("a", {"stable": 1}), inner, outer)
+    await server.post("/v2/repository/models/b/unload")
+    house.wait_for("b", 2, State.END)
+    await server.post("/v2/repository/models/outer/load")
+    config = (await server.get("/v2/models/outer/config")).json()
+    assert [step["model_version"] for step in config["ensemble_scheduling"]["step"]] == [-1, 1]
+    assert config["max_batch_size"] == 2
+    (step,) = (await server.get("/v2/models/inner/config")).json()["ensemble_scheduling"]["step"]
+    assert step["model_version"] == 2
+
+
+async def test_statistics_count_a_request_for_the_ensemble_and_for_each_step(server: AdministeredServer) -> None:
+    server.add_chain()
+    rows = {"inputs": [{**ROWS["inputs"][0], "name": "image"}]}
+    assert (await server.post("/v2/models/chain/infer", rows)).json()["outputs"][0]["data"] == [4, 8, 12, 16, 20, 24]
+    chain = await statistics(server, "/v2/models/chain/stats")
+    assert chain["inference_stats"]["success"]["count"] == 1
+    for name in ("a", "b"):
+        step = await statistics(server, f"/v2/models/{name}/stats")
+        assert (step["inference_count"], step["execution_count"]) == (3, 1)

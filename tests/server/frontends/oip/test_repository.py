@@ -1,6 +1,7 @@
 """Tests for the repository extension over REST and gRPC, on a core that loads."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from tests.support.administered_server import AdministeredServer
 from tests.support.configured_house import CLOCK
+from tests.support.ensembles import ensemble_config, make_ensemble
+from tests.support.fake_device import DOUBLE
 from tpuserve_formats.messages.oip import (
     ModelConfigRequest,
     ModelConfigResponse,
@@ -29,9 +32,10 @@ from tpuserve_server.core.errors import (
     Unavailable,
     Unimplemented,
 )
-from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.core.types import ServableId, Signature, State
 
 INDEX = "/v2/repository/index"
+IMAGE = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 A_READY = {"name": "a", "version": "1", "state": "READY"}
 B_READY = {"name": "b", "version": "2", "state": "READY"}
 
@@ -47,6 +51,11 @@ async def load(server: AdministeredServer, name: str, deadline: Deadline | None 
     for key, value in parameters.items():
         request.parameters[key].CopyFrom(value)
     await server.call("RepositoryModelLoad", request, RepositoryModelLoadResponse, deadline)
+
+
+async def infer_once(server: AdministeredServer) -> object:
+    document = (await server.post("/v2/models/chain/infer", IMAGE)).json()
+    return document["outputs"][0]["data"] if "outputs" in document else document["error"]
 
 
 async def test_index_lists_each_version_over_both_protocols(server: AdministeredServer) -> None:
@@ -91,7 +100,7 @@ async def test_a_new_version_serves_when_its_load_returns(server: AdministeredSe
 
 
 async def test_a_failed_load_has_tritons_message(server: AdministeredServer) -> None:
-    (server.house.save("a", 2) / "2" / "bad").touch()
+    server.house.save_bad("a", 2)
     answer = await server.post("/v2/repository/models/a/load")
     assert (answer.status_code, answer.json()) == (
         400,
@@ -191,6 +200,109 @@ async def test_repository_names_and_wrong_types_are_refused_over_grpc(server: Ad
     request.parameters["unload_dependents"].int64_param = 1
     with pytest.raises(InvalidArgument, match="expected bool_param"):
         await server.call("RepositoryModelUnload", request, RepositoryModelUnloadResponse)
+
+
+async def test_an_ensemble_is_unavailable_without_a_model_of_its_steps(server: AdministeredServer) -> None:
+    server.add_chain()
+    ready = {"name": "chain", "version": "1", "state": "READY"}
+    assert (await server.post(INDEX)).json() == [A_READY, B_READY, ready]
+    await server.post("/v2/repository/models/b/unload")
+    server.house.wait_for("b", 2, State.END)
+    index = {each["name"]: each for each in (await server.post(INDEX)).json()}
+    assert index["b"]["reason"] == "unloaded"
+    assert index["chain"]["state"] == "UNAVAILABLE"
+    assert index["chain"]["reason"].startswith("Ensemble chain: step 2 (b) cannot run")
+    assert (await server.post(INDEX, {"ready": True})).json() == [A_READY]
+    not_ready = await server.get("/v2/models/chain/ready")
+    assert (not_ready.status_code, not_ready.json()["error"]) == (400, index["chain"]["reason"])
+    await load(server, "chain")
+    assert (await server.post(INDEX)).json() == [A_READY, B_READY, ready]
+
+
+async def test_an_ensemble_that_does_not_fit_its_models_is_not_ready(server: AdministeredServer) -> None:
+    server.add_chain()
+    server.loader.by_name = {DOUBLE.name: Signature(DOUBLE.name, {"z": DOUBLE.inputs["x"]}, DOUBLE.outputs)}
+    server.house.save("b", 3)
+    await load(server, "b")
+    response = await server.call("ModelReady", ModelReadyRequest(name="chain"), ModelReadyResponse)
+    assert not response.ready
+    assert "step 2 (b version 3) has no input x" in (await server.get("/v2/models/chain/ready")).json()["error"]
+
+
+async def test_changes_of_an_ensemble_while_requests_run_give_each_a_whole_answer(server: AdministeredServer) -> None:
+    server.add_chain()
+    house = server.house
+    models = (house.config("a"), house.config("b"))
+    longer = make_ensemble("a x=image -> y=1", "b x=1 -> y=2", "a x=2 -> y=fourfold")
+    changes: list[Callable[[], object]] = [
+        lambda: house.apply(*models, ensemble_config("chain", longer)),
+        server.add_chain,
+        lambda: house.apply(*models),
+        server.add_chain,
+        lambda: house.models.unload("b"),
+        lambda: house.settle(house.models.load("chain")),
+        lambda: house.models.unload("chain", with_dependents=True),
+        lambda: house.settle(house.models.load("chain")),
+    ]
+    seen: set[str] = set()
+    is_over = asyncio.Event()
+
+    async def infer() -> None:
+        while not is_over.is_set():
+            # A refused request does not wait for anything.
+            await asyncio.sleep(0)
+            response = await server.post("/v2/models/chain/infer", IMAGE)
+            document = response.json()
+            seen.add(f"{document['outputs'][0]['data']}" if response.status_code == 200 else document["error"])
+
+    clients = [asyncio.create_task(infer()) for _ in range(4)]
+    for change in changes:
+        await asyncio.to_thread(change)
+        await infer_once(server)
+    is_over.set()
+    await asyncio.gather(*clients)
+    answers = {"[4.0, 8.0]", "[8.0, 16.0]"}
+    refusals = (
+        "Request for unknown model: 'chain' is not found",
+        "Request for unknown model: 'chain' has no available versions",
+        "Model chain has no version ready yet",
+        "Ensemble chain: step 2 (b) cannot run",
+    )
+    assert answers <= seen
+    assert not [text for text in seen - answers if not text.startswith(refusals)]
+    assert await infer_once(server) == [4, 8]
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+@pytest.mark.parametrize("dependents", [True, False])
+async def test_an_unload_of_an_ensemble_with_the_models_that_came_with_it(
+    server: AdministeredServer, protocol: str, dependents: bool
+) -> None:
+    server.add_chain()
+    for name in ("chain", "b"):
+        await server.post(f"/v2/repository/models/{name}/unload")
+    await load(server, "chain")
+    if protocol == "rest":
+        await server.post("/v2/repository/models/chain/unload", {"parameters": {"unload_dependents": dependents}})
+    else:
+        request = RepositoryModelUnloadRequest(model_name="chain")
+        request.parameters["unload_dependents"].bool_param = dependents
+        await server.call("RepositoryModelUnload", request, RepositoryModelUnloadResponse)
+    assert server.house.service.models() == (["a"] if dependents else ["a", "b"])
+
+
+async def test_a_failed_load_of_an_ensemble_names_the_model(server: AdministeredServer) -> None:
+    server.add_chain()
+    await server.post("/v2/repository/models/b/unload")
+    (server.house.root / "b" / "2" / "bad").touch()
+    answer = await server.post("/v2/repository/models/chain/load")
+    assert (answer.status_code, answer.json()) == (
+        400,
+        {
+            "error": "load failed for model 'chain': ensemble 'chain' depends on 'b' which has no loaded version. "
+            "Model 'b' loading failed with error: version 2 is at UNAVAILABLE state: Internal: broken;"
+        },
+    )
 
 
 async def test_an_unload_of_an_unknown_model_succeeds_and_makes_no_label(server: AdministeredServer) -> None:

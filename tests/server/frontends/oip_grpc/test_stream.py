@@ -35,10 +35,10 @@ async def one_by_one(*requests: bytes) -> AsyncIterator[bytes]:
 class Stream:
     """The method over a fake service."""
 
-    def __init__(self, service: FakeService) -> None:
+    def __init__(self, service: FakeService, max_request_bytes: int = 1 << 20) -> None:
         self.service = service
         self.metrics = FakeMetrics()
-        self._table = rpc_table(service, self.metrics, FakeClock())
+        self._table = rpc_table(service, self.metrics, FakeClock(), max_request_bytes=max_request_bytes)
 
     def open(self, requests: AsyncIterator[bytes], **metadata: str) -> AsyncGenerator[bytes, None]:
         method = self._table["/inference.GRPCInferenceService/ModelStreamInfer"]
@@ -131,6 +131,45 @@ async def test_a_client_that_reads_nothing_has_a_bounded_number_of_requests(stre
     for _ in range(10):
         await asyncio.sleep(0)
     assert read <= MAX_PENDING + 2
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_a_stream_has_a_bounded_number_of_bytes_in_flight(is_answered: bool) -> None:
+    service, read = FakeService(), 0
+
+    async def requests() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 1
+            yield request(1)
+
+    async def wait() -> None:
+        for _ in range(1000):
+            await asyncio.sleep(0)
+
+    messages = Stream(service, max_request_bytes=3 * len(request(1))).open(requests())
+    if is_answered:
+        await anext(messages)
+        await wait()
+        # Responses that the client has not read count with their own size.
+        assert 2 <= read < 8
+    else:
+        service.gate.clear()
+        first = asyncio.ensure_future(anext(messages))
+        await wait()
+        assert read == 3
+        service.gate.set()
+        await first
+    before = read
+    for _ in range(20):
+        await anext(messages)
+    assert before < 20 <= read < 30
+    await messages.aclose()
+
+
+async def test_a_request_larger_than_the_limit_of_a_stream_runs_alone() -> None:
+    messages = Stream(FakeService(), max_request_bytes=1).open(one_by_one(request(1), request(2), request(3)))
+    assert [ModelStreamInferResponse.FromString(each).infer_response.id async for each in messages] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("by_closing", [True, False])

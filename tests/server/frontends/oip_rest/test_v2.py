@@ -201,6 +201,7 @@ async def test_health_has_the_protocol_s_bodies(rest: Rest) -> None:
 
 async def test_metadata_describe_the_server_and_the_model(rest: Rest) -> None:
     status, server = await rest.get("/v2")
+    assert await rest.get("/v2/") == (status, server)
     assert (status, server["name"]) == (200, "tpuserve")
     assert await rest.get("/v2/models/m") == (
         200,

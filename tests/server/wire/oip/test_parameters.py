@@ -1,5 +1,7 @@
 """Tests for request parameters."""
 
+from itertools import permutations
+
 import pytest
 
 from tpuserve_server.core.errors import InvalidArgument
@@ -28,6 +30,12 @@ def test_unknown_parameters_and_absent_sequences_are_ignored() -> None:
 def test_sequences_are_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(InvalidArgument, match=f"parameter '{name}' is not supported: models of this server keep no"):
         read_parameters({name: value})
+
+
+@pytest.mark.parametrize("order", [*permutations(("sequence_id", "sequence_start", "sequence_end", "triton_x"))])
+def test_the_error_names_the_id_of_a_sequence_first(order: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidArgument, match="parameter 'sequence_id' is not supported"):
+        read_parameters(dict.fromkeys(order, 1))
 
 
 def test_reserved_names_are_refused() -> None:
