@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from tests.support.saved_models import predict_request, write_warmup
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(HOSTS[0])]
 
+LOCUST = str(Path(sys.executable).with_name("locust"))
+LOCUSTFILES = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles"
 # A loaded machine makes the generator late, which is not the subject here.
 LENIENT = ("--generator-limit", "note", "--json")
 # Durations in seconds: a quick run of `mlperf` and the shortest soak, which are 10 s, and the single user of a search.
@@ -94,14 +98,14 @@ def test_what_a_server_logged_is_sent_to_it_again(served: Served) -> None:
     ("command", "forms", "options", "exit_codes"),
     [
         ("run", ("oip+grpc", "oip+http"), ("--duration", "500ms", "--users", "2"), (0,)),
-        ("sweep", ("oip-json+http",), ("--duration", "1s", "--users", "1,2"), (0,)),
+        ("sweep", ("oip-json+http",), ("--duration", "1s", "--rate", "20,40"), (0,)),
         (
             "search",
             ("oip+http",),
-            ("--slo", "error_rate<=1%", "--duration", "500ms", "--from", "40", "--to", "40", "--warm-up", "0"),
+            ("--slo", "error_rate<=1%", "--duration", "500ms", "--from", "40", "--to", "40"),
             (0, 98, 99),
         ),
-        ("soak", ("oip+grpc", "oip-json+http"), ("--duration", "2s", "--segments", "20", "--users", "2"), (0, 98, 99)),
+        ("soak", ("oip+grpc", "oip-json+http"), ("--duration", "2s", "--segments", "20", "--rate", "40"), (0, 98, 99)),
         ("mlperf", ("oip+grpc",), ("--scenario", "single-stream", "--quick"), (0, 99)),
     ],
 )
@@ -110,7 +114,9 @@ def test_a_command_loads_a_server_over_the_open_inference_protocol(
 ) -> None:
     page = served.log_prefix.parent.parent / f"{command}.html"
     addresses = tuple(part for form in forms for part in (_option(form), _address(served.server, form)))
-    document = loadtest(command, "m", *addresses, *options, "--html", str(page), exit_codes=exit_codes)
+    document = loadtest(
+        command, "m", *addresses, *options, "--warm-up", "100ms", "--html", str(page), exit_codes=exit_codes
+    )
     assert failures(document) <= {0}
     assert all(_address(served.server, form) in page.read_text() for form in forms)
 
@@ -127,6 +133,14 @@ def test_a_model_that_the_server_lacks_is_reported_with_the_address(served: Serv
     ended = forked_command.run("tpuserve-loadtest", "run", "other", "--rest", address)
     assert ended.returncode == 2
     assert f"{address} does not serve other: Request for unknown model: 'other' is not found" in ended.stderr
+
+
+def test_plain_locust_takes_an_address_of_the_open_inference_protocol(served: Served) -> None:
+    command = [LOCUST, "-f", str(LOCUSTFILES / "over_rest.py"), "--model", "m", "--headless", "--only-summary"]
+    command += ["--rest", _address(served.server, "oip-json+http"), "-u", "2", "-r", "2", "-t", "1s"]
+    ended = subprocess.run([*command, *LENIENT[:2]], capture_output=True, text=True, timeout=150, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "OIP HTTP JSON" in ended.stdout
 
 
 def _option(form: str) -> str:
