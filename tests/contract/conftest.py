@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
+from tests.contract.oip_client import Channel
 from tests.contract.serving_client import ServingClient
 from tests.contract.serving_models import save_half_plus_two, save_kinds
 from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
@@ -77,3 +79,9 @@ def serving(
     ):
         wait_for_half(server)
         yield client
+
+
+@pytest.fixture
+def oip(serving: ServingClient) -> Iterator[Channel]:
+    with grpc.insecure_channel(serving.grpc_address) as channel:
+        yield Channel(channel)

@@ -97,8 +97,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Served(server, folder)
 
 
-def test_both_protocols_answer_what_the_steps_answer_one_by_one(served: Served) -> None:
-    for address in (served.server.grpc, served.server.rest):
+def test_each_protocol_answers_what_the_steps_answer_one_by_one(served: Served) -> None:
+    official = (served.server.grpc, served.server.rest)
+    for address in (*official, f"oip+grpc://{official[0]}", f"oip+{official[1]}"):
         with Client(address) as client:
             image = client.predict("scale", {"pixels": PIXELS})["image"]
             expected = client.predict("classify", {"image": image})

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tpuserve_client.address import Address, parse_address
 from tpuserve_client.tls import Tls
-from tpuserve_loadtests.protocols import OIP
+from tpuserve_loadtests.protocols import OIP, client_address
 
 _TIMEOUT_S: Final = 5.0
 # A server that rejects the client's certificate, or requires one, ends the connection at once.
@@ -33,7 +33,7 @@ def handshake_problem(address: str, tls: Tls) -> str:
 
     Blocks for a few seconds at most.
     """
-    place = parse_address(address)
+    place = parse_address(client_address(address))
     if place.target.startswith("unix:"):
         return ""
     try:

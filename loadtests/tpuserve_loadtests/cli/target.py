@@ -12,7 +12,7 @@ import click
 from tpuserve_loadtests.cli.access import HEADER
 from tpuserve_loadtests.cli.options import GeneratorOptions, RequestOptions
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
-from tpuserve_loadtests.protocols import is_oip
+from tpuserve_loadtests.protocols import is_oip, shown_address
 
 if TYPE_CHECKING:
     from tpuserve_client.dtypes import Array
@@ -262,20 +262,21 @@ def _fetch_signature(
     from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
 
     for protocol, address in addresses.items():
+        shown = shown_address(protocol, address)
         if is_oip(protocol) and name not in (None, DEFAULT_SIGNATURE_NAME):
             raise click.UsageError(
-                f"{address}: The Open Inference Protocol describes no signatures. Omit the signature {name!r}, or set "
+                f"{shown}: The Open Inference Protocol describes no signatures. Omit the signature {name!r}, or set "
                 "an address without oip+."
             )
         try:
             with access.client(address, PROBE_TIMEOUT_S) as client:
                 signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
         except (Unavailable, DeadlineExceeded) as error:
-            end_unreachable(address, access, error.message)
+            end_unreachable(shown, access, error.message)
         except NotFound as error:
-            raise click.UsageError(f"{address} does not serve {spec}: {error.message}") from None
+            raise click.UsageError(f"{shown} does not serve {spec}: {error.message}") from None
         except TpuserveError as error:
-            raise click.UsageError(refusal(address, error)) from None
+            raise click.UsageError(refusal(shown, error)) from None
     return signature
 
 
