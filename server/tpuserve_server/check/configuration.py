@@ -10,6 +10,7 @@ from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_server.check.finding import Finding, run_check
 from tpuserve_server.command.listening import read_tls
 from tpuserve_server.command.settings import Settings
+from tpuserve_server.command.vertex import vertex_paths
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
@@ -30,8 +31,10 @@ def check_configuration(settings: Settings, check_models: Callable[[Settings], I
     broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
     if "model_config_file" in broken:
         return findings
-    # Without the broken files, the check can still look at the models.
+    # Without the broken files, the check can still look at the models and at the routes that depend on them.
     usable = Settings.of({**settings.values(), **{name: None for name in broken if name.endswith("_file")}})
+    if usable.listening.has_vertex_routes:
+        findings.append(run_check("routes of Vertex AI", lambda: _vertex_routes(usable)))
     return [*findings, *check_models(usable)]
 
 
@@ -96,6 +99,11 @@ def _folder_for(path: Path) -> str:
     if not os.access(existing, os.W_OK | os.X_OK):
         raise HostError(f"This user cannot write to '{existing}'. Change its mode, or choose another path.")
     return f"the server can write to '{folder}'"
+
+
+def _vertex_routes(settings: Settings) -> str:
+    vertex_paths(settings)
+    return "no route has another meaning in the server"
 
 
 def _jax(device: str) -> str:

@@ -1,6 +1,7 @@
 """ObjectStore: access to a store through fsspec. Only this module maps schemes to file systems."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
@@ -83,7 +84,7 @@ def _file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec has no types
     extra = _EXTRAS.get(scheme)
     needs = f"Base paths of {scheme}:// need an extra: pip install 'tpuserve-server[{extra or 's3'}]'"
     try:
-        import fsspec
+        import fsspec  # noqa: F401 - all file systems need it
     except ImportError as error:
         raise FailedPrecondition(needs) from error
     options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
@@ -96,10 +97,20 @@ def _file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec has no types
 
                 return S3FileSystem(**options)
             case _:
-                return fsspec.filesystem(scheme, **options)
+                return _other(scheme, options)
     except ImportError as error:
         raise FailedPrecondition(needs if extra else f"Base paths of {scheme}:// need: {error}") from error
-    except ValueError as error:
+
+
+def _other(scheme: str, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
+    import fsspec
+
+    try:
+        return fsspec.filesystem(scheme, **options)
+    except ImportError:
+        raise
+    except Exception as error:
+        # An unknown scheme, or a file system that needs more than a URI. Each raises its own errors.
         raise InvalidArgument(f"The server does not support base paths of {scheme}://") from error
 
 

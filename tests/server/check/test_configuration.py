@@ -103,6 +103,19 @@ def test_flags_that_do_not_go_together_are_all_named() -> None:
     ]
 
 
+def test_routes_of_vertex_ai_are_looked_at(tmp_path: Path, base_path: Path) -> None:
+    base = f"--model_base_path={base_path}"
+    checked = check(base, "--vertex_predict_route=/metrics")
+    assert checked.exit_code == 2
+    [message] = checked.messages("error", "routes of Vertex AI")
+    assert "/metrics has another meaning in this server" in message
+    broken = tmp_path / "monitoring.config"
+    broken.write_text("nosuch: 1")
+    checked = check(base, "--vertex_predict_route=/predict", f"--monitoring_config_file={broken}")
+    assert [subject for severity, subject, _ in checked.findings if severity == "error"] == ["--monitoring_config_file"]
+    assert checked.messages("ok", "routes of Vertex AI") == ["no route has another meaning in the server"]
+
+
 def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> None:
     (tmp_path / "named" / "v1").mkdir(parents=True)
     (tmp_path / "empty" / "1").mkdir(parents=True)

@@ -25,9 +25,10 @@ def test_a_missing_extra_is_named(scheme: str, module: str, extra: str, monkeypa
         ObjectStore(scheme)
 
 
-def test_a_scheme_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="does not support base paths of nosuch://"):
-        ObjectStore("nosuch")
+@pytest.mark.parametrize("scheme", ["nosuch", "webhdfs", "dir"])
+def test_a_scheme_that_is_unknown_or_needs_more_than_a_uri_is_refused(scheme: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"does not support base paths of {scheme}://"):
+        ObjectStore(scheme)
 
 
 def test_an_object_says_its_size_its_hash_and_when_it_changed(store: RunningStore) -> None:

@@ -61,10 +61,10 @@ def parse_infer_json(model: str, body: bytes, json_bytes: int | None) -> Inferen
         InvalidArgument: with Triton's messages.
     """
     size_bytes = len(body)
+    if json_bytes == 0:
+        return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
     if json_bytes is None or json_bytes == size_bytes:
         return _parse_plain(model, body) if size_bytes > _SMALL_BYTES else _parse_small(model, body)
-    if not json_bytes:
-        return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
     text = body[:json_bytes]
     is_known = json_bytes <= _MAX_CACHED_BYTES and _DATA not in text
     document = _read_cached(text) if is_known else _read_document(text)

@@ -60,9 +60,10 @@ def test_a_length_of_the_whole_body_means_no_binary_data() -> None:
     assert (request.id, values(request)) == ("", [1.0, 3.0])
 
 
-def test_no_json_means_that_the_body_is_the_only_input() -> None:
-    request = parse_infer_json("m", DATA, 0)
-    assert (request.raw_input, request.is_binary) == (DATA, True)
+@pytest.mark.parametrize("body", [DATA, b""])
+def test_no_json_means_that_the_body_is_the_only_input(body: bytes) -> None:
+    request = parse_infer_json("m", body, 0)
+    assert (request.raw_input, request.is_binary) == (body, True)
 
 
 def test_null_data_are_absent() -> None:
