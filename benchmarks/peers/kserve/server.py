@@ -29,7 +29,9 @@ class Mlp(kserve.Model):
             output = InferOutput(saved_model.OUTPUT, list(y.shape), "FP32")
             output.set_data_from_numpy(y, binary_data=True)
             # JSON, unless the request wants binary outputs, as a gRPC request with raw contents does.
-            return InferResponse(payload.id, self.name, [output], use_binary_outputs=payload.use_binary_outputs)
+            # A response over HTTP needs an id, even if the request has none.
+            answer_id = payload.id or ""
+            return InferResponse(answer_id, self.name, [output], use_binary_outputs=payload.use_binary_outputs)
         x = np.asarray(payload["instances"], np.float32)
         return {"predictions": self._predict(x).tolist()}
 
