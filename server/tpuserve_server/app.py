@@ -182,7 +182,8 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
     )
     models.observe(logs.configure)
     regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
-    administration = Administration(service, clock, partial(version_statistics, metrics), regions, models)
+    statistics = partial(version_statistics, metrics)
+    administration = Administration(service, clock, statistics, regions, models, settings.metadata.server_name)
     rpc = rpc_table(
         service,
         metrics,

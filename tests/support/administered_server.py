@@ -19,7 +19,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.response_cache import ResponseCaches
 from tpuserve_server.core.types import Signature, State
 from tpuserve_server.frontends.oip.administration import Administration
-from tpuserve_server.frontends.oip.options import SharedMemoryOptions
+from tpuserve_server.frontends.oip.options import SERVER_NAME, SharedMemoryOptions
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
@@ -70,7 +70,13 @@ class AdministeredServer:
     """
 
     def __init__(
-        self, root: Path, *, prefixes: tuple[str, ...] = (), changes: bool = True, cache_bytes: int = 0
+        self,
+        root: Path,
+        *,
+        prefixes: tuple[str, ...] = (),
+        changes: bool = True,
+        cache_bytes: int = 0,
+        server_name: str = SERVER_NAME,
     ) -> None:
         self.metrics = PrometheusMetrics()
         self.loader = BatchingLoader(self.metrics)
@@ -80,7 +86,7 @@ class AdministeredServer:
         service = self.house.service
         statistics = partial(version_statistics, self.metrics)
         models = self.house.models if changes else None
-        administration = Administration(service, CLOCK, statistics, self.regions, models)
+        administration = Administration(service, CLOCK, statistics, self.regions, models, server_name)
         self.rpc = rpc_table(service, self.metrics, CLOCK, administration=administration)
         self._rest = rest_app(
             service, self.metrics, CLOCK, self.metrics.render, RestOptions(), administration=administration

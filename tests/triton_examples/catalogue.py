@@ -12,7 +12,6 @@ _NO_SEQUENCES = "needs sequence batching, which the server refuses by name"
 _NO_DECOUPLED = "needs a decoupled model, with several responses to a request"
 _NO_GPU = "needs CUDA shared memory"
 _NO_ATTRDICT = "needs the package attrdict, which is no longer maintained"
-_NAME = "expects the server's name to be triton"
 _FIXED_PORTS = "connects to the fixed ports 8000 and 8001"
 
 
@@ -66,7 +65,7 @@ EXAMPLES = (
     Example("simple_http_aio_infer_client.py", "http", "PASS: infer"),
     Example("simple_http_async_infer_client.py", "http"),
     Example("simple_http_string_infer_client.py", "http", "PASS: string"),
-    Example("simple_http_health_metadata.py", "http", reason=_NAME, failure="FAILED : get_server_metadata"),
+    Example("simple_http_health_metadata.py", "http"),
     Example("simple_http_model_control.py", "http", "PASS: model control", models=7),
     Example("simple_http_shm_client.py", "http", "PASS: system shared memory"),
     Example("simple_http_shm_string_client.py", "http", "PASS: system shared memory"),
@@ -75,7 +74,7 @@ EXAMPLES = (
     Example("simple_grpc_aio_infer_client.py", "grpc", "PASS: grpc aio infer"),
     Example("simple_grpc_async_infer_client.py", "grpc", "PASS: Async infer"),
     Example("simple_grpc_string_infer_client.py", "grpc", "PASS: string"),
-    Example("simple_grpc_health_metadata.py", "grpc", reason=_NAME, failure="FAILED : get_server_metadata"),
+    Example("simple_grpc_health_metadata.py", "grpc"),
     Example("simple_grpc_model_control.py", "grpc", "PASS: model control", models=8),
     Example("simple_grpc_shm_client.py", "grpc", "PASS: system shared memory"),
     Example("simple_grpc_shm_string_client.py", "grpc", "PASS: system shared memory"),

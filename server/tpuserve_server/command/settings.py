@@ -20,7 +20,7 @@ from tpuserve_server.core.setting import Section, Setting
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tflite.options import TfliteOptions
-from tpuserve_server.frontends.oip.options import SharedMemoryOptions
+from tpuserve_server.frontends.oip.options import MetadataOptions, SharedMemoryOptions
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.request_log.options import RequestLogOptions, Rotation
 from tpuserve_server.versions.warmup_options import WarmupOptions
@@ -46,6 +46,7 @@ class Settings:
     pjrt: PjrtOptions
     warmup: WarmupOptions
     server: ServerSettings
+    metadata: MetadataOptions
     shared_memory: SharedMemoryOptions
     request_log: RequestLogOptions
     rotation: Rotation

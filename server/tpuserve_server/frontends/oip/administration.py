@@ -3,7 +3,8 @@
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.frontends.oip.describing import EXTENSIONS
+from tpuserve_server.frontends.oip.describing import EXTENSIONS, describe_server
+from tpuserve_server.frontends.oip.options import SERVER_NAME
 from tpuserve_server.frontends.oip.reporting import StatisticsSource
 from tpuserve_server.frontends.oip.repository import Repository
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
@@ -19,6 +20,7 @@ class Administration:
         statistics: StatisticsSource,
         regions: SharedMemoryRegions,
         models: ConfiguredModels | None = None,
+        server_name: str = SERVER_NAME,
     ) -> None:
         """`models` are what clients may load and unload. None refuses that."""
         self.service = service
@@ -26,10 +28,10 @@ class Administration:
         self.statistics = statistics
         self.regions = regions
         self.repository = Repository(service, models, clock)
+        self.server = describe_server(server_name, self._extensions())
 
-    @property
-    def extensions(self) -> tuple[str, ...]:
-        """Triton's names of all extensions of this server."""
+    def _extensions(self) -> tuple[str, ...]:
+        """Return Triton's names of all extensions of this server."""
         shared_memory = ("system_shared_memory",) if self.regions.are_enabled else ()
         return (
             *EXTENSIONS,

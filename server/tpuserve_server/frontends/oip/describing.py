@@ -8,15 +8,16 @@ from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.oip.models import available_versions, choose_signature, find_metadata
+from tpuserve_server.frontends.oip.options import SERVER_NAME
 from tpuserve_server.wire.oip.metadata import PLATFORM, ModelDescription, ServerDescription
 
 # Triton's names of the extensions that need only the service (server/docs/protocol).
 EXTENSIONS: Final = ("classification", "binary_tensor_data", "parameters")
 
 
-def describe_server(extensions: tuple[str, ...] = EXTENSIONS) -> ServerDescription:
+def describe_server(name: str = SERVER_NAME, extensions: tuple[str, ...] = EXTENSIONS) -> ServerDescription:
     """Return the server's metadata."""
-    return ServerDescription("tpuserve", version("tpuserve-server"), extensions)
+    return ServerDescription(name, version("tpuserve-server"), extensions)
 
 
 def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescription:

@@ -1,9 +1,27 @@
 """Options of the Open Inference Protocol. Imports no heavy modules, because the command line imports it."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from tpuserve_server.core.setting import Setting
+
+SERVER_NAME: Final = "tpuserve"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """Options of the server's metadata."""
+
+    server_name: Annotated[
+        str,
+        Setting(
+            "Operations",
+            "Name of the server in the Open Inference Protocol. Some tools for Triton expect `triton`.",
+            name="oip_server_name",
+            page="name of the server in the metadata of the [Open Inference Protocol](open-inference-protocol.md); "
+            "some tools for Triton expect `triton`",
+        ),
+    ] = SERVER_NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from tpuserve_formats.messages.oip import (
 )
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.frontends.oip.describing import describe_model, describe_server, why_model_not_ready
+from tpuserve_server.frontends.oip.describing import describe_model, why_model_not_ready
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
-from tpuserve_server.wire.oip.metadata import encode_model, encode_server
+from tpuserve_server.wire.oip.metadata import ServerDescription, encode_model, encode_server
 from tpuserve_server.wire.oip.model_spec import parse_model_spec
 
 _Request = TypeVar("_Request", bound=Message)
@@ -26,11 +26,11 @@ _LIVE: bytes = ServerLiveResponse(live=True).SerializeToString()
 class MetadataMethods:
     """The methods, from bytes to bytes. They raise ServingErrors."""
 
-    def __init__(self, service: InferenceService, meter: RequestMeter, extensions: tuple[str, ...]) -> None:
-        """Answer from `service`. `extensions` are those of the server."""
+    def __init__(self, service: InferenceService, meter: RequestMeter, server: ServerDescription) -> None:
+        """Answer from `service`. `server` is the server's metadata."""
         self._service = service
         self._meter = meter
-        self._extensions = extensions
+        self._server_metadata = encode_server(server)
 
     async def server_live(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerLive."""
@@ -54,7 +54,7 @@ class MetadataMethods:
     async def server_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerMetadata."""
         with self._meter.request("ServerMetadata", context.deadline):
-            return encode_server(describe_server(self._extensions))
+            return self._server_metadata
 
     async def model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelMetadata."""

@@ -5,7 +5,7 @@ from typing import Final
 from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.oip.administration import Administration
-from tpuserve_server.frontends.oip.describing import EXTENSIONS
+from tpuserve_server.frontends.oip.describing import describe_server
 from tpuserve_server.frontends.oip_grpc.administration import AdministrationMethods
 from tpuserve_server.frontends.oip_grpc.inference import InferenceMethods
 from tpuserve_server.frontends.oip_grpc.metadata import MetadataMethods
@@ -31,7 +31,7 @@ def oip_methods(
     """
     inference = InferenceMethods(service, meter, logs, administration.regions if administration else None)
     stream = StreamMethods(inference, max_request_bytes)
-    metadata = MetadataMethods(service, meter, administration.extensions if administration else EXTENSIONS)
+    metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
     methods: dict[str, UnaryMethod | StreamMethod] = {
         "ModelInfer": UnaryMethod(inference.model_infer),
         "ModelStreamInfer": StreamMethod(stream.model_stream_infer),

@@ -14,7 +14,6 @@ from tpuserve_server.frontends.http.errors import PathNotFound
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import (
-    EXTENSIONS,
     describe_model,
     describe_server,
     why_model_not_ready,
@@ -43,7 +42,7 @@ class V2:
         """
         self._service = service
         self._inferring = Inferring(service, logs, administration.regions if administration else None)
-        self._extensions = administration.extensions if administration else EXTENSIONS
+        self._server = administration.server if administration else describe_server()
         self._administration = AdministrationHandlers(administration).by_action if administration else {}
         self.headers: Headers = ()
         self._handlers: Mapping[Action, Callable[[ModelSpec, HttpCall], Awaitable[HttpResponse]]] = {
@@ -122,7 +121,7 @@ class V2:
         return _readiness({}, self._service.why_not_ready())
 
     async def _server_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        return _json(server_to_json(describe_server(self._extensions)))
+        return _json(server_to_json(self._server))
 
     async def _model_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         if spec.name not in self._service.models():

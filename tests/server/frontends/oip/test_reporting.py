@@ -16,6 +16,8 @@ from tpuserve_formats.messages.oip import (
     ModelConfigResponse,
     ModelStatisticsRequest,
     ModelStatisticsResponse,
+    ServerMetadataRequest,
+    ServerMetadataResponse,
 )
 from tpuserve_server.core.errors import InvalidArgument, NotFound
 from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State, TensorSpec
@@ -356,3 +358,11 @@ async def test_statistics_count_a_request_for_the_ensemble_and_for_each_step(ser
     for name in ("a", "b"):
         step = await statistics(server, f"/v2/models/{name}/stats")
         assert (step["inference_count"], step["execution_count"]) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["tpuserve", "triton"])
+async def test_the_server_has_its_name_over_both_protocols(tmp_path: Path, name: str) -> None:
+    with AdministeredServer(tmp_path, server_name=name) as server:
+        assert (await server.get("/v2")).json()["name"] == name
+        response = await server.call("ServerMetadata", ServerMetadataRequest(), ServerMetadataResponse)
+        assert response.name == name
