@@ -28,6 +28,6 @@ def find_released(name: str, configs: Mapping[str, ModelConfig], loaded_along: C
     return removed
 
 
-def _step_models(name: str, configs: Mapping[str, ModelConfig]) -> set[str]:
+def _step_models(name: str, configs: Mapping[str, ModelConfig]) -> frozenset[str]:
     config = configs.get(name)
-    return {step.model.name for step in config.ensemble.steps} if config is not None and config.ensemble else set()
+    return config.ensemble.models if config is not None and config.ensemble is not None else frozenset()

@@ -63,6 +63,11 @@ class Ensemble:
         return self.declared_outputs or _without(self.produced, self.taken)
 
     @property
+    def models(self) -> frozenset[str]:
+        """The names of the models of the steps."""
+        return frozenset(step.model.name for step in self.steps)
+
+    @property
     def taken(self) -> tuple[str, ...]:
         """Every tensor that a step takes, without repetition."""
         return tuple(dict.fromkeys(tensor for step in self.steps for tensor in step.takes))

@@ -112,7 +112,7 @@ CacheOutcome: TypeAlias = Literal["", "hit", "miss"]
 
 @dataclass(frozen=True, slots=True)
 class PredictResult:
-    """Named output arrays, and the servable and signature that produced them. Nobody may write to the arrays."""
+    """Named output arrays, and the servable and signature that produced them. No caller may write to the arrays."""
 
     servable: ServableId
     signature_name: str

@@ -13,6 +13,7 @@ from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.oip.models import acquire_model
 from tpuserve_server.frontends.oip.shared_memory import NO_REGIONS, SharedMemoryRegions
+from tpuserve_server.frontends.recalling import recall_unlogged
 from tpuserve_server.frontends.request_meter import MeasuredRequest
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.classification import classify
@@ -86,14 +87,8 @@ class Inferring:
         )
 
     async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
-        """Look up a request by its bytes like `InferenceService.recall`. Return None for a model with a request log.
-
-        Keep only responses to requests with `has_lasting_bytes`.
-        """
-        # The request log needs the arrays.
-        if self._logs is not None and self._logs.has_log(spec.name):
-            return None
-        return await self._service.recall(spec, kind, body)
+        """Look up a request by its bytes. Keep only responses to requests with `has_lasting_bytes`."""
+        return await recall_unlogged(self._service, self._logs, spec, kind, body)
 
     async def _with_inputs(self, request: InferenceRequest) -> InferenceRequest:
         """Return `request` with the inputs that are in shared memory. Large ones are copied in a thread."""

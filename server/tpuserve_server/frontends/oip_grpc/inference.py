@@ -35,13 +35,12 @@ class InferenceMethods:
         with self._meter.request(method, context.deadline) as measured:
             spec, request = parse_infer_request(body)
             measured.model = spec.name
-            priority = context.priority
             may_recall = self._service.has_caches and request.has_lasting_bytes
             recall = await self._inferring.recall(spec, _KIND, body) if may_recall else None
             if recall is not None and recall.found is not None:
                 measured.recalls(recall, recall.found.signature_name)
                 return recall.found.body
-            inferring = self._inferring.infer(spec, request, measured, context.deadline, priority)
+            inferring = self._inferring.infer(spec, request, measured, context.deadline, context.priority)
             del request
             result = await inferring
             response = encode_infer_response(result)

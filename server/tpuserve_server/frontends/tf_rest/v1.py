@@ -8,12 +8,12 @@ from urllib.parse import parse_qs
 import orjson
 
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
-from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.frontends.recalling import recall_unlogged
 from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
@@ -103,7 +103,8 @@ class V1:
             # Free the body's memory while the model runs.
             del body
             return await inferring
-        recall = await self._recall(target, body, _KINDS[is_vertex]) if self._service.has_caches else None
+        service, kind = self._service, _KINDS[is_vertex]
+        recall = await recall_unlogged(service, self._logs, target, kind, body) if service.has_caches else None
         if recall is not None and recall.found is not None:
             signature_name, encoded, _ = recall.found
             call.measured.recalls(recall, signature_name)
@@ -129,12 +130,6 @@ class V1:
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
-
-    async def _recall(self, target: ModelSpec, body: bytes, kind: str) -> Recall | None:
-        # The request log needs the arrays.
-        if self._logs is not None and self._logs.has_log(target.name):
-            return None
-        return await self._service.recall(target, kind, body)
 
     def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:
