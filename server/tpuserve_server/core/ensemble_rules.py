@@ -8,6 +8,10 @@ from tpuserve_server.core.ensemble import Ensemble, EnsembleStep, name_some, ord
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM, ModelConfig, VersionPolicy
 
+# Maximum number of steps that a request to an ensemble runs, and of ensembles within each other.
+_MAX_STEPS = 256
+_MAX_LEVELS = 16
+
 
 def check_ensembles(configs: Sequence[ModelConfig]) -> None:
     """Check every ensemble, and that no ensemble contains itself.
@@ -22,13 +26,40 @@ def check_ensembles(configs: Sequence[ModelConfig]) -> None:
 
 
 def check_nesting(configs: Sequence[ModelConfig]) -> None:
-    """Check that no ensemble contains itself. Raises InvalidArgument."""
-    contents = {config.name: _models(config) for config in configs if config.ensemble is not None}
+    """Check that no ensemble contains itself, or too many others.
+
+    Raises:
+        InvalidArgument: with the names of the ensembles.
+    """
+    ensembles = {config.name: config.ensemble for config in configs if config.ensemble is not None}
     try:
-        TopologicalSorter(contents).prepare()
+        order = tuple(TopologicalSorter({name: each.models for name, each in ensembles.items()}).static_order())
     except CycleError as error:
         # The error has each name after one that it contains.
         raise InvalidArgument(f"Ensembles contain each other: {name_some(error.args[1][::-1], ' -> ')}") from None
+    _check_sizes({name: ensembles[name] for name in order if name in ensembles})
+
+
+def _check_sizes(ensembles: Mapping[str, Ensemble]) -> None:
+    """Check the steps and levels of ensembles, each of which follows those within it.
+
+    Few ensembles that each run the next twice would otherwise be more steps than a request can hold.
+    """
+    steps: dict[str, int] = {}
+    levels: dict[str, int] = {}
+    for name, ensemble in ensembles.items():
+        steps[name] = sum(steps.get(step.model.name, 1) for step in ensemble.steps)
+        levels[name] = 1 + max((levels.get(model, 0) for model in ensemble.models), default=0)
+        if steps[name] > _MAX_STEPS:
+            raise InvalidArgument(
+                f"Ensemble {name}: it has {steps[name]} steps, with those of the ensembles within it. The limit is "
+                f"{_MAX_STEPS}"
+            )
+        if levels[name] > _MAX_LEVELS:
+            raise InvalidArgument(
+                f"Ensemble {name}: it has {levels[name]} levels of ensembles within each other. The limit is "
+                f"{_MAX_LEVELS}"
+            )
 
 
 def check_ensemble(config: ModelConfig, by_name: Mapping[str, ModelConfig]) -> None:
@@ -66,6 +97,7 @@ def _unusable_fields(config: ModelConfig) -> str:
         "model_version_policy": config.version_policy != VersionPolicy(),
         "version_labels": bool(config.version_labels),
         "batching_parameters": config.batching is not None,
+        "response_cache": config.response_cache_max_bytes is not None,
     }
     return next((name for name, is_set in found.items() if is_set), "")
 
@@ -123,10 +155,6 @@ def _declaration_problems(ensemble: Ensemble) -> Iterator[str]:
         for tensor in step.produces:
             if tensor not in taken and tensor not in outputs:
                 yield f"tensor {tensor} of {step} is not connected: no step takes it, and it is no declared output"
-
-
-def _models(config: ModelConfig) -> set[str]:
-    return {step.model.name for step in config.ensemble.steps} if config.ensemble is not None else set()
 
 
 def _repeated(names: Sequence[str]) -> str:

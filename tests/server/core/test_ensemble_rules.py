@@ -1,6 +1,7 @@
 """Tests for the rules of ensembles in a list of models."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -84,6 +85,7 @@ def test_tensors_that_are_not_connected_are_refused_by_name(inputs: str, outputs
         ("model_version_policy", {"version_policy": VersionPolicy.all()}),
         ("version_labels", {"version_labels": {"stable": 1}}),
         ("batching_parameters", {"batching": BatchingParameters()}),
+        ("response_cache", {"response_cache_max_bytes": 0}),
     ],
 )
 def test_settings_of_models_with_files_are_refused(field: str, config: dict[str, object]) -> None:
@@ -113,3 +115,25 @@ def test_ensembles_that_contain_each_other_are_refused() -> None:
     )
     itself = ensemble_config("e", make_ensemble("e x=1 -> y=2"))
     assert refusal(itself) == "Ensembles contain each other: e -> e"
+
+
+def nested(levels: int, *steps: str) -> list[ModelConfig]:
+    """Return ensembles of which each runs `steps` on the next. The last runs them on model `a`."""
+    names = [*(f"e{level}" for level in range(levels)), "a"]
+    return [
+        ensemble_config(name, make_ensemble(*(step.format(model=inner) for step in steps)))
+        for name, inner in pairwise(names)
+    ]
+
+
+def test_ensembles_that_multiply_or_nest_without_end_are_refused() -> None:
+    twice = ("{model} x=1 -> y=2", "{model} x=1 -> y=3")
+    check_ensembles([*MODELS, *nested(8, *twice)])
+    assert refusal(*nested(40, *twice)) == (
+        "Ensemble e31: it has 512 steps, with those of the ensembles within it. The limit is 256"
+    )
+    once = "{model} x=1 -> y=2"
+    check_ensembles([*MODELS, *nested(16, once)])
+    assert refusal(*nested(1000, once)) == (
+        "Ensemble e983: it has 17 levels of ensembles within each other. The limit is 16"
+    )
