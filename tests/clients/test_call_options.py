@@ -1,7 +1,6 @@
 """Tests for what a caller sets beside the inputs: headers, hooks, retries, several addresses, pickling."""
 
 import asyncio
-import gc
 import logging
 import pickle
 import threading
@@ -14,6 +13,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from tests.clients.clients_under_test import Clock, make_client
+from tests.clients.garbage import collected_at_end
 from tests.clients.model_server import Failure, ModelServer, serving
 from tpuserve_client import (
     AsyncClient,
@@ -327,16 +327,15 @@ def test_client_made_outside_a_loop_serves_one_loop_after_another(address: str) 
     async def call() -> list[Any]:
         return await asyncio.gather(*(client.predict("affine", {"x": X}) for _ in range(3)))
 
-    for _ in range(3):
-        assert len(asyncio.run(call())) == 3
-
     async def close() -> None:
         await client.close()
 
-    asyncio.run(close())
-    with pytest.raises(FailedPrecondition, match="closed"):
-        asyncio.run(call())
-    gc.collect()  # the connections of the first loops: a closed loop cannot close them
+    with collected_at_end():  # the connections of the first loops, which a closed loop cannot close
+        for _ in range(3):
+            assert len(asyncio.run(call())) == 3
+        asyncio.run(close())
+        with pytest.raises(FailedPrecondition, match="closed"):
+            asyncio.run(call())
 
 
 def test_more_calls_than_connections_wait_in_turn(server: ModelServer, protocol: str, address: str) -> None:

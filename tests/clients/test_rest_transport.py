@@ -19,6 +19,7 @@ from starlette.routing import Route
 from tests.clients.model_server import http_address
 from tpuserve_client.errors import DeadlineExceeded, InvalidArgument, NotFound, TpuserveError, Unavailable
 from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.limits import Pool
 from tpuserve_client.rest_transport import AsyncRestTransport, RestTransport
 
 LARGE_BODY_BYTES = 2**26
@@ -80,6 +81,29 @@ def send(kind: str, address: str, path: str, timeout_s: float | None, body: byte
             await transport.close()
 
     return asyncio.run(awaited())
+
+
+def test_cancelled_call_leaves_a_usable_connection(address: str) -> None:
+    """Cancel a call after each number of steps of the event loop, until the call ends before its cancellation."""
+
+    async def cancel_after(steps: int) -> bool:
+        transport = AsyncRestTransport(address, pool=Pool(max_connections=1))
+        try:
+            first = asyncio.create_task(transport.send(Exchange("/bottomless", method="GET"), None))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            first.cancel()
+            await asyncio.wait([first])
+            with pytest.raises(NotFound):
+                await transport.send(Exchange("/bottomless", method="GET"), 30.0)
+            return first.cancelled()
+        finally:
+            await transport.close()
+
+    steps = 0
+    while asyncio.run(cancel_after(steps)):
+        steps += 1
+    assert steps > 0
 
 
 def test_body_that_trickles_in_is_given_up_at_the_deadline(kind: str, address: str) -> None:

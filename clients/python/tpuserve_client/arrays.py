@@ -95,7 +95,8 @@ def _string(item: object) -> bytes:
 
 
 def little_endian(array: Array) -> Array:
-    """Return the array in the byte order of all codecs, which is the machine's."""
+    """Return the array in little-endian byte order, which all codecs use. An array in another order is copied."""
+    # Supported machines are little-endian, so the native order needs no conversion.
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("<"))
 
 

@@ -185,7 +185,7 @@ class Client(ClientCore):
     ) -> tuple[VersionStatus, ...]:
         """Return the state of each version (or of one), newest first. Raises NotFound for an unknown model.
 
-        With the Open Inference Protocol, the versions are only those that are ready.
+        Over the Open Inference Protocol, a server reports only the versions that are ready.
         """
         spec = ModelSpec(model, version)
         return self._run(self._operations.status(self._call(spec, timeout_s, headers, retry), spec))
@@ -200,9 +200,10 @@ class Client(ClientCore):
     ) -> bool:
         """Return whether the server (or `model`) answers predictions now, and False if the server is unreachable.
 
-        Without a model the client calls grpc.health.v1 or /readyz, or the Open Inference Protocol's readiness of the
-        server. TensorFlow Serving enables neither of the first two by default: the client raises Unimplemented or
-        NotFound. Name a model for such a server.
+        Without `model`, the client asks for the readiness of the server: over gRPC with grpc.health.v1, over REST with
+        /readyz, and over the Open Inference Protocol with its own request. TensorFlow Serving serves neither
+        grpc.health.v1 nor /readyz by default. The client then raises Unimplemented or NotFound. Set `model` for such a
+        server.
         """
         spec = None if model is None else ModelSpec(model, version)
         return self._run(self._operations.is_ready(self._call(spec, timeout_s, headers), spec))

@@ -118,7 +118,7 @@ class Wire(Protocol):
 
     # Whether reading a predict reply requires the model's signature.
     needs_signature: ClassVar[bool]
-    # Errors with which a server, or a model, reports that it is not ready.
+    # Errors of a readiness request that mean: the server, or the model, is not ready.
     not_ready: ClassVar[tuple[type[TpuserveError], ...]]
 
     def predict(self, call: PredictCall) -> Exchange: ...

@@ -74,7 +74,7 @@ def _strings(value: object) -> Array:
 
 def _string(value: object) -> bytes:
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")  # reverses rest_wire's decoding of bytes that are not UTF-8
+        return value.encode("utf-8", "surrogateescape")  # reverses parse_object's decoding of other bytes
     if isinstance(value, dict) and isinstance(value.get("b64"), str):
         try:
             return base64.b64decode(value["b64"], validate=True)

@@ -111,8 +111,8 @@ class Metadata:
 class Prediction(Mapping[str, Array]):
     """Named output arrays, with the model, version and signature that produced them.
 
-    `version` is None if the server does not report it, as TensorFlow Serving over REST. Arrays may be read-only views
-    of the response: copy an array before you write to it.
+    `version` is None if the server does not report it. TensorFlow Serving does not report it over REST. Arrays may be
+    read-only views of the response: copy an array before you write to it.
     """
 
     outputs: Mapping[str, Array]

@@ -8,6 +8,7 @@ from tpuserve_client.errors import Internal
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, VersionStatus
 from tpuserve_client.oip_wire import (
+    NOT_READY,
     OipWire,
     TensorMetadata,
     input_tensors,
@@ -94,7 +95,7 @@ class OipGrpcWire(OipWire):
     def read_model_ready(self, reply: Reply) -> str | None:
         response = ModelReadyResponse()
         parse_into(response, reply.body)
-        return None if response.ready else "it reports that it is not ready"
+        return None if response.ready else NOT_READY
 
 
 @lru_cache(maxsize=1024)

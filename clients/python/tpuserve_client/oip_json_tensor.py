@@ -42,7 +42,7 @@ def from_json(data: object, datatype: str, shape: tuple[int, ...]) -> Array:
 def _converted(values: list[object], dtype: DType) -> Array:
     if dtype == STRING:
         strings = np.empty(len(values), STRING)
-        strings[:] = [str(value).encode("utf-8", "surrogateescape") for value in values]  # reverses oip_rest_wire
+        strings[:] = [str(value).encode("utf-8", "surrogateescape") for value in values]  # reverses parse_object
         return strings
     try:
         with np.errstate(over="ignore"):  # a float out of range becomes infinite

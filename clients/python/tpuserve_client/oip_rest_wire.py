@@ -12,10 +12,12 @@ from urllib.parse import quote
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Internal, InvalidArgument, TpuserveError, Unavailable
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
+from tpuserve_client.json_reply import parse_object
 from tpuserve_client.model import Metadata, ModelSpec, Prediction, Signature, VersionStatus
 from tpuserve_client.names import shown
 from tpuserve_client.oip_json_tensor import from_json
 from tpuserve_client.oip_wire import (
+    NOT_READY,
     InputTensor,
     OipWire,
     TensorMetadata,
@@ -74,7 +76,7 @@ class OipRestWire(OipWire):
 
     def read_metadata(self, reply: Reply, spec: ModelSpec) -> Metadata:
         try:
-            document = _object(reply.body)
+            document = parse_object(reply.body)
             inputs, outputs = (_tensors(document.get(key), key) for key in ("inputs", "outputs"))
             return metadata(spec, spec.name, _versions(document), inputs, outputs)
         except ValueError as error:
@@ -85,7 +87,7 @@ class OipRestWire(OipWire):
 
     def read_status(self, reply: Reply) -> tuple[VersionStatus, ...]:
         try:
-            return statuses(_versions(_object(reply.body)))
+            return statuses(_versions(parse_object(reply.body)))
         except ValueError as error:
             raise Internal(f"The server's metadata is invalid: {error}") from None
 
@@ -99,12 +101,12 @@ class OipRestWire(OipWire):
         return Exchange(f"{_model_path(spec)}/ready", method="GET")
 
     def read_model_ready(self, reply: Reply) -> str | None:
-        return "it reports that it is not ready" if _denies_ready(reply.body) else None
+        return NOT_READY if _denies_ready(reply.body) else None
 
 
 @lru_cache(maxsize=1024)
 def _model_path(spec: ModelSpec) -> str:
-    # HTTP clients and proxies remove such parts of a path, which would lead to another model.
+    # HTTP clients and proxies remove these parts from a path. The request would then reach another model.
     if spec.name in (".", "..", ""):
         raise InvalidArgument(f"A URL cannot name the model {spec.name!r}. Use gRPC.")
     version = version_text(spec)
@@ -134,23 +136,12 @@ def _split(reply: Reply) -> tuple[dict[str, _Json], memoryview]:
     body = memoryview(reply.body)
     text = reply.headers.get(HEADER_LENGTH)
     if text is None:
-        return _object(reply.body), body[len(body) :]
+        return parse_object(reply.body), body[len(body) :]
     is_number = text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
     if not is_number or int(text) > len(body):
         raise ValueError(f"the header {HEADER_LENGTH} is {shown(text)}, but the body has {len(body)} bytes")
     length = int(text)
-    return _object(bytes(body[:length])), body[length:]
-
-
-def _object(text: bytes) -> dict[str, _Json]:
-    try:
-        # A server may write bytes that are not UTF-8 into a JSON string of a BYTES tensor. This keeps them.
-        document = json.loads(text.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError) as error:  # the latter for thousands of nested brackets
-        raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"not a JSON object: {text[:80]!r}")
-    return document
+    return parse_object(bytes(body[:length])), body[length:]
 
 
 def _outputs(items: _Json, binary: memoryview) -> dict[str, Array]:
@@ -227,6 +218,6 @@ def _list(value: _Json, what: str) -> list[_Json]:
 def _denies_ready(body: bytes) -> bool:
     """Return whether the body of a 2xx response is {"ready": false}, as of KServe. Triton's is empty."""
     try:
-        return bool(body) and _object(body).get("ready") is False
+        return bool(body) and parse_object(body).get("ready") is False
     except ValueError:
         return False

@@ -1,7 +1,8 @@
 """The common part of the Open Inference Protocol's two wires: input tensors, parameters, metadata and refusals.
 
-Triton and KServe use this protocol (OIP, github.com/kserve/open-inference-protocol). A model has one signature, which
-has no name, and versions without labels. The protocol has no Classify and no Regress.
+Triton and KServe use this protocol (OIP, github.com/kserve/open-inference-protocol). It describes only the default
+signature of a model. tpuserve takes the name of another signature as a parameter of its own. The protocol has no labels
+of versions, no Classify and no Regress.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,6 +38,8 @@ _PRIORITIES: Final[Mapping[Priority, int]] = {"high": 1, "low": 2}
 _SIGNATURE_NAME: Final = "signature_name"
 _USE_TF: Final = "Use an address of TensorFlow Serving's protocol, host:port or http://host:port."
 _MAX_VERSION: Final = 2**63 - 1
+# Why a model is not ready. The protocol reports no cause.
+NOT_READY: Final = "it reports that it is not ready"
 
 
 class InputTensor(NamedTuple):
@@ -89,6 +92,14 @@ def input_tensors(call: PredictCall) -> list[InputTensor]:
     """Encode the inputs. Raises InvalidArgument for dtypes that the protocol lacks, and above 2 GiB."""
     check_size(call.inputs)
     return [_input_tensor(name, little_endian(array)) for name, array in call.inputs.items()]
+
+
+def input_datatype(name: str, dtype: DType) -> str:
+    """Return the datatype of an input. Raises InvalidArgument for a dtype that the protocol lacks."""
+    try:
+        return datatype_of(dtype)
+    except FormatError as error:
+        _refuse_input(name, error)
 
 
 def request_parameters(call: PredictCall) -> dict[str, str | int]:
@@ -150,10 +161,15 @@ def statuses(versions: Iterable[object]) -> tuple[VersionStatus, ...]:
 
 
 def _input_tensor(name: str, array: Array) -> InputTensor:
+    datatype = input_datatype(name, array.dtype)
     try:
-        return InputTensor(name, datatype_of(array.dtype), array.shape, encode_raw(array))
+        return InputTensor(name, datatype, array.shape, encode_raw(array))
     except FormatError as error:
-        raise InvalidArgument(f"Input {name}: {error}. {_USE_TF}") from None
+        _refuse_input(name, error)
+
+
+def _refuse_input(name: str, error: FormatError) -> NoReturn:
+    raise InvalidArgument(f"Input {name}: {error}. {_USE_TF}") from None
 
 
 def _refuse(what: str) -> NoReturn:

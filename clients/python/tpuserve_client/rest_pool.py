@@ -78,6 +78,7 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
             )
 
         backend = ClosingBackend()
+        self._make = make
         self._slots = AsyncSlots(pool.max_connections, make, pool.idle_timeout_s)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -85,7 +86,7 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
         try:
             answer = await slot.handle_async_request(_core_request(request))
         except BaseException:
-            await self._give_back(slot)
+            await self._replace(slot)
             raise
         body = _AsyncBody(answer, slot, self)
         return httpx.Response(answer.status, headers=answer.headers, stream=body, extensions=answer.extensions)
@@ -97,6 +98,17 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
     async def _give_back(self, slot: httpcore.AsyncConnectionPool) -> None:
         for expired in self._slots.give_back(slot):
             await expired.aclose()
+
+    async def _replace(self, slot: httpcore.AsyncConnectionPool) -> None:
+        """Close the slot of a failed request, and give back a new one.
+
+        A cancellation can leave a connection in httpcore's pool that no later request can use. In a pool of one
+        connection, they would wait for it until their deadlines.
+        """
+        try:
+            await slot.aclose()
+        finally:
+            await self._give_back(self._make())
 
 
 class _AsyncBody(httpx.AsyncByteStream):
@@ -119,8 +131,10 @@ class _AsyncBody(httpx.AsyncByteStream):
         self._is_closed = True
         try:
             await self._answer.aclose()
-        finally:
-            await self._transport._give_back(self._slot)  # the body's owner
+        except BaseException:
+            await self._transport._replace(self._slot)  # the body's owner
+            raise
+        await self._transport._give_back(self._slot)
 
 
 def _core_request(request: httpx.Request) -> httpcore.Request:

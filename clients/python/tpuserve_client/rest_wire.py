@@ -15,6 +15,7 @@ from tpuserve_client.arrays import check_size
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Code, Internal, InvalidArgument, TpuserveError, Unavailable
 from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Reply
+from tpuserve_client.json_reply import parse_object
 from tpuserve_client.json_tensor import from_json, keeps_shape, to_json
 from tpuserve_client.model import (
     DEFAULT_SIGNATURE_NAME,
@@ -150,7 +151,7 @@ def _input(name: str, array: Array) -> _Json:
 
 @lru_cache(maxsize=1024)
 def _model_path(spec: ModelSpec) -> str:
-    # HTTP clients and proxies remove such parts of a path, which would lead to another model.
+    # HTTP clients and proxies remove these parts from a path. The request would then reach another model.
     if {spec.name, spec.label} & {".", "..", ""}:
         raise InvalidArgument(f"A REST path cannot name the model {spec.name!r}, label {spec.label!r}. Use gRPC.")
     path = f"/v1/models/{quote(spec.name, safe='')}"
@@ -161,13 +162,9 @@ def _model_path(spec: ModelSpec) -> str:
 
 def _object(reply: Reply) -> dict[str, _Json]:
     try:
-        # A string output that is not UTF-8 makes TensorFlow Serving's body invalid UTF-8. This keeps its bytes.
-        document = json.loads(reply.body.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError) as error:  # the latter for thousands of nested brackets
-        raise Internal(f"The server's response is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise Internal(f"The server's response is not a JSON object: {reply.body[:80]!r}")
-    return document
+        return parse_object(reply.body)
+    except ValueError as error:
+        raise Internal(f"The server's response is {error}") from None
 
 
 def _outputs(value: _Json, signature: Signature) -> dict[str, Any]:

@@ -70,6 +70,10 @@ class FaultProxy:
 
     async def _close_port(self) -> None:
         if self._listener is not None:
+            # asyncio leaves a connection open if its server closes before the task of that connection starts. So stop
+            # accepting connections, and let the tasks start.
+            self._loop.remove_reader(self._listener.sockets[0].fileno())
+            await asyncio.sleep(0)
             self._listener.close()
             self._listener = None
 
@@ -77,9 +81,11 @@ class FaultProxy:
         await self._close_port()
         for link in list(self._links):
             link.abort()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # asyncio's own tasks may still pass connections to `_accept`. Without this wait, those would stay open.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _inject(self, fault: Injection, times: int | None) -> None:
         self._fault, self._left = fault, times
@@ -112,6 +118,8 @@ class FaultProxy:
         task = self._loop.create_task(self._serve((reader, writer)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first step runs no `finally`.
+        task.add_done_callback(lambda ended: writer.transport.abort())
 
     async def _serve(self, client: Streams) -> None:
         try:
@@ -120,8 +128,6 @@ class FaultProxy:
             await self._relay(client)
         except OSError:
             pass  # the upstream refuses connections
-        finally:
-            client[1].transport.abort()
 
     async def _relay(self, client: Streams) -> None:
         upstream = await asyncio.open_connection(self._upstream[0], self._upstream[2])

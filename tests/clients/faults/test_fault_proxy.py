@@ -1,6 +1,8 @@
 """Tests for the proxy itself, with plain HTTP."""
 
 import socket
+from contextlib import ExitStack, suppress
+from functools import partial
 
 import httpx
 import pytest
@@ -36,6 +38,17 @@ def test_closed_port_opens_again_with_the_same_number(behind: Upstream) -> None:
             httpx.get(place + "/readyz")
         proxy.heal()
         assert httpx.get(place + "/readyz").status_code == 200
+
+
+def test_stopped_proxy_closes_the_connections_that_it_has_just_accepted(behind: Upstream) -> None:
+    for _ in range(20):
+        with ExitStack() as stack:
+            with proxied(behind.addresses["rest", False]) as (proxy, _):
+                connect = partial(socket.create_connection, ("127.0.0.1", proxy.port), timeout=30)
+                clients = [stack.enter_context(connect()) for _ in range(5)]
+            for client in clients:
+                with suppress(ConnectionError):
+                    assert client.recv(1) == b""
 
 
 def test_dead_connection_stays_open_and_new_connections_work(behind: Upstream) -> None:

@@ -4,8 +4,6 @@ Rules: parent and child get their own answers and no error; concurrent first cal
 AsyncClient belongs to no event loop until a call, and works in the next loop.
 """
 
-import gc
-
 import pytest
 
 from tests.clients.faults.cold_burst import OK, run_burst
@@ -13,6 +11,7 @@ from tests.clients.faults.event_loops import run_two_loops
 from tests.clients.faults.fault_proxy import proxied
 from tests.clients.faults.fork_loop import RIGHT, run_fork_loop
 from tests.clients.faults.scripted_upstream import UpstreamProcess
+from tests.clients.garbage import collected_at_end
 
 FORK_CALLS = 100
 BURST_CALLS = 200
@@ -33,5 +32,5 @@ def test_concurrent_first_calls_look_up_the_metadata_once(process: UpstreamProce
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # asyncio.get_event_loop without a loop, in grpc.aio
 @pytest.mark.filterwarnings("ignore:unclosed transport", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_client_of_a_module_works_in_each_event_loop(protocol: str, process: UpstreamProcess) -> None:
-    assert run_two_loops(process.addresses[protocol]) == ["ok"] * 4
-    gc.collect()  # the connections of the first loops, which a closed loop cannot close: not in another test
+    with collected_at_end():  # the connections of the first loops, which a closed loop cannot close
+        assert run_two_loops(process.addresses[protocol]) == ["ok"] * 4
