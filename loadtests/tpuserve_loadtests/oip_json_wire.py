@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from tpuserve_client.arrays import check_size, little_endian
 from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.oip_rest_wire import OipRestWire
-from tpuserve_client.oip_wire import input_tensors
-from tpuserve_formats.oip.datatypes import datatype_of
+from tpuserve_client.oip_wire import input_datatype, request_parameters
 
 # Triton refuses these in JSON, and so does tpuserve.
 _BINARY_ONLY: Final = ("FP16", "BF16")
@@ -26,16 +26,18 @@ class OipJsonWire(OipRestWire):
 
     def predict(self, call: PredictCall) -> Exchange:
         """Encode a prediction. Raises InvalidArgument for dtypes without a JSON form."""
-        input_tensors(call)  # the common checks
-        inputs = [_tensor(name, array) for name, array in call.inputs.items()]
+        check_size(call.inputs)
+        inputs = [_tensor(name, little_endian(array)) for name, array in call.inputs.items()]
         document: dict[str, Any] = {"inputs": inputs}
         if call.output_filter:
             document["outputs"] = [{"name": name} for name in call.output_filter]
+        if parameters := request_parameters(call):
+            document["parameters"] = parameters
         return Exchange(f"{self.metadata(call.spec).path}/infer", _to_text(document).encode())
 
 
 def _tensor(name: str, array: Array) -> dict[str, Any]:
-    datatype = datatype_of(array.dtype)
+    datatype = input_datatype(name, array.dtype)
     if datatype in _BINARY_ONLY:
         raise InvalidArgument(f"Input {name} is {datatype}, which has no JSON form. Use oip+http:// or oip+grpc://.")
     return {"name": name, "datatype": datatype, "shape": array.shape, "data": _values(name, array)}

@@ -34,6 +34,11 @@ def is_oip(protocol: Protocol) -> bool:
     return protocol not in ("grpc", "rest")
 
 
+def prefix_of(address: str) -> str:
+    """Return the prefix of an address that selects OIP, or an empty text."""
+    return next((prefix for prefix in (OIP_JSON, OIP) if address.strip().startswith(prefix)), "")
+
+
 def without_prefix(address: str) -> str:
     """Return an address without the prefix that selects OIP."""
     return address.strip().removeprefix(OIP_JSON).removeprefix(OIP)
@@ -41,10 +46,10 @@ def without_prefix(address: str) -> str:
 
 def protocol_of(address: str) -> Protocol:
     """Return the protocol that an address selects."""
-    is_url = without_prefix(address).startswith(_URLS)
-    if address.strip().startswith(OIP_JSON):
+    prefix, is_url = prefix_of(address), without_prefix(address).startswith(_URLS)
+    if prefix == OIP_JSON:
         return "oip_json"
-    if address.strip().startswith(OIP):
+    if prefix == OIP:
         return "oip_http" if is_url else "oip_grpc"
     return "rest" if is_url else "grpc"
 

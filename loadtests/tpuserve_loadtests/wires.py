@@ -29,7 +29,7 @@ def predict_call(
     signature_name: str | None,
     output_filter: tuple[str, ...] = (),
 ) -> PredictCall:
-    """Return the call of a prediction. OIP requests name no signature, because a model has only one."""
+    """Return the call of a prediction. OIP requests omit the signature: OIP describes only the default one."""
     return PredictCall(spec, inputs, None if is_oip(protocol) else signature_name, output_filter)
 
 

@@ -165,6 +165,11 @@ def test_handshake_that_fails_has_its_reason_and_what_to_do(
         for change, model, tls, message in cases:
             for address in (model.grpc_address, model.rest_url):
                 assert re.search(message, handshake_problem(changed(address, change), tls)), message
+        for prefix in ("oip+", "oip-json+"):
+            plaintext = handshake_problem(f"{prefix}{changed(mutual.rest_url, '-')}", trusting)
+            assert f"use {prefix}https://127.0.0.1:" in plaintext
+            secured = handshake_problem(f"{prefix}{changed(clear.rest_url, 's')}", trusting)
+            assert f"use {prefix}http://127.0.0.1:" in secured
         rest_port = named.rest_url.rpartition(":")[2]
         wrong_port = handshake_problem(f"grpcs://127.0.0.1:{rest_port}", Tls(authority.ca, server_name="model.example"))
         assert "does not offer HTTP/2 over TLS" in wrong_port

@@ -32,6 +32,7 @@ def test_values_are_in_row_major_order() -> None:
         (np.array([True, False]), [True, False]),
         (np.array(["ä".encode()], object), ["ä"]),
         (np.array(1.5), [1.5]),
+        (np.array([2], ">i4"), [2]),
         (np.empty((0, 3), np.float32), []),
     ],
 )
@@ -43,6 +44,12 @@ def test_every_kind_of_value_has_its_json_form(array: Array, data: list[object])
 def test_requested_outputs_are_named_without_a_binary_form() -> None:
     document = json.loads(OipJsonWire().predict(call(np.zeros(1), ("y",))).body)
     assert document["outputs"] == [{"name": "y"}]
+
+
+def test_priority_and_signature_are_parameters() -> None:
+    wanted = PredictCall(ModelSpec("m"), {"x": np.zeros(1)}, "other", priority="low")
+    document = json.loads(OipJsonWire().predict(wanted).body)
+    assert document["parameters"] == {"priority": 2, "signature_name": "other"}
 
 
 @pytest.mark.parametrize(

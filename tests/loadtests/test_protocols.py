@@ -6,7 +6,16 @@ import pytest
 
 from tests.support import forked_command
 from tpuserve_loadtests.cli.access import is_secure
-from tpuserve_loadtests.protocols import Port, Protocol, client_address, of_port, port_of, protocol_of, shown_address
+from tpuserve_loadtests.protocols import (
+    Port,
+    Protocol,
+    client_address,
+    of_port,
+    port_of,
+    prefix_of,
+    protocol_of,
+    shown_address,
+)
 
 ADDRESSES: tuple[tuple[str, Protocol, Port], ...] = (
     ("host", "grpc", "grpc"),
@@ -25,6 +34,13 @@ def test_an_address_selects_its_protocol_and_port(address: str, protocol: Protoc
     assert protocol_of(address) == protocol
     assert port_of(protocol) == port
     assert shown_address(protocol, client_address(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "prefix"), [("http://oip+", ""), (" oip+unix:/s", "oip+"), ("oip-json+http://h", "oip-json+")]
+)
+def test_the_prefix_is_the_start_of_the_address(address: str, prefix: str) -> None:
+    assert prefix_of(address) == prefix
 
 
 def test_the_client_has_no_prefix_for_json_tensors() -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tpuserve_client.address import Address, parse_address
 from tpuserve_client.tls import Tls
-from tpuserve_loadtests.protocols import OIP, client_address
+from tpuserve_loadtests.protocols import client_address, prefix_of
 
 _TIMEOUT_S: Final = 5.0
 # A server that rejects the client's certificate, or requires one, ends the connection at once.
@@ -37,12 +37,12 @@ def handshake_problem(address: str, tls: Tls) -> str:
     if place.target.startswith("unix:"):
         return ""
     try:
-        return _problem(place, tls) if place.is_secure else _problem_in_the_clear(place, address)
+        return _problem(place, tls, address) if place.is_secure else _problem_in_the_clear(place, address)
     except OSError:
         return ""  # The server is unreachable, so TLS is not the reason.
 
 
-def _problem(place: Address, tls: Tls) -> str:
+def _problem(place: Address, tls: Tls, address: str) -> str:
     context = tls.context()
     if not place.is_rest:
         context.set_alpn_protocols(["h2"])
@@ -53,15 +53,15 @@ def _problem(place: Address, tls: Tls) -> str:
         except ssl.SSLCertVerificationError as error:
             return _certificate_problem(error, place, tls, name)
         except (ssl.SSLError, ConnectionError) as error:
-            return _refusal(error, tls) or _no_handshake(error, place)
+            return _refusal(error, tls) or _no_handshake(error, place, address)
         with closing(secured):
             if not place.is_rest and secured.selected_alpn_protocol() != "h2":
                 return _NO_HTTP2
             return _farewell(secured, tls)
 
 
-def _no_handshake(error: OSError, place: Address) -> str:
-    plaintext = _use(place, is_secure=False)
+def _no_handshake(error: OSError, place: Address, address: str) -> str:
+    plaintext = _use(place, address, is_secure=False)
     if isinstance(error, ssl.SSLEOFError | ConnectionError):
         return f"the server closed the connection during the TLS handshake; if it does not use TLS, {plaintext}"
     reason = getattr(error, "reason", None) or ""
@@ -76,7 +76,7 @@ def _problem_in_the_clear(place: Address, address: str) -> str:
     except ssl.SSLError as error:
         if not _is_alert(error):
             return ""
-    return f"the server uses TLS, but {address} is a plaintext address; {_use(place, is_secure=True)}"
+    return f"the server uses TLS, but {address} is a plaintext address; {_use(place, address, is_secure=True)}"
 
 
 def _certificate_problem(error: ssl.SSLCertVerificationError, place: Address, tls: Tls, name: str) -> str:
@@ -172,10 +172,10 @@ def _host_and_port(place: Address) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (_HTTPS_PORT if place.is_secure else _HTTP_PORT)
 
 
-def _use(place: Address, *, is_secure: bool) -> str:
+def _use(place: Address, address: str, *, is_secure: bool) -> str:
     scheme = ("https" if is_secure else "http") if place.is_rest else ("grpcs" if is_secure else "grpc")
     rest = place.target.partition("://")[2] if place.is_rest else place.target
-    return f"use {OIP if place.is_oip else ''}{scheme}://{rest}"
+    return f"use {prefix_of(address)}{scheme}://{rest}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -156,7 +156,7 @@ def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
     --rest serves only to measure the server's memory. TPUSERVE_ADDRESS still names the server whose labels move.
     """
     named = with_address(replace(options.server, rest_url=None), "grpc").grpc_address
-    (protocol, address), *_ = find_addresses("grpc", named, None).items()
+    ((protocol, address),) = find_addresses("grpc", named, None).items()
     if is_oip(protocol):
         raise click.UsageError(
             f"{address} selects the Open Inference Protocol, which has no labels to move. Set --grpc HOST:PORT."
