@@ -28,7 +28,7 @@ IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
 # Dependencies of PyTorch that requirements/dev.lock contains.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch oip-clients demo serve examples strangers test test-all docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch oip-clients demo serve examples strangers faults test test-all docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ examples: setup ## Train, export, serve and check every example, or ONLY=name,na
 
 strangers: setup ## Export, serve and check third-party models, or ONLY=name,pattern; PyTorch models need `make torch`
 	@$(BIN)/python -m tests.strangers --only "$(ONLY)"
+
+# OUT=DIR: also write DIR/faults.json and DIR/faults.md.
+faults: setup ## Attack real servers with every case of docs/how-to/operate/faults.md and print a table; OUT=DIR writes it
+	$(PYTEST) -q tests/faults $(if $(OUT),--fault-table="$(OUT)/faults.json" --fault-table="$(OUT)/faults.md")
 
 test: setup lint types layers unit ## Check format, lint, types and layers, and run most tests: under 8 minutes on 2 cores
 

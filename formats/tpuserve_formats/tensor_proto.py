@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER, WITH_QUANTIZED, Array, WireType
+from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER, WITH_QUANTIZED, Array, DType, WireType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import TensorProto, TensorShapeProto
 from tpuserve_formats.varint import packed_varints, read_varint, varint
@@ -23,6 +23,10 @@ MAX_REPEATED_BYTES = 256 * 1024 * 1024
 _LONGEST_KNOWN_SHAPE = 64
 # numpy's limit on dimensions.
 _MAX_RANK = 64
+# Memory of a string beyond its bytes: numpy's pointer and TensorFlow's tstring (tensorflow/core/platform/ctstring.h).
+_STRING_BYTES = 8 + 24
+# Strings to read in one step: about 3 ms.
+_PIECE = 1 << 16
 # protobuf writes more strings than this faster than this module does (python -m benchmarks codecs).
 _MANY_STRINGS = 8
 
@@ -57,17 +61,28 @@ class WrongCount(FormatError):
         self.received = received
 
 
+class TooManyRows(FormatError):
+    """A tensor that would repeat its last value for more rows than a request may have."""
+
+    def __init__(self, rows: int) -> None:
+        """Create an error for a tensor of this many rows."""
+        super().__init__(f"its values would repeat for {rows} rows")
+        self.rows = rows
+
+
 class RepeatBudget:
     """Memory budget for repeated values of all tensors of a message together.
 
     A typed field shorter than its shape means "repeat the last value": a few bytes can require any amount of memory.
     """
 
-    __slots__ = ("_left_bytes",)
+    __slots__ = ("_left_bytes", "_max_rows", "_name")
 
-    def __init__(self, size_bytes: float) -> None:
-        """Set the budget in bytes."""
+    def __init__(self, size_bytes: float, *, max_rows: float = math.inf, name: str = "") -> None:
+        """Set the budget in bytes, and the most rows of a tensor. `name` is the setting of the budget for messages."""
         self._left_bytes = size_bytes
+        self._max_rows = max_rows
+        self._name = name
 
     def spend(self, size_bytes: int) -> bool:
         """Deduct `size_bytes` and return True, or return False if less is left."""
@@ -75,6 +90,22 @@ class RepeatBudget:
             return False
         self._left_bytes -= size_bytes
         return True
+
+    def repeat(self, shape: tuple[int, ...], sent: int, item_bytes: int) -> None:
+        """Deduct a tensor of `shape` that repeats the last of its `sent` values. Call it before allocating.
+
+        Raises:
+            FormatError: the rest of the budget is smaller. TooManyRows: the tensor has too many rows.
+        """
+        if shape and shape[0] > self._max_rows:
+            raise TooManyRows(shape[0])
+        needed_bytes, left_bytes = math.prod(shape) * item_bytes, self._left_bytes
+        if not self.spend(needed_bytes):
+            limit = f" of {self._name}" if self._name else ""
+            raise FormatError(
+                f"shape {list(shape)} is too large for {sent} values: repeating the last one takes {needed_bytes} "
+                f"bytes, and {left_bytes} bytes{limit} are left"
+            )
 
 
 # For readers that trust the sender.
@@ -131,10 +162,8 @@ def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) 
     shape = _sizes(proto)
     # The content has the size of the shape, which needs no further checks.
     size_bytes = math.prod(shape) * wire_type.dtype.itemsize
-    if content and len(content) == size_bytes and len(shape) <= _MAX_RANK and min(shape, default=0) >= 0:
+    if content and len(content) == size_bytes and min(shape, default=0) >= 0:
         return shape
-    if len(shape) > _MAX_RANK:
-        raise FormatError(f"the shape has {len(shape)} dimensions, at most {_MAX_RANK} are supported")
     if shape and min(shape) < 0:
         raise FormatError(f"shape {list(shape)} has a negative dimension")
     # Count zeros as ones: numpy refuses such shapes too, although the array is empty.
@@ -144,6 +173,9 @@ def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) 
 
 
 def _sizes(proto: TensorShapeProto) -> tuple[int, ...]:
+    # Before any work for each dimension: a message of 40 MB may declare 20 million.
+    if len(proto.dim) > _MAX_RANK:
+        raise FormatError(f"the shape has {len(proto.dim)} dimensions, at most {_MAX_RANK} are supported")
     # Reading creates an object for each dimension. Most tensors of a process have the same few shapes.
     serialized = proto.SerializeToString()
     if len(serialized) > _LONGEST_KNOWN_SHAPE:
@@ -202,10 +234,11 @@ def _decode_values(proto: TensorProto, wire_type: WireType, lenient: bool) -> Ar
         float8s: Array = np.frombuffer(proto.float8_val, wire_type.dtype)
         return float8s
     if field == "string_val":
-        # numpy reads a list faster than a container of strings.
-        items = list(proto.string_val)
-        strings = np.empty(len(items), np.object_)
-        strings[:] = items
+        container = proto.string_val
+        strings = np.empty(len(container), np.object_)
+        # numpy reads a list faster than a container of strings. Pieces let other threads run.
+        for start in range(0, len(strings), _PIECE):
+            strings[start : start + _PIECE] = container[start : start + _PIECE]
         return strings
     # The containers implement __array__, which copies their memory once.
     container = getattr(proto, field)
@@ -237,15 +270,23 @@ def _repeat_last(values: Array, shape: tuple[int, ...], budget: RepeatBudget) ->
     count = math.prod(shape)
     if values.size > count:
         raise WrongCount(f"{values.size} values do not fit shape {list(shape)}", count, values.size)
-    if not budget.spend(count * values.itemsize):
-        raise FormatError(f"shape {list(shape)} is too large for {values.size} values")
-    if values.dtype == np.object_:
-        last = values[-1] if values.size else b""
-    else:
-        last = values[-1] if values.size else values.dtype.type(0)
-    drawn_out = np.full(count, last, values.dtype)
+    last = values[-1:] if values.size else _zero(values.dtype)
+    budget.repeat(shape, values.size, _repeated_bytes(last))
+    drawn_out = np.empty(count, values.dtype)
     drawn_out[: values.size] = values
+    # From an array: numpy converts a bytes object to its own type, which copies it for each element and drops NULs.
+    drawn_out[values.size :] = last
     return drawn_out
+
+
+def _zero(dtype: DType) -> Array:
+    zero: Array = np.array([b""], np.object_) if dtype == np.object_ else np.zeros(1, dtype)
+    return zero
+
+
+def _repeated_bytes(last: Array) -> int:
+    """Return the memory of one repetition. A runtime copies each string, although the array shares one object."""
+    return _STRING_BYTES + len(last[0]) if last.dtype == np.object_ else last.itemsize
 
 
 @lru_cache(maxsize=4096)

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from tpuserve_server.check.finding import Finding, format_json, format_text, has_errors
 from tpuserve_server.command.flag_command import serve_command, source_variable
-from tpuserve_server.command.listening import host_options
+from tpuserve_server.command.listening import host_options, tls_reader
 from tpuserve_server.command.logs import configure_logging
+from tpuserve_server.command.model_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 from tpuserve_server.command.validation import read_settings, settings_json
 from tpuserve_server.config.batching_parameters import read_batching_parameters
@@ -51,6 +52,7 @@ Exit codes:
   0    the server drained after SIGTERM or Ctrl-C, or --check_config found no error
   1    the server could not start, or ended by itself
   2    the flags are invalid, or --check_config found an error
+  3    the drain timeout cancelled requests, so some clients got no response
   128+ a second signal ended the server: 128 plus the signal's number
 """
 
@@ -76,7 +78,7 @@ def _base_path(flag: str | None, model_name: str, *, has_artifact: bool) -> str 
 
     The image always sets its variable, so `model_artifact_uri` replaces it.
     """
-    parent = None if has_artifact else os.environ.get("MODEL_BASE_PATH")
+    parent = None if has_artifact else os.environ.get(BASE_ROOT_VARIABLE)
     path = flag or (posixpath.join(parent, model_name) if parent else None)
     return path if path is None or "://" in path else os.path.abspath(path)
 
@@ -152,10 +154,10 @@ def _run(selection: Selection, settings: Settings) -> int:
         from tpuserve_server.hosts.envoy import host as envoy
 
         environment = {SETTINGS_VARIABLE: settings_json(settings), HOST_NOTE_VARIABLE: host_note}
-        return envoy.run("tpuserve_server.process.embedded:asgi", options, environment)
-    from tpuserve_server.hosts import python
+        return envoy.run("tpuserve_server.process.embedded:asgi", options, environment, tls_reader(settings.listening))
+    from tpuserve_server.hosts.python import host as python
 
-    return python.run(lambda: build_server(settings, host_note), options)
+    return python.run(lambda: build_server(settings, host_note), options, tls_reader(settings.listening))
 
 
 serve = serve_command(_serve, _EPILOG)

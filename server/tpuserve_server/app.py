@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.check.models import ModelCheck
 from tpuserve_server.command.banner import print_banner
-from tpuserve_server.command.model_settings import ARTIFACT_SETTING
+from tpuserve_server.command.model_settings import ARTIFACT_SETTING, BASE_ROOT_VARIABLE
 from tpuserve_server.command.options import (
     cache_dir,
     loading_options,
@@ -22,26 +22,36 @@ from tpuserve_server.command.settings import Settings
 from tpuserve_server.command.start_report import report_start
 from tpuserve_server.command.vertex import vertex_paths
 from tpuserve_server.config.model_config_file import ModelConfigFile
+from tpuserve_server.core.budgets.budgets import Budgets
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock, SystemClock
 from tpuserve_server.core.device_metrics import DeviceMetrics
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.host_memory import HostMemory
+from tpuserve_server.core.journal import Journal
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.reload_roots import ReloadRoots
+from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
+from tpuserve_server.core.watchdog import Watchdog
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
+from tpuserve_server.executors.journaled import JournaledExecutor
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
+from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.guard import ALLOW_ALL, Guard, Rule
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
@@ -86,10 +96,16 @@ class Server:
         rest: "ASGIApp",
         host_note: str,
         log_writer: LogWriter,
+        control_note: str,
+        receiving: ReceivingBudget,
+        watchdog: Watchdog,
+        overload_gate: OverloadGate,
     ) -> None:
         """Wire the parts without starting them."""
         self.rpc = rpc
         self.rest = rest
+        self.receiving = receiving
+        self.overload_gate = overload_gate
         self._service = service
         self._configs = configs
         self._models = models
@@ -100,6 +116,8 @@ class Server:
         self._config_file = config_file
         self._host_note = host_note
         self._log_writer = log_writer
+        self._control_note = control_note
+        self._watchdog = watchdog
 
     async def start(self) -> None:
         """Start to watch for models and load them. Returns at once; `ready` waits for the models."""
@@ -108,25 +126,44 @@ class Server:
         except ServingError as error:
             raise HostError(error.message) from None
         self._log_writer.start()
+        self._watchdog.start()
         self._source.start()
         self._ensembles.start()
         if self._config_file is not None:
             self._config_file.watch(self._models.begin)
 
     async def ready(self) -> None:
-        """Wait until every model of the start has loaded or failed for good, and at least one serves."""
+        """Wait until every model of the start has loaded or failed for good, and at least one serves.
+
+        Return at once without models: a client can only configure some when the ports are open.
+        """
         logger.info("Ports open once every model has loaded or failed")
-        await wait_until(self._service.subscribe, self._service.is_ready)
+        await wait_until(self._service.subscribe, lambda: self._service.is_ready() or not self._service.models())
 
     async def failure(self) -> str:
         """Wait until every model of the start has failed for good, and return upstream's message."""
         await wait_until(self._service.subscribe, lambda: bool(self._service.start_failures()))
         return describe_failures(self._service.start_failures(), "servable(s)")
 
+    async def replacement(self) -> Replacement:
+        """Wait until another process should take the place of this one, and return the reason."""
+        await wait_until(self._watchdog.subscribe, lambda: self._watchdog.replacement() is not None)
+        replacement = self._watchdog.replacement()
+        # The run that hung may have ended in this moment.
+        return replacement or await self.replacement()
+
     def announce(self, listening: Listening) -> None:
-        """Print the banner, now or when every model is ready, and send reports of the start."""
+        """Log the control rule, print the banner now or when every model is ready, and send reports of the start."""
+        logger.info(self._control_note)
         print_banner(self._service, listening, self._host_note)
         report_start(self._service, listening)
+
+    def reload(self) -> None:
+        """Poll the model configuration file soon. Flags that configure the only model cannot change."""
+        if self._config_file is None:
+            logger.info("Nothing to read again: flags configure the model")
+        else:
+            self._config_file.poll_soon()
 
     def drain(self) -> None:
         """Report that the server is not ready. The server still answers requests."""
@@ -141,14 +178,15 @@ class Server:
         # Stop the copies first: `manager.stop` waits for the loading threads, and a copy may take long.
         self._remote.close()
         await asyncio.to_thread(self._manager.stop)
+        await asyncio.to_thread(self._watchdog.stop)
         await asyncio.to_thread(self._log_writer.stop)
 
 
-def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
+def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL, journal: Journal | None = None) -> Server:
     """Build the whole server from validated settings, without loading a model.
 
     `host_note` names the host and the reason for its selection. `rule` checks every request before its message is
-    decoded.
+    decoded. `journal` records loads and runs, if another process starts the server again after its end.
     """
     clock = SystemClock()
     metrics = PrometheusMetrics()
@@ -161,8 +199,10 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
     device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
     executor = _executor(settings, metrics.devices, clock)
     loading = loading_options(settings)
-    service = InferenceService(registry, clock)
-    versions = VersionLoader(storage, executor, loading, clock, metrics, device)
+    watchdog = Watchdog(clock, settings.watchdog)
+    service = InferenceService(registry, clock, watchdog)
+    recorded = executor if journal is None else JournaledExecutor(executor, journal)
+    versions = VersionLoader(storage, recorded, loading, clock, metrics, device, settings.loading.timeout_s, watchdog)
     loader = EnsembleLoader(versions, service.acquire)
     manager = VersionManager(registry, loader, clock, settings.loading)
     poll_wait_s = settings.models.file_system_poll_wait_seconds
@@ -177,13 +217,17 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
         ensembles,
         storage,
         clock,
+        _reload_roots(settings),
         allow_labels_for_unavailable=settings.models.allow_version_labels_for_unavailable_models,
+        allow_no_models=settings.models.allow_reload_without_models,
         checks=(storage.check, logs.check, loading.check),
     )
     models.observe(logs.configure)
     regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
     statistics = partial(version_statistics, metrics)
     administration = Administration(service, clock, statistics, regions, models, settings.metadata.server_name)
+    budgets = Budgets.of(settings.budgets, settings.listening.max_request_bytes, clock)
+    control = Control(settings.control)
     rpc = rpc_table(
         service,
         metrics,
@@ -195,9 +239,18 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
         tracer=ChosenTracer(executor.tracer) if settings.server.enable_profiler else None,
         check_method_names=settings.server.enable_signature_method_name_check,
         max_request_bytes=settings.listening.max_request_bytes,
+        decoded=budgets.decoded,
     )
     rest = rest_app(
-        service, metrics, clock, metrics.render, rest_options(settings), logs=logs, administration=administration
+        service,
+        metrics,
+        clock,
+        metrics.render,
+        rest_options(settings),
+        logs=logs,
+        administration=administration,
+        budgets=budgets,
+        control=control,
     )
     guard = Guard(rule)
     guarded_rest = guard.wrap_rest(rest)
@@ -211,10 +264,14 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL) -> Server:
         ensembles,
         remote,
         config_file,
-        guard.wrap_table(rpc),
+        guard.wrap_table(control.wrap_table(rpc)),
         guarded_rest if vertex is None else VertexRoutes(guarded_rest, vertex, service),
         host_note,
         log_writer,
+        control.description,
+        budgets.receiving,
+        watchdog,
+        OverloadGate(lambda: registry.serving, metrics, clock),
     )
 
 
@@ -257,11 +314,17 @@ def _single_model(settings: Settings) -> ModelConfig:
     return ModelConfig(models.model_name, models.model_base_path or models.model_artifact_uri or "")
 
 
+def _reload_roots(settings: Settings) -> ReloadRoots:
+    base_root = os.environ.get(BASE_ROOT_VARIABLE)
+    return ReloadRoots(settings.reload, base_root=base_root, log_prefix=settings.request_log.path_prefix)
+
+
 def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:
     """Build the executors, in order of preference. Each imports its runtime for the first version that it takes."""
-    saved_model = TensorFlowOnDemand(tensorflow_options(settings))
+    memory = HostMemory()
+    saved_model = TensorFlowOnDemand(tensorflow_options(settings), memory)
     candidates = (
-        PreferredTflite(tflite_options(settings)),
+        PreferredTflite(tflite_options(settings), memory),
         DevicePrograms.of(pjrt_options(settings), saved_model, metrics, clock),
         saved_model,
     )

@@ -12,7 +12,6 @@ from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.ensemble_rules import check_ensemble, check_nesting
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.local_storage import refuse_links_out
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.model_config_rules import check_list, check_platforms
 from tpuserve_server.core.storage import Storage, VersionLocation
@@ -85,12 +84,13 @@ class ModelCheck:
         return f"base path {path}; the server would serve version {chosen}"
 
     def _version(self, location: VersionLocation) -> str:
+        if refusal := self._storage.refusal(location):
+            raise FailedPrecondition(refusal)
         if missing := self._storage.missing(location):
             raise FailedPrecondition(f"{location} is not complete: {missing}")
         folder = Path(location.uri.removeprefix("file://"))
         if folder.is_dir():
             _check_readable(folder)
-            refuse_links_out(folder)
             if self._read_version_batching is not None:
                 self._read_version_batching(folder)
         if missing is None:

@@ -1,11 +1,14 @@
 """Host options from the operator's settings. Imports no heavy modules, because the supervisor of Envoy imports it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from tpuserve_server.command.listening_settings import ListeningSettings
 from tpuserve_server.config.ssl_config import read_ssl_config
+from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 
 
@@ -17,12 +20,27 @@ def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions
         grpc_port=listening.port or None,
         rest_port=listening.rest_api_port or None,
         grpc_socket_path=str(listening.grpc_socket_path) if listening.grpc_socket_path else None,
-        opens_when_ready=listening.ports_wait_for_models,
+        opens_when_ready=listening.ports_wait_for_models or host.reuse_port,
         max_message_bytes=listening.max_request_bytes,
         max_body_bytes=listening.max_request_bytes,
         tls=None if listening.ssl_config_file is None else read_tls(listening.ssl_config_file),
         grpc_arguments=listening.grpc_channel_arguments,
     )
+
+
+def tls_reader(listening: ListeningSettings) -> Callable[[], TlsOptions] | None:
+    """Return a function that reads the SSLConfig again and raises HostError, or None without TLS."""
+    path = listening.ssl_config_file
+    if path is None:
+        return None
+
+    def read() -> TlsOptions:
+        try:
+            return read_tls(path)
+        except ConfigError as error:
+            raise HostError(str(error)) from None
+
+    return read
 
 
 def read_tls(path: Path) -> TlsOptions:

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.name_rules import check_name, check_path
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 
 # Variable of Vertex AI's contract.
 _STORAGE_URI = "AIP_STORAGE_URI"
+# Variable of TensorFlow Serving's image: the directory of its models.
+BASE_ROOT_VARIABLE = "MODEL_BASE_PATH"
 # Name of the setting for messages.
 ARTIFACT_SETTING = f"model_artifact_uri ({_STORAGE_URI})"
 
@@ -18,7 +21,7 @@ class ModelSettings:
     """Models to serve, and the intervals of the polls for changes.
 
     Raises:
-        InvalidArgument: no model is named, or `model_artifact_uri` is a relative path.
+        InvalidArgument: no model is named, `model_artifact_uri` is a relative path, or a text has control characters.
     """
 
     model_name: Annotated[
@@ -63,7 +66,7 @@ class ModelSettings:
         float,
         Setting(
             "Models",
-            "Interval between checks of that file for changes; 0 reads it once.",
+            "Interval between checks of that file for changes; 0 checks after SIGHUP alone.",
             at_least=0,
             at_most=MAX_WAIT_S,
         ),
@@ -76,9 +79,16 @@ class ModelSettings:
         bool,
         Setting("Models", "Accept a new label for a version that is not available yet."),
     ] = False
+    allow_reload_without_models: Annotated[
+        bool,
+        Setting("Models", "Accept a reload or a changed configuration file that removes every model."),
+    ] = False
 
     def __post_init__(self) -> None:
         artifact = self.model_artifact_uri
+        check_name("model_name", self.model_name)
+        check_path("model_base_path", self.model_base_path or "")
+        check_path(ARTIFACT_SETTING, artifact or "")
         if artifact is not None and not (artifact.startswith("/") or "://" in artifact):
             raise InvalidArgument(
                 f"{ARTIFACT_SETTING} must be an absolute path or a URI such as gs://bucket/model; was {artifact!r}"

@@ -14,12 +14,16 @@ from tpuserve_server.command.listening_settings import ListeningSettings
 from tpuserve_server.command.model_settings import BatchingSource, ModelSettings, StorageSettings
 from tpuserve_server.command.server_settings import ServerSettings
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.budgets.options import BudgetOptions
 from tpuserve_server.core.load_options import LoadOptions
+from tpuserve_server.core.reload_options import ReloadOptions
 from tpuserve_server.core.response_cache_options import ResponseCacheOptions
 from tpuserve_server.core.setting import Section, Setting
+from tpuserve_server.core.watchdog_options import WatchdogOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tflite.options import TfliteOptions
+from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.oip.options import MetadataOptions, SharedMemoryOptions
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.request_log.options import RequestLogOptions, Rotation
@@ -35,6 +39,7 @@ class Settings:
     """Options of every part. `--help` lists their flags in this order within each section."""
 
     listening: ListeningSettings
+    budgets: BudgetOptions
     models: ModelSettings
     loading: LoadOptions
     response_cache: ResponseCacheOptions
@@ -51,6 +56,9 @@ class Settings:
     request_log: RequestLogOptions
     rotation: Rotation
     host: HostOptions
+    watchdog: WatchdogOptions
+    control: ControlOptions
+    reload: ReloadOptions
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

@@ -34,7 +34,7 @@ class StartReport:
     @classmethod
     def take(cls, service: InferenceService, listening: Listening) -> Self:
         """Create a report of the service's state now."""
-        settled = service.is_ready() or bool(service.start_failures())
+        settled = service.is_ready() or bool(service.start_failures()) or not service.models()
         failures = [failure for name in service.models() for failure in _failures(service, name)]
         return cls(settled, service.why_not_ready(), tuple(failures), listening)
 

@@ -24,19 +24,23 @@ _EMPTIED = "Cannot transition to requested config. It is only legal to transitio
 class ModelConfigFile:
     """Model configuration file: read at the start, then polled by a thread that applies changes.
 
+    `poll_soon` polls it, too, even without time between polls.
+
     A refused text changes nothing. Each poll retries it, because a missing base path may appear later. A reason is
     logged when it differs from the previous one.
 
-    Fields belong to the thread while it runs. Any other thread may call `stop_watching`.
+    Fields belong to the thread while it runs. Any other thread may call `poll_soon` and `stop_watching`.
     """
 
     def __init__(self, path: Path, *, poll_wait_s: float) -> None:
-        """Take the time between polls in seconds; 0 disables polling."""
+        """Take the time between polls in seconds; 0: only `poll_soon` polls."""
         self._path = path
         self._poll_wait_s = poll_wait_s
         self._applied: str | None = None
         self._complaint: str | None = None
-        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._is_asked = False
         self._thread: threading.Thread | None = None
 
     def read(self) -> tuple[ModelConfig, ...]:
@@ -52,21 +56,31 @@ class ModelConfigFile:
 
     def watch(self, apply: Apply) -> None:
         """Start to poll for changes. `apply` raises ServingError to refuse a change."""
-        if self._poll_wait_s > 0:
-            self._thread = threading.Thread(target=self._run, args=(apply,), name="model-config-file", daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._run, args=(apply,), name="model-config-file", daemon=True)
+        self._thread.start()
+
+    def poll_soon(self) -> None:
+        """Poll at once, on the thread, and log the outcome in any case."""
+        self._is_asked = True
+        self._wake.set()
 
     def stop_watching(self) -> None:
         """Stop the thread after the poll in progress. Blocks."""
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def poll(self, apply: Apply) -> None:
         """Poll the file once, and apply a change. Blocks."""
+        was_asked, self._is_asked = self._is_asked, False
+        if was_asked:
+            self._complaint = None
         try:
             text = read_text(self._path)
             if text == self._applied:
+                if was_asked:
+                    _log.info("The model configuration file '%s' has not changed", self._path)
                 return
             configs = self._parse(text)
             if configs is None:
@@ -79,7 +93,12 @@ class ModelConfigFile:
         _log.info("Applied the changed model configuration file '%s'", self._path)
 
     def _run(self, apply: Apply) -> None:
-        while not self._stopping.wait(self._poll_wait_s):
+        while True:
+            self._wake.wait(self._poll_wait_s or None)
+            # Clear the event before polling, so that the next round sees what is asked during the poll.
+            self._wake.clear()
+            if self._stopping:
+                return
             try:
                 self.poll(apply)
             except Exception:  # A bug must not stop the polls that read the next file.

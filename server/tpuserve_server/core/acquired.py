@@ -1,6 +1,7 @@
 """AcquiredModel and AcquiredVersion: a version that a request holds while it runs. Check its inputs and queue it."""
 
 import asyncio
+import math
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -14,8 +15,8 @@ from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Servi
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
-from tpuserve_server.core.registry import ServableHandle
 from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
+from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.validation import (
     check_batchable,
@@ -104,6 +105,22 @@ class AcquiredModel(_Acquired):
         """Maximum number of rows of a request whose inputs have a batch dimension."""
         options = self._loaded.batcher.options(self.signature.name)
         return self._loaded.batcher.default_rows if options is None else options.max_batch_size
+
+    @property
+    def max_repeated_rows(self) -> float:
+        """Maximum number of rows for which a request may repeat a value; inf if its rows are not batched."""
+        options = self._loaded.batcher.options(self.signature.name)
+        return math.inf if options is None else options.max_batch_size
+
+    def check_deadline(self, deadline: Deadline, priority: Priority) -> None:
+        """Check whether a request would be in time, before its inputs are decoded. Cheap.
+
+        Raises:
+            TooLate: it would be answered after its deadline.
+        """
+        # The response cache may have the response.
+        if deadline.is_finite and self._loaded.responses is None:
+            self._loaded.batcher.check_deadline(self.signature.name, deadline, priority)
 
     def predict(
         self,

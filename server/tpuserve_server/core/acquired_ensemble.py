@@ -1,5 +1,6 @@
 """AcquiredEnsemble: an ensemble and the versions of its steps that a request holds while it runs."""
 
+import math
 from collections.abc import Mapping
 
 from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
@@ -8,7 +9,7 @@ from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import HeldSteps
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.registry import ServableHandle
+from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.validation import check_inputs, check_names, choose_outputs
 
@@ -42,6 +43,14 @@ class AcquiredEnsemble(AcquiredModel):
     def max_rows(self) -> int:
         """Maximum number of rows of a request: that of the step that takes the fewest."""
         return self._steps.max_rows
+
+    @property
+    def max_repeated_rows(self) -> float:
+        """Return inf: steps without a batch dimension do not count the rows of a request."""
+        return math.inf
+
+    def check_deadline(self, deadline: Deadline, priority: Priority) -> None:
+        """Do nothing: the batchers of the steps check the deadline."""
 
     async def predict(
         self,

@@ -13,7 +13,7 @@ class AspiredVersion:
     """A version that should be served, and its location. `fingerprint` changes when its contents change.
 
     `batching` and `response_cache_max_bytes` are those of its model's configuration. A version of an `ensemble` has no
-    files; its fingerprint changes with the versions of its steps.
+    files; its fingerprint changes with the versions of its steps. `refusal` is that of its storage.
     """
 
     servable: ServableId
@@ -22,11 +22,12 @@ class AspiredVersion:
     batching: BatchingParameters | None = None
     response_cache_max_bytes: int | None = None
     ensemble: Ensemble | None = None
+    refusal: str = ""
 
     @property
     def is_worth_retrying(self) -> bool:
         """Whether a failed load may succeed without a change. A load of an ensemble depends only on its steps."""
-        return self.ensemble is None
+        return self.ensemble is None and not self.refusal
 
     def has_changed_since(self, tried: "AspiredVersion") -> bool:
         """Return whether a load that failed for `tried` may succeed for this version."""

@@ -15,7 +15,9 @@ from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.model_config_rules import check_list, check_platforms, check_same_platforms
 from tpuserve_server.core.model_load import ModelLoad
+from tpuserve_server.core.name_rules import check_name
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.reload_roots import ReloadRoots
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.transition import Transition
@@ -52,15 +54,19 @@ class ConfiguredModels:
         ensembles: EnsembleWatch,
         storage: Storage,
         clock: Clock,
+        roots: ReloadRoots,
         *,
         allow_labels_for_unavailable: bool,
+        allow_no_models: bool = False,
         checks: Sequence[Callable[[Sequence[ModelConfig]], None]] = (),
     ) -> None:
         """Start without configured models, except that those in `registry` are expected.
 
+        `roots` limit the paths of `reload`.
+
         `allow_labels_for_unavailable`: a new label may refer to any version, like upstream's
-        --allow_version_labels_for_unavailable_models. `checks` raise ServingError for configurations that other parts
-        cannot apply.
+        --allow_version_labels_for_unavailable_models. `allow_no_models`: `begin` may remove all models. `checks`
+        raise ServingError for configurations that other parts cannot apply.
         """
         self._registry = registry
         self._manager = manager
@@ -68,7 +74,9 @@ class ConfiguredModels:
         self._ensembles = ensembles
         self._storage = storage
         self._clock = clock
+        self._roots = roots
         self._allow_labels_for_unavailable = allow_labels_for_unavailable
+        self._allow_no_models = allow_no_models
         self._checks = checks
         self._lock = threading.Lock()
         self._given: dict[str, ModelConfig] = {}
@@ -87,30 +95,31 @@ class ConfiguredModels:
         check_platforms(configs)
         self._check_otherwise(configs)
         with self._lock:
+            self._roots.trust(configs)
             self._given = {config.name: config for config in configs}
             self._put_in_force(configs)
 
     def begin(self, configs: Sequence[ModelConfig]) -> Transition:
-        """Replace the current configuration. Reads base paths, but waits for no load.
+        """Replace the current configuration by the operator's. Reads base paths, but waits for no load.
 
         Raises:
             InvalidArgument: the configuration breaks a rule of `core.model_config_rules` or `core.ensemble_rules`. The
                 old one stays in force.
-            FailedPrecondition: a label refers to a version that is neither available nor about to be. The old one
-                stays.
+            FailedPrecondition: a label refers to a version that is neither available nor about to be, or all models
+                would be removed. The old one stays.
         """
         with self._lock:
-            check_list(configs)
-            check_ensembles(configs)
-            check_same_platforms(configs, self._configs)
-            labelled = [servable_id for config in configs for servable_id in self._check_labels(config)]
-            check_platforms(configs)
-            self._check_otherwise(configs)
-            new = [config.name for config in configs if config.name not in self._configs]
-            self._given = {config.name: config for config in configs}
-            self._loaded_along.clear()
-            self._put_in_force(configs)
-        return Transition(self._registry, new, labelled, self._clock)
+            return self._begin(configs, is_trusted=True)
+
+    def reload(self, configs: Sequence[ModelConfig]) -> Transition:
+        """Replace the current configuration by a client's, as `begin` does.
+
+        Raises:
+            PermissionDenied: a path is outside the roots that the operator allows.
+            ServingError: as `begin`.
+        """
+        with self._lock:
+            return self._begin(configs, is_trusted=False)
 
     def apply(self, configs: Sequence[ModelConfig], *, deadline: Deadline) -> None:
         """Call `begin`, then block until the new models and the versions that labels wait for are available.
@@ -188,6 +197,29 @@ class ConfiguredModels:
             if self._configs:
                 on_configured(tuple(self._configs.values()))
 
+    def _begin(self, configs: Sequence[ModelConfig], *, is_trusted: bool) -> Transition:
+        if self._given and not configs and not self._allow_no_models:
+            raise FailedPrecondition(
+                "The configuration has no models, so the server would stop serving. Start the server with "
+                "--allow_reload_without_models to allow this"
+            )
+        check_list(configs)
+        check_ensembles(configs)
+        check_same_platforms(configs, self._configs)
+        check_platforms(configs)
+        if not is_trusted:
+            # Before any check that reads a base path: its outcome would describe other files of the machine.
+            self._roots.check(configs)
+        labelled = [servable_id for config in configs for servable_id in self._check_labels(config)]
+        self._check_otherwise(configs)
+        new = [config.name for config in configs if config.name not in self._configs]
+        if is_trusted:
+            self._roots.trust(configs)
+        self._given = {config.name: config for config in configs}
+        self._loaded_along.clear()
+        self._put_in_force(configs)
+        return Transition(self._registry, new, labelled, self._clock)
+
     def _with(self, *changed: ModelConfig) -> list[ModelConfig]:
         """Return the models in force and the `changed` ones, in the order of the given configuration."""
         configs = {**self._configs, **{config.name: config for config in changed}}
@@ -255,8 +287,8 @@ class ConfiguredModels:
         """Return the versions that the source will report, or none if the base path cannot be read now."""
         try:
             present = self._storage.find_versions(config.base_path) or {}
-        except OSError:
-            logger.warning("Model %s: cannot read base path %s", config.name, config.base_path, exc_info=True)
+        except OSError as error:
+            logger.warning("Model %s: cannot read base path %s: %s", config.name, config.base_path, error)
             return []
         return config.version_policy.choose(present)
 
@@ -279,6 +311,7 @@ def _override(given: ModelConfig, batching: BatchingParameters | None) -> ModelC
 
 def _unknown(name: str) -> InvalidArgument | Internal:
     """Return Triton's error for a load of an unknown model (core/src/server.cc, LoadModel)."""
+    check_name("Model name", name)
     if not name.strip():
         return InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
     if "/" in name or name == "..":

@@ -22,7 +22,8 @@ class _Model:
         self.slots = 0
         self.waiting: deque[Turn] = deque()
         self.weight = 1.0
-        self.weights: dict[int, float] = {}
+        # Of each version that has joined, in order. A version is in it twice while a hung batcher keeps an old copy.
+        self.weights: list[tuple[int, float]] = []
 
 
 class DeviceShare:
@@ -51,16 +52,17 @@ class DeviceShare:
         """Add a version. All versions of a model have one share together, with the weight of the latest version."""
         with self._lock:
             model = self._models.setdefault(servable_id.name, _Model())
-            model.weights[servable_id.version] = model.weight = weight
+            model.weights.append((servable_id.version, weight))
+            model.weight = weight
             self._set_slots()
 
     def leave(self, servable_id: ServableId) -> None:
         """Remove a version whose turns have all been given back."""
         with self._lock:
             model = self._models[servable_id.name]
-            del model.weights[servable_id.version]
+            model.weights.remove(next(one for one in model.weights if one[0] == servable_id.version))
             if model.weights:
-                model.weight = next(reversed(model.weights.values()))
+                model.weight = model.weights[-1][1]
             else:
                 del self._models[servable_id.name]
             self._set_slots()

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from typing import TypeAlias
 
 from tpuserve_server.core.errors import InvalidArgument
@@ -51,6 +52,19 @@ class Ensemble:
     steps: tuple[EnsembleStep, ...]
     declared_inputs: tuple[str, ...] = ()
     declared_outputs: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name in the ensemble: of models, labels, and tensors."""
+        connections = (pair for step in self.steps for pair in (*step.inputs, *step.outputs))
+        labels = (step.model.version_label or "" for step in self.steps)
+        return (
+            *sorted(self.models),
+            *labels,
+            *chain.from_iterable(connections),
+            *self.declared_inputs,
+            *self.declared_outputs,
+        )
 
     @property
     def inputs(self) -> tuple[str, ...]:

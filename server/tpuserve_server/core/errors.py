@@ -11,11 +11,14 @@
     ├── ResourceExhausted
     │   └── TooLate
     ├── FailedPrecondition
+    │   └── Quarantined
     ├── Aborted
     ├── OutOfRange
     ├── Unimplemented
     ├── Internal
+    │   └── OutOfMemory
     ├── Unavailable
+    │   └── DeviceLost
     ├── DataLoss
     └── Unauthenticated
 
@@ -137,6 +140,10 @@ class FailedPrecondition(ServingError):
     code = Code.FAILED_PRECONDITION
 
 
+class Quarantined(FailedPrecondition):
+    """The version is not loaded, because loading or running it ended the process. Another attempt would not help."""
+
+
 class Aborted(ServingError):
     """The model aborted the request because of a conflict with another. A retry may succeed."""
 
@@ -161,10 +168,22 @@ class Internal(ServingError):
     code = Code.INTERNAL
 
 
+class OutOfMemory(Internal):
+    """The model asked for more memory than there is.
+
+    RESOURCE_EXHAUSTED, which TensorFlow and XLA report, is 429 over HTTP: the client should send fewer requests. Here
+    one request alone may fail, however long the client waits.
+    """
+
+
 class Unavailable(ServingError):
     """The server or the model is loading, draining or overloaded. A retry may succeed."""
 
     code = Code.UNAVAILABLE
+
+
+class DeviceLost(Unavailable):
+    """The device no longer works, whatever the request. Another process may be able to use it again."""
 
 
 class DataLoss(ServingError):

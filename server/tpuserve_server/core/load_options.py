@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from tpuserve_server.core.setting import Setting
+from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How versions are loaded: `threads` at a time, with a limited number of retries and a pause before each.
+    """How versions are loaded: `threads` at a time, each for a limited time, with retries and a pause before each.
 
-    The defaults are upstream's (model_servers/server.h), except for the threads: there 0 means the manager's own
-    thread.
+    The defaults are upstream's (model_servers/server.h), except for the threads and the time. Upstream's 0 threads mean
+    the manager's own thread, and upstream has no limit of the time.
     """
 
     max_retries: Annotated[
@@ -28,7 +28,19 @@ class LoadOptions:
     ] = 60_000_000
     threads: Annotated[
         int, Setting("Models", "Number of versions to load at the same time.", name="num_load_threads", at_least=0)
-    ] = 1
+    ] = 4
+    timeout_s: Annotated[
+        float,
+        Setting(
+            "Models",
+            "Time after which the server gives up a load, in seconds; 0: no limit.",
+            name="load_timeout_seconds",
+            page="time after which the server gives up a load, in seconds; 0: no limit "
+            "([Failed loads](../how-to/serve/models.md#failed-loads))",
+            at_least=0,
+            at_most=MAX_WAIT_S,
+        ),
+    ] = 1800
 
     @property
     def retry_interval_s(self) -> float:

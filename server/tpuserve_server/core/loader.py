@@ -32,6 +32,10 @@ class LoadedVersion:
     precision: Precision | None = None
     responses: VersionResponses | None = None
 
+    def hung_s(self) -> float:
+        """Return for how long the longest hung run has taken, or 0 if none hangs."""
+        return self.batcher.hung_s()
+
 
 class HeldSteps(Protocol):
     """The versions of an ensemble's steps, held for one request."""
@@ -101,6 +105,10 @@ class LoadedEnsemble:
     def responses(self) -> None:
         """None: only steps have response caches."""
         return None
+
+    def hung_s(self) -> float:
+        """Return 0: the runs are those of the steps."""
+        return 0.0
 
 
 # The registry serves either under a model's name and a version number.

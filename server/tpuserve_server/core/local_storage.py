@@ -1,14 +1,12 @@
 """LocalStorage: base paths on this machine's file systems."""
 
-import contextlib
-import hashlib
 import os
-import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.storage import VersionLocation, index_versions, show_name
+from tpuserve_server.core.storage import VersionLocation, index_versions, parse_version
+from tpuserve_server.core.version_tree import VersionTree
 
 
 class LocalStorage:
@@ -37,7 +35,7 @@ class LocalStorage:
         if not folder.is_dir():
             return None
         with os.scandir(folder) as entries:
-            names = index_versions([entry.name for entry in entries if entry.is_dir()])
+            names = index_versions([entry.name for entry in entries if _is_version(entry)])
         if not folder.is_dir():
             # The base path was removed during the scan, so an empty result means nothing.
             return None
@@ -45,7 +43,11 @@ class LocalStorage:
 
     def fingerprint(self, location: VersionLocation) -> str:
         """Return a digest of the names, sizes and times of all files, readable or not."""
-        return fingerprint_tree(Path(location.uri))
+        return VersionTree.read(Path(location.uri)).fingerprint
+
+    def refusal(self, location: VersionLocation) -> str:
+        """Return why the server opens no file of a version. See `VersionTree`."""
+        return VersionTree.read(Path(location.uri)).refusal
 
     def missing(self, location: VersionLocation) -> str | None:
         """Describe what a version lacks. See `Storage.missing`."""
@@ -59,43 +61,24 @@ class LocalStorage:
         """Return the directory itself.
 
         Raises:
-            FailedPrecondition: the directory holds a link that leads out of the model's base path.
+            FailedPrecondition: the directory has a refusal.
         """
-        path = Path(location.uri)
-        refuse_links_out(path)
-        return path
+        if refusal := self.refusal(location):
+            raise FailedPrecondition(refusal)
+        return Path(location.uri)
 
     def release(self, path: Path) -> None:
         """Do nothing, because `fetch` copied nothing."""
 
 
-def refuse_links_out(version: Path) -> None:
-    """Refuse a version with a link that leads out of the model's base path.
+def _is_version(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of a base path is a version directory, or a link that cannot be followed.
 
-    The author of a version controls its contents, but must not decide which files the server reads. Links within the
-    base path are allowed, because Kubernetes mounts files through them. The version directory may itself be a link,
-    because the operator creates it.
-
-    Raises:
-        FailedPrecondition: naming the first such link, but not its target.
+    Such a link is a version that fails to load with its reason. An error of one entry must not hide the others.
     """
-    # Use realpath: Path.resolve raises RuntimeError for circular links.
-    allowed = [os.path.realpath(folder) for folder in (version.parent, version)]
-    for file in sorted(version.rglob("*")):
-        if file.is_symlink() and not any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in allowed):
-            name = show_name(str(file.relative_to(version)))
-            raise FailedPrecondition(
-                f"{name} is a link to a file outside the model's base path. Put the file inside it"
-            )
-
-
-def fingerprint_tree(path: Path) -> str:
-    """Return a digest that changes when a file below `path` is added, removed, resized or written, readable or not."""
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        # A link counts as its target, because the target will be loaded. A broken link counts as itself.
-        with contextlib.suppress(OSError):
-            info = file.stat() if file.exists() else file.lstat()
-            if not stat.S_ISDIR(info.st_mode):
-                digest.update(f"{file.relative_to(path)}:{info.st_size}:{info.st_mtime_ns}\n".encode(errors="replace"))
-    return digest.hexdigest()
+    if parse_version(entry.name) is None:
+        return False
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True

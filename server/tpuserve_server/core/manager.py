@@ -1,26 +1,38 @@
 """VersionManager: moves versions through their states as a source requests them."""
 
 import logging
+import math
 import threading
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import WaitingClock
-from tpuserve_server.core.errors import Cancelled, Internal, ServingError
+from tpuserve_server.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    Quarantined,
+    ResourceExhausted,
+    ServingError,
+)
+from tpuserve_server.core.job_threads import JobThreads
 from tpuserve_server.core.load_options import LoadOptions
 from tpuserve_server.core.loader import Loaded, Loader
 from tpuserve_server.core.policy import Action, VersionSnapshot, next_action
 from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.retry_timer import RetryTimer
 from tpuserve_server.core.types import ServableId, State
+from tpuserve_server.core.unloads import Unloads
+from tpuserve_server.core.version_timer import VersionTimer
 
 logger = logging.getLogger(__name__)
 
-# An unload waits for the requests that hold the version, which may take minutes. One model's requests must not keep the
-# memory of another model.
-_UNLOAD_THREADS = 8
+# Loads and unloads of a model that were given up and still run. Each keeps a thread and its memory.
+_MAX_HUNG = 4
+# Time that a load has left when its version changes or is no longer wanted, so that a version whose load hangs can be
+# replaced.
+_STALE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -33,11 +45,34 @@ class _Failing:
     waits: bool
 
 
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """A load in the queue or in progress. `aspired` is set when it begins.
+
+    `due_s` is the end of its time, and `reason` why it is given up then.
+    """
+
+    servable_id: ServableId
+    load: Callable[["_Attempt"], None]
+    aspired: AspiredVersion | None = None
+    due_s: float = math.inf
+    reason: str = ""
+    is_given_up: bool = False
+
+    def run(self) -> None:
+        """Implement Job.run."""
+        self.load(self)
+
+
 class VersionManager:
     """Loads and unloads on its own threads. A slow or failing model does not keep others from loading.
 
-    `_queued` holds the loads that were submitted to the threads and have not ended. `_lock` guards `_queued`,
-    `_failing` and `_stopping`, and the decisions about the next step. The registry's lock is taken inside it.
+    A load that takes too long is given up: its version fails, and another thread takes the place of its thread, which
+    cannot be ended. If the load ends later, its result is discarded.
+
+    `_attempts` holds the loads that were submitted to the threads, have not ended and were not given up. `_hung` counts
+    those of each model that were given up and have not ended. `_lock` guards these, `_failing` and `_stopping`, and the
+    decisions about the next step. The registry's lock is taken inside it.
     """
 
     def __init__(
@@ -46,20 +81,25 @@ class VersionManager:
         """Load nothing before the first `aspire`."""
         self._registry = registry
         self._loader = loader
+        self._clock = clock
         self._options = options
         self._lock = threading.Lock()
-        self._queued: set[ServableId] = set()
+        self._attempts: dict[ServableId, _Attempt] = {}
+        self._hung: Counter[str] = Counter()
         self._failing: dict[ServableId, _Failing] = {}
         self._stopping = False
-        self._retries = RetryTimer(clock, self._retry)
-        self._loads = ThreadPoolExecutor(max_workers=max(options.threads, 1), thread_name_prefix="load")
-        self._unloads = ThreadPoolExecutor(max_workers=_UNLOAD_THREADS, thread_name_prefix="unload")
+        self._retries = VersionTimer(clock, self._retry, name="load-retries")
+        self._limits = VersionTimer(clock, self._limit, name="load-limits")
+        self._loads = JobThreads(max(options.threads, 1))
+        self._unloads = Unloads(registry, loader, clock, options.timeout_s, self._ended)
 
     def aspire(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
         """Set the versions of a model that should be served. Returns at once. Called by the source's thread."""
         with self._lock:
             self._registry.aspire(name, aspired)
             self._review_failing(name, aspired)
+            self._review_attempts(name, aspired)
+            self._unloads.review(name, aspired)
             self._advance(name)
 
     def configure(self, names: Iterable[str]) -> None:
@@ -69,6 +109,7 @@ class VersionManager:
             for name in self._registry.all_models():
                 if name not in self._registry.model_names():
                     self._review_failing(name, {})
+                    self._review_attempts(name, {})
                     self._advance(name)
 
     def retry(self, name: str) -> None:
@@ -84,17 +125,18 @@ class VersionManager:
             self._advance(name)
 
     def stop(self) -> None:
-        """Unload all versions and join the threads, after running loads have finished."""
+        """Unload all versions and join the threads. Loads in progress that do not end soon are given up."""
         with self._lock:
             self._stopping = True
         self._registry.close()
         self._retries.stop()
-        self._loads.shutdown(wait=True, cancel_futures=True)
+        self._loads.stop()
+        self._limits.stop()
         for name in self._registry.all_models():
             for aspired, state, _ in self._registry.snapshot(name):
                 if state is State.AVAILABLE:
-                    self._begin_unload(aspired.servable)
-        self._unloads.shutdown(wait=True)
+                    self._unloads.begin(aspired.servable)
+        self._unloads.stop()
 
     # The methods up to `_retry` are called with `_lock` held.
 
@@ -106,7 +148,7 @@ class VersionManager:
             if action is Action.LOAD:
                 self._begin_load(servable_id)
             else:
-                self._begin_unload(servable_id)
+                self._unloads.begin(servable_id)
 
     def _snapshot(self, name: str) -> list[VersionSnapshot]:
         """Return the model's versions, with queued loads as LOADING.
@@ -117,23 +159,19 @@ class VersionManager:
         return [
             VersionSnapshot(
                 aspired.servable.version,
-                State.LOADING if aspired.servable in self._queued and state is not State.AVAILABLE else state,
+                State.LOADING if aspired.servable in self._attempts and state is not State.AVAILABLE else state,
                 is_aspired,
             )
             for aspired, state, is_aspired in self._registry.snapshot(name)
         ]
 
     def _begin_load(self, servable_id: ServableId) -> None:
-        self._queued.add(servable_id)
-        self._loads.submit(self._load, servable_id)
+        attempt = self._attempts[servable_id] = _Attempt(servable_id, self._load)
+        self._loads.submit(attempt)
 
     def _begin_retry(self, servable_id: ServableId, failing: _Failing) -> None:
         failing.waits = False
         self._begin_load(servable_id)
-
-    def _begin_unload(self, servable_id: ServableId) -> None:
-        self._registry.unloading(servable_id)
-        self._unloads.submit(self._unload, servable_id)
 
     def _review_failing(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
         """Give up failed versions that are no longer wanted. Retry those that have changed since their failure."""
@@ -146,6 +184,20 @@ class VersionManager:
                 self._retries.cancel(servable_id)
                 self._begin_load(servable_id)
 
+    def _review_attempts(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
+        """Limit the time of loads whose version has changed since their start, or is no longer wanted."""
+        for attempt in self._attempts.values():
+            if attempt.servable_id.name == name and attempt.aspired is not None and self._options.timeout_s:
+                wanted = aspired.get(attempt.servable_id.version)
+                if wanted is None or wanted.has_changed_since(attempt.aspired):
+                    self._set_limit(attempt, _STALE_S, "The version changed during a load that did not end")
+
+    def _set_limit(self, attempt: _Attempt, limit_s: float, reason: str) -> None:
+        due_s = self._clock.monotonic_s() + limit_s
+        if due_s < attempt.due_s:
+            attempt.due_s, attempt.reason = due_s, reason
+            self._limits.set(attempt.servable_id, limit_s)
+
     def _give_up(self, servable_id: ServableId) -> None:
         """Cancel the retries of a version. A load in progress detects at its end that the version is not wanted."""
         failing = self._failing.pop(servable_id)
@@ -153,7 +205,7 @@ class VersionManager:
         if failing.waits:
             self._registry.failed(servable_id, failing.error)
 
-    def _load_failed(self, aspired: AspiredVersion, error: ServingError) -> None:
+    def _load_failed(self, aspired: AspiredVersion, error: ServingError, *, may_retry: bool = True) -> None:
         servable_id = aspired.servable
         if self._is_wanted(servable_id) and not self._registry.is_current(aspired) and not self._stopping:
             # The failed version was given up. The version that is wanted now has not been tried.
@@ -161,7 +213,8 @@ class VersionManager:
             self._begin_load(servable_id)
             return
         attempts = self._failing[servable_id].attempts + 1 if servable_id in self._failing else 1
-        max_retries = self._options.max_retries if aspired.is_worth_retrying else 0
+        may_retry = may_retry and aspired.is_worth_retrying and not isinstance(error, Quarantined)
+        max_retries = self._options.max_retries if may_retry else 0
         if attempts > max_retries or not self._is_wanted(servable_id) or self._stopping:
             self._failing.pop(servable_id, None)
             self._registry.failed(servable_id, error)
@@ -186,25 +239,62 @@ class VersionManager:
             if failing is not None and failing.waits and not self._stopping:
                 self._begin_retry(servable_id, failing)
 
-    def _load(self, servable_id: ServableId) -> None:
+    def _limit(self, servable_id: ServableId) -> None:
+        """Give up a load whose time is over."""
+        with self._lock:
+            attempt = self._attempts.get(servable_id)
+            # A call for an earlier load may arrive late.
+            if attempt is None or attempt.aspired is None or attempt.due_s > self._clock.monotonic_s():
+                return
+            attempt.is_given_up = True
+            del self._attempts[servable_id]
+            self._hung[servable_id.name] += 1
+            self._loads.give_up(attempt)
+            logger.error("Loading %s is given up: %s", servable_id, attempt.reason)
+            self._load_failed(
+                attempt.aspired,
+                DeadlineExceeded(f"{attempt.reason}. Its thread and memory remain in use until it ends"),
+                may_retry=False,
+            )
+            self._advance(servable_id.name)
+
+    def _load(self, attempt: _Attempt) -> None:
+        servable_id = attempt.servable_id
         try:
             aspired = self._registry.loading(servable_id)
             if aspired is None:
                 self._cancelled(servable_id)
             else:
-                self._try_load(aspired)
+                self._begin_limit(attempt, aspired)
+                self._try_load(attempt, aspired)
         except Exception:
-            # The top of a loading thread. No code reads its future.
+            # The top of a loading thread.
             logger.exception("Loading %s failed", servable_id)
         finally:
-            with self._lock:
-                self._queued.discard(servable_id)
-                self._advance(servable_id.name)
+            self._end(attempt)
 
-    def _try_load(self, aspired: AspiredVersion) -> None:
+    def _begin_limit(self, attempt: _Attempt, aspired: AspiredVersion) -> None:
+        with self._lock:
+            attempt.aspired = aspired
+            if limit_s := self._options.timeout_s:
+                self._set_limit(attempt, limit_s, f"Loading took more than {limit_s:g} s (--load_timeout_seconds)")
+
+    def _end(self, attempt: _Attempt) -> None:
+        servable_id = attempt.servable_id
+        with self._lock:
+            if attempt.is_given_up:
+                logger.warning("The load of %s that was given up has ended", servable_id)
+                self._hung[servable_id.name] -= 1
+            elif self._attempts.get(servable_id) is attempt:
+                del self._attempts[servable_id]
+                self._limits.cancel(servable_id)
+            self._advance(servable_id.name)
+
+    def _try_load(self, attempt: _Attempt, aspired: AspiredVersion) -> None:
         servable_id = aspired.servable
         logger.info("Loading %s", servable_id)
         try:
+            self._check_hung(servable_id.name)
             loaded = self._loader.load(aspired)
         except ServingError as error:
             logger.error("Loading %s failed: %s", servable_id, error.message)
@@ -215,10 +305,17 @@ class VersionManager:
             logger.exception("Loading %s failed", servable_id)
             failure = Internal(f"{type(error).__name__} while loading; see the server's log")
         else:
-            self._loaded(aspired, loaded)
+            self._loaded(attempt, aspired, loaded)
             return
         with self._lock:
-            self._load_failed(aspired, failure)
+            if not attempt.is_given_up:
+                self._load_failed(aspired, failure)
+
+    def _check_hung(self, name: str) -> None:
+        with self._lock:
+            hung = self._hung[name] + self._unloads.hung(name)
+        if hung >= _MAX_HUNG:
+            raise ResourceExhausted(f"{hung} earlier loads or unloads of the model were given up and have not ended")
 
     def _cancelled(self, servable_id: ServableId) -> None:
         """Fail a version that was given up while its load was queued. The registry has already removed one in START."""
@@ -230,36 +327,34 @@ class VersionManager:
                     servable_id, Cancelled("Loading was cancelled: the version is no longer requested")
                 )
 
-    def _loaded(self, aspired: AspiredVersion, loaded: Loaded) -> None:
+    def _loaded(self, attempt: _Attempt, aspired: AspiredVersion, loaded: Loaded) -> None:
         servable_id = aspired.servable
         with self._lock:
-            self._failing.pop(servable_id, None)
-            is_current = self._registry.is_current(aspired)
+            is_current = not attempt.is_given_up and self._registry.is_current(aspired)
+            if not attempt.is_given_up:
+                self._failing.pop(servable_id, None)
             if is_current:
                 self._registry.available(servable_id, loaded)
         if is_current:
             logger.info("Serving %s", servable_id)
         else:
-            self._discard_and_reload(servable_id, loaded)
+            self._discard(attempt, loaded)
 
-    def _discard_and_reload(self, servable_id: ServableId, loaded: Loaded) -> None:
-        """Discard a load and load again: the model was removed and added during the load, and may have moved."""
+    def _discard(self, attempt: _Attempt, loaded: Loaded) -> None:
+        """Discard a load that was given up, or whose model was removed and added during the load and may have moved.
+
+        The latter is loaded again.
+        """
         try:
             self._loader.unload(loaded)
         except Exception:
             # Like in `_unload`: the server continues, whatever the model raises.
-            logger.exception("Unloading %s failed", servable_id)
+            logger.exception("Unloading %s failed", attempt.servable_id)
         with self._lock:
-            if not self._stopping:
-                self._begin_load(servable_id)
+            if not attempt.is_given_up and not self._stopping:
+                self._begin_load(attempt.servable_id)
 
-    def _unload(self, servable_id: ServableId) -> None:
-        try:
-            self._loader.unload(self._registry.wait_idle(servable_id))
-        except Exception:
-            # The version ends, whatever its model raises.
-            logger.exception("Unloading %s failed", servable_id)
-        self._registry.ended(servable_id)
-        logger.info("Unloaded %s", servable_id)
+    def _ended(self, name: str) -> None:
+        """Begin the next steps of a model, one of whose versions has ended."""
         with self._lock:
-            self._advance(servable_id.name)
+            self._advance(name)

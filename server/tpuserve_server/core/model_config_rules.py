@@ -5,19 +5,21 @@ from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM, TENSORFLOW_PLATFORM, ModelConfig
+from tpuserve_server.core.name_rules import check_name, check_path
 
 # A URI with a scheme and a host, such as gs://bucket/model (tsl/platform/path.cc, ParseURI).
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 
 
 def check_list(configs: Sequence[ModelConfig]) -> None:
-    """Check that names are unique and base paths absolute. Ensembles need no base path.
+    """Check that names are unique and base paths absolute, and every text. Ensembles need no base path.
 
     Raises:
         InvalidArgument: naming the first that is not.
     """
     names: set[str] = set()
     for config in configs:
+        _check_texts(config)
         if config.name in names:
             raise InvalidArgument(f"Illegal to list model {config.name} multiple times in config list")
         names.add(config.name)
@@ -26,6 +28,21 @@ def check_list(configs: Sequence[ModelConfig]) -> None:
             raise InvalidArgument(
                 f"Expected model {config.name} to have an absolute path or URI; got base_path()={config.base_path}"
             )
+
+
+def _check_texts(config: ModelConfig) -> None:
+    name = config.name
+    check_name("Model name", name)
+    check_path(f"Model {name}: base_path", config.base_path)
+    check_name(f"Model {name}: model_platform", config.platform)
+    for label in config.version_labels:
+        check_name(f"Model {name}: version label", label)
+    if config.logging is not None:
+        check_name(f"Model {name}: type of log_collector_config", config.logging.type)
+        check_path(f"Model {name}: filename_prefix", config.logging.filename_prefix)
+    if config.ensemble is not None:
+        for text in config.ensemble.names:
+            check_name(f"Ensemble {name}: name", text)
 
 
 def check_same_platforms(configs: Sequence[ModelConfig], before: Mapping[str, ModelConfig]) -> None:

@@ -16,7 +16,11 @@ _ON_THE_WAY = {State.START, State.LOADING, State.UNLOADING}
 
 @dataclass(slots=True, eq=False)
 class VersionRecord:
-    """One version. `waits` is the reason for a pending retry of a failed load, or empty."""
+    """One version.
+
+    `waits` is the reason for a pending retry of a failed load, or empty. The status has others too. `remark` is for the
+    status: what happened to the record of this version before.
+    """
 
     aspired: AspiredVersion
     is_aspired: bool = True
@@ -25,20 +29,35 @@ class VersionRecord:
     loaded: Loaded | None = None
     handles: int = 0
     waits: str = ""
+    remark: str = ""
 
     def status(self) -> VersionStatus:
         """Return the status that clients see."""
-        notes: tuple[str, ...] = (self.waits,) if self.waits else ()
+        waits = self.waits or self._why_unloading() or self.why_hung()
+        notes: tuple[str, ...] = tuple(filter(None, (waits, self.remark)))
         if self.loaded:
-            notes = (*self.loaded.notes, *describe_costs(self.loaded.costs))
+            notes = (*notes, *self.loaded.notes, *describe_costs(self.loaded.costs))
         return VersionStatus(
             servable=self.aspired.servable,
             state=self.state,
             error=self.error.message if self.error else "",
             error_code=self.error.code if self.error else 0,
             notes=notes,
-            waits=self.waits,
+            waits=waits,
         )
+
+    def why_hung(self) -> str:
+        """Return for how long the version's run hangs, for people, or "" if none does."""
+        hung_s = self.loaded.hung_s() if self.loaded is not None else 0.0
+        return f"a run has taken {hung_s:.0f} s and hangs (--run_timeout_seconds)" if hung_s else ""
+
+    def _why_unloading(self) -> str:
+        if self.state is not State.UNLOADING:
+            return ""
+        if self.handles:
+            return f"unloads after its last {self.handles} request{'s' if self.handles > 1 else ''}"
+        hung = self.why_hung()
+        return f"unloads after the model's last run{f': {hung}' if hung else '; a run that hangs keeps it in memory'}"
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +67,8 @@ class ModelRecord:
     `is_configured` is False after its removal, while its versions unload or remain in its status. `is_awaited`: the
     server is not ready without it. `wanted` is the latest report of the source, or None before the first, and after
     `expect_report`. `labels` are those that requests may use. `pending` holds labels that take effect when their
-    version is AVAILABLE. `arriving` holds the missing parts in its base path.
+    version is AVAILABLE. `arriving` holds the missing parts in its base path. `is_settled`: the start of the model has
+    ended, as `settle_start` describes.
     """
 
     is_awaited: bool = False
@@ -59,6 +79,7 @@ class ModelRecord:
     labels: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
     arriving: Pending = field(default_factory=Pending)
+    is_settled: bool = False
 
     def statuses(self, name: str) -> list[VersionStatus]:
         """Return every version, newest first. A version that is not complete is in START, with what it lacks."""
@@ -127,6 +148,25 @@ class ModelRecord:
             if version.is_aspired and version.state is State.END and version.error is None and not is_closing:
                 self.versions[number] = VersionRecord(version.aspired)
 
+    def settle_start(self) -> str:
+        """Return what the start of this model waits for, for people, or "" once and for all when it has ended.
+
+        Requests for every version that the policy chose, and for every label, then get their final outcome: each
+        version serves or its load has failed at least once, and the labels of versions that serve have taken effect.
+        Versions whose files are still being copied delay it only if a label refers to them.
+        """
+        waits = "" if self.is_settled else self._describe_start()
+        self.is_settled = not waits
+        return waits
+
+    def give_up(self, number: int, error: ServingError, *, is_closing: bool) -> None:
+        """End a version whose unload does not end. If it is wanted again, it gets another record."""
+        version = self.versions[number]
+        version.state, version.error = State.END, error
+        if version.is_aspired and not is_closing:
+            self.versions[number] = VersionRecord(version.aspired, remark=error.message)
+        self.settle(is_closing=is_closing)
+
     def find(self, number: int | None) -> VersionRecord | None:
         """Return the version with this number in any state, or for None the latest that is AVAILABLE."""
         return self.latest if number is None else self.versions.get(number)
@@ -141,6 +181,11 @@ class ModelRecord:
         return self.is_configured and (
             not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
         )
+
+    def why_hung(self) -> str:
+        """Return which version that serves has a run that hangs, for people, or "" if none has."""
+        hung = {number: version.why_hung() for number, version in self.versions.items() if self.is_available(number)}
+        return ", ".join(f"version {number}: {why}" for number, why in hung.items() if why)
 
     def has_failed(self) -> bool:
         """Return whether all wanted versions have ended with an error, and no version is served."""
@@ -169,6 +214,23 @@ class ModelRecord:
             versions = sorted(self.versions.items())
             return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
         return self.arriving.describe() or "no version directory found"
+
+    def _describe_start(self) -> str:
+        if self.wanted is None:
+            return "no report on its base path yet"
+        loading = [
+            f"version {number} is loading"
+            for number in sorted(self.wanted)
+            if (version := self.versions.get(number)) is not None
+            and version.state in (State.START, State.LOADING)
+            and not version.waits
+        ]
+        coming = [
+            f"version {number} is not complete yet: {lacks}"
+            for number, lacks in self.arriving.versions.items()
+            if number in self.arriving.new or number in self.pending.values()
+        ]
+        return "; ".join([*loading, *coming])
 
     def _request_again(self, number: int, known: VersionRecord, wanted: AspiredVersion) -> None:
         was_aspired, known.is_aspired = known.is_aspired, True

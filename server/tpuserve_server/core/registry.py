@@ -1,46 +1,22 @@
-"""ModelRegistry: the existing versions, their states, and the handles that requests hold on them."""
+"""ModelRegistry: the existing versions, their states, and how many handles requests hold on them."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_record import ModelRecord, VersionRecord
+from tpuserve_server.core.readiness import why_not_ready
+from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
 
 logger = logging.getLogger(__name__)
 
 # Removed models whose ended versions stay in their status. Upstream keeps all of them forever.
 _MAX_REMOVED = 32
-
-
-class ServableHandle:
-    """A handle on a loaded version, which stays loaded until `release`. Release once, or use as a context manager."""
-
-    __slots__ = ("_registry", "_version", "loaded", "servable_id")
-
-    def __init__(self, registry: "ModelRegistry", version: VersionRecord, loaded: Loaded) -> None:
-        self._registry = registry
-        self._version = version
-        self.servable_id = version.aspired.servable
-        self.loaded = loaded
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Release the version."""
-        self._registry._release(self._version)
 
 
 class ModelRegistry:
@@ -61,6 +37,8 @@ class ModelRegistry:
         self._listeners: list[Callable[[], None]] = []
         self._has_served = False
         self._closed = False
+        # The versions that answer requests, of all models. Readers need no lock.
+        self.serving: tuple[Loaded, ...] = ()
         # Whether any version had a response cache. It stays True, so that requests need no lock to read it.
         self.has_caches = False
 
@@ -81,7 +59,7 @@ class ModelRegistry:
             if self._closed or version is None or version.loaded is None or version.state is not State.AVAILABLE:
                 raise self._why_not(spec.name, number)
             version.handles += 1
-            return ServableHandle(self, version, version.loaded)
+            return ServableHandle(self._release, version, version.loaded)
 
     def statuses(self, name: str) -> list[VersionStatus]:
         """Return the status of every version of a model, newest first, or [] for an unknown model."""
@@ -109,14 +87,17 @@ class ModelRegistry:
         """Return why the server is not ready, as a sentence for people, or "" if it is ready.
 
         The server is ready when each model that it started with serves or has failed for good, and at least one model
-        serves. A model that is added later does not affect readiness while another serves.
+        serves. At the start, each version that a policy chose must have loaded or failed, and the labels must have
+        taken effect. A model or version that is added later does not affect readiness while another serves.
         """
         with self._lock:
-            models = {name: self._models[name] for name in self._names}
-            missing = [name for name, model in models.items() if model.latest is None]
-            awaited = [name for name in missing if models[name].is_awaited and not models[name].has_failed()]
-            nothing = len(missing) == len(models)
-            return self._describe_missing(awaited or missing) if awaited or (missing and nothing) else ""
+            return why_not_ready({name: self._models[name] for name in self._names})
+
+    def why_hung(self, servable_id: ServableId) -> str:
+        """Return for how long a run of this version hangs, for people, or "" if none does."""
+        with self._lock:
+            version = self._find(servable_id)
+            return version.why_hung() if version is not None else ""
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after each change of state, on the thread that made it. Return a function to unsubscribe."""
@@ -229,9 +210,9 @@ class ModelRegistry:
             model = self._models.get(name)
             if model is None or not model.is_configured:
                 return
-            before = (model.has_failed(), model.progress())
+            before = (model.has_failed(), model.progress(), model.settle_start() == "")
             model.aspire(aspired)
-            changed = (model.has_failed(), model.progress()) != before
+            changed = (model.has_failed(), model.progress(), model.settle_start() == "") != before
         if changed:
             self._notify()
 
@@ -291,23 +272,31 @@ class ModelRegistry:
         """Record that a load has failed for good."""
         self._change(servable_id, State.END, error=error)
 
-    def unloading(self, servable_id: ServableId) -> None:
-        """Return no more handles on a version that will be unloaded."""
+    def unloading(self, servable_id: ServableId) -> VersionRecord:
+        """Return no more handles on a version that will be unloaded. Return its record, for `wait_idle`."""
         self._change(servable_id, State.UNLOADING)
-
-    def wait_idle(self, servable_id: ServableId) -> Loaded:
-        """Block until all handles on an UNLOADING version are released, and return what to unload."""
         with self._lock:
-            version = self._get(servable_id)
+            return self._get(servable_id)
+
+    def wait_idle(self, version: VersionRecord) -> Loaded:
+        """Block until all handles on a version are released, and return what to unload."""
+        with self._lock:
             self._idle.wait_for(lambda: version.handles == 0)
-            loaded, version.loaded = version.loaded, None
+            loaded = version.loaded
         if loaded is None:
-            raise AssertionError(f"{servable_id} was available but not loaded")
+            raise AssertionError(f"{version.aspired.servable} was available but not loaded")
         return loaded
 
     def ended(self, servable_id: ServableId) -> None:
         """Record that an unload has finished."""
         self._change(servable_id, State.END)
+
+    def given_up(self, servable_id: ServableId, error: ServingError) -> None:
+        """Record that an unload does not end, so that the version can be loaded again. Its handles stay valid."""
+        with self._lock:
+            self._models[servable_id.name].give_up(servable_id.version, error, is_closing=self._closed)
+        self._metrics.version_changed(servable=servable_id, state=State.END)
+        self._notify()
 
     def _change(
         self,
@@ -328,12 +317,18 @@ class ModelRegistry:
                 version.loaded = loaded
                 self._has_served = True
                 self.has_caches |= loaded.responses is not None
+            elif state is State.END:
+                version.loaded = None
             self._models[servable_id.name].settle(is_closing=self._closed)
+            self.serving = self._serving()
         self._metrics.version_changed(servable=servable_id, state=state)
         self._notify()
 
     def _notify(self) -> None:
         with self._lock:
+            for name in self._names:
+                # Even if no listener asks: the start of a model ends at most once.
+                self._models[name].settle_start()
             listeners = list(self._listeners)
         for listener in listeners:
             try:
@@ -341,6 +336,12 @@ class ModelRegistry:
             except Exception:
                 # A failing listener must not stop a version's change of state.
                 logger.exception("A listener to the models' states failed")
+
+    def _serving(self) -> tuple[Loaded, ...]:
+        versions = [version for model in self._models.values() for version in model.versions.values()]
+        return tuple(
+            version.loaded for version in versions if version.loaded is not None and version.state is State.AVAILABLE
+        )
 
     def _configured(self, name: str) -> ModelRecord:
         if self._closed:
@@ -356,11 +357,6 @@ class ModelRegistry:
 
     def _get(self, servable_id: ServableId) -> VersionRecord:
         return self._models[servable_id.name].versions[servable_id.version]
-
-    def _describe_missing(self, names: Iterable[str]) -> str:
-        reasons = {name: self._models[name].arriving.describe() for name in names}
-        described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]
-        return f"no version available for: {', '.join(described)}"
 
     def _resolve(self, name: str, label: str) -> int:
         model = self._models.get(name)
@@ -382,7 +378,7 @@ class ModelRegistry:
     def _release(self, version: VersionRecord) -> None:
         with self._lock:
             version.handles -= 1
-            if version.handles == 0 and version.state is State.UNLOADING:
+            if version.handles == 0 and version.state in (State.UNLOADING, State.END):
                 self._idle.notify_all()
 
     def _forget_removed(self) -> None:

@@ -72,12 +72,14 @@ class VersionFiles:
     """A version's directory, and the settings of its manifest that concern more than one kind of executor.
 
     `allows_bfloat16`: the exporter has checked the version with bfloat16 kernels. `is_cached`: the operator wants a
-    response cache, so the executor must find whether the outputs are repeatable.
+    response cache, so the executor must find whether the outputs are repeatable. `fingerprint` changes with the
+    contents of the directory.
     """
 
     path: Path
     allows_bfloat16: bool = False
     is_cached: bool = False
+    fingerprint: str = ""
 
     def part(self, folder: str) -> "VersionFiles":
         """Return a model in a directory of the version, with the same settings."""

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 
 from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, ServingError
 from tpuserve_server.core.loader import LoadedEnsemble
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimersByLoop
-from tpuserve_server.core.registry import ModelRegistry, ServableHandle
+from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, Recall
+from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -19,6 +21,7 @@ from tpuserve_server.core.types import (
     Signature,
     VersionStatus,
 )
+from tpuserve_server.core.watchdog import Watchdog
 
 __all__ = ["AcquiredModel", "AcquiredVersion", "InferenceService"]
 
@@ -29,9 +32,10 @@ class InferenceService:
     Coroutines run on any event loop and do not block it. The other methods are cheap and may be called from any thread.
     """
 
-    def __init__(self, registry: ModelRegistry, clock: Clock) -> None:
-        """Serve the models in `registry`."""
+    def __init__(self, registry: ModelRegistry, clock: Clock, watchdog: Watchdog | None = None) -> None:
+        """Serve the models in `registry`. Without `watchdog`, the process is always live."""
         self._registry = registry
+        self._watchdog = watchdog
         self._clock = clock
         self._timers = RareTimersByLoop()
         self._draining = False
@@ -100,6 +104,23 @@ class InferenceService:
                 responses.add_hit_s(self._clock.monotonic_s() - started_s)
             return recall
 
+    def check_deadline(self, spec: ModelSpec, deadline: Deadline, priority: Priority) -> None:
+        """Check whether a request would be in time, before its body is parsed. Cheap.
+
+        A spec without a signature means the default one. Ignores an unknown spec: the request itself gets the error.
+
+        Raises:
+            TooLate: it would be answered after its deadline.
+        """
+        if not deadline.is_finite:
+            return
+        try:
+            model = self.acquire(spec)
+        except ServingError:
+            return
+        with model:
+            model.check_deadline(deadline, priority)
+
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Return the signatures, labels and precision of the version that a spec resolves to.
 
@@ -142,11 +163,14 @@ class InferenceService:
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after a change of state or readiness, on any thread. Return a function to unsubscribe."""
-        leave_registry = self._registry.subscribe(on_change)
+        leaves = [self._registry.subscribe(on_change)]
+        if self._watchdog is not None:
+            leaves.append(self._watchdog.subscribe(on_change))
         self._drain_listeners.append(on_change)
 
         def unsubscribe() -> None:
-            leave_registry()
+            for leave in leaves:
+                leave()
             self._drain_listeners.remove(on_change)
 
         return unsubscribe
@@ -163,7 +187,17 @@ class InferenceService:
         """Return why the server is not ready or drains, as a sentence for people, or "" if it is ready."""
         if self._draining:
             return "draining: the server is shutting down"
+        if self._watchdog is not None and (lost := self._watchdog.lost_device()):
+            return lost
         return self._registry.why_not_ready()
+
+    def why_not_live(self) -> str:
+        """Return why only a restart of the process would help, as a phrase for people, or "" if it is live."""
+        return "" if self._watchdog is None else self._watchdog.why_not_live()
+
+    def why_hung(self, servable_id: ServableId) -> str:
+        """Return for how long a run of this version hangs, for people, or "" if none does."""
+        return self._registry.why_hung(servable_id)
 
     def is_draining(self) -> bool:
         """Return whether the server is shutting down."""

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.base_path import describe_without_version
@@ -53,6 +53,8 @@ class Source:
         self._lock = threading.Lock()
         self._configs: dict[str, ModelConfig] = {}
         self._observations: dict[ServableId, _Observation] = {}
+        # The versions that were last reported as not complete, by model.
+        self._lacking: dict[str, Collection[int]] = {}
         self._warned: dict[str | ServableId, str] = {}
         self._wake = threading.Event()
         self._stopping = False
@@ -162,20 +164,22 @@ class Source:
             known: observation for known, observation in self._observations.items() if not is_gone(known)
         }
         self._warned = {known: what for known, what in self._warned.items() if not is_gone(known)}
+        self._lacking = {name: numbers for name, numbers in self._lacking.items() if not is_gone(name)}
 
     def _aspire(self, config: ModelConfig, versions: Mapping[int, VersionLocation]) -> bool:
-        """Report the policy's choice of the complete versions. Return whether it equals its choice of all versions."""
+        """Report the policy's choice of the complete versions. Return whether all that it wants are complete."""
         intended = config.version_policy.choose(versions)
         chosen, incomplete = self._choose_complete(config, versions)
         # A caller that waits for a new version must see that it is incomplete, or that it is wanted, at all times.
         if incomplete:
-            self._report_incomplete(config, incomplete)
+            completed = [number for number in chosen if number in self._lacking.get(config.name, ())]
+            self._report_incomplete(config, [*completed, *incomplete])
         # While no version is complete, the served versions stay.
         if chosen or not intended:
             self._report(config, chosen)
-        if versions and not incomplete:
-            self._report_incomplete(config, ())
-        return list(chosen) == intended
+        if versions:
+            self._report_incomplete(config, incomplete)
+        return not incomplete
 
     def _report_incomplete(self, config: ModelConfig, numbers: Iterable[int]) -> None:
         """Report what versions lack that the policy would choose if they were complete."""
@@ -186,7 +190,9 @@ class Source:
             # _CHANGING at first.
             if subject not in self._warned and lacks != _CHANGING:
                 self._warn_once(subject, f"is not complete yet: {lacks}")
-        self._report_pending(config, Pending(versions=lacking))
+        self._lacking[config.name] = lacking.keys()
+        new = {number for number in lacking if self._observations[ServableId(config.name, number)].polls == 1}
+        self._report_pending(config, Pending(versions=lacking, new=frozenset(new)))
 
     def _report_pending(self, config: ModelConfig, pending: Pending) -> None:
         with self._lock:
@@ -198,28 +204,38 @@ class Source:
     ) -> tuple[Mapping[int, AspiredVersion], Iterable[int]]:
         """Return the policy's choice of the complete versions, and the numbers of those that are not complete.
 
-        Only versions that the policy would choose are checked.
+        Only versions that the policy would choose are checked. The first result also has the refused versions among
+        them, in addition to the policy's choice. Their loads fail with the reason, and the others serve.
         """
-        fingerprints: dict[int, str | None] = {}
+        checked: dict[int, AspiredVersion | None] = {}
+        unusable: set[int] = set()
         while True:
-            present = [number for number in versions if fingerprints.get(number, "") is not None]
-            chosen = config.version_policy.choose(present)
-            new = [number for number in chosen if number not in fingerprints]
+            chosen = config.version_policy.choose([number for number in versions if number not in unusable])
+            new = [number for number in chosen if number not in checked]
             if not new:
                 break
             for number in new:
-                fingerprints[number] = self._settle(ServableId(config.name, number), versions[number])
-        aspired = {
-            number: AspiredVersion(
-                ServableId(config.name, number),
-                versions[number],
-                fingerprints[number] or "",
-                config.batching,
-                config.response_cache_max_bytes,
-            )
-            for number in chosen
-        }
-        return aspired, [number for number, fingerprint in fingerprints.items() if fingerprint is None]
+                version = checked[number] = self._check(config, number, versions[number])
+                if version is None or version.refusal:
+                    unusable.add(number)
+        aspired = {number: version for number, version in checked.items() if version is not None}
+        wanted = {number: version for number, version in aspired.items() if number in chosen or version.refusal}
+        return wanted, [number for number, version in checked.items() if version is None]
+
+    def _check(self, config: ModelConfig, number: int, location: VersionLocation) -> AspiredVersion | None:
+        """Return the version as it was when it was last complete, or None if it never was."""
+        servable_id = ServableId(config.name, number)
+        fingerprint, refusal = self._settle(servable_id, location)
+        if fingerprint is None:
+            return None
+        return AspiredVersion(
+            servable_id,
+            location,
+            fingerprint,
+            config.batching,
+            config.response_cache_max_bytes,
+            refusal=refusal,
+        )
 
     def _report(self, config: ModelConfig, chosen: Mapping[int, AspiredVersion]) -> None:
         """Report the versions, unless the model was removed or reconfigured during the poll."""
@@ -227,20 +243,33 @@ class Source:
             if self._configs.get(config.name) is config:
                 self._on_aspired(config.name, chosen)
 
-    def _settle(self, servable_id: ServableId, location: VersionLocation) -> str | None:
-        """Return the fingerprint of the version when it was last complete, or None if it never was."""
+    def _settle(self, servable_id: ServableId, location: VersionLocation) -> tuple[str | None, str]:
+        """Return the fingerprint and refusal of the version when it was last complete, or None if it never was."""
         observation = self._observations.get(servable_id)
         if observation is None or observation.uri != location.uri:
             # The same number in another base path is another version.
             observation = self._observations[servable_id] = _Observation(location.uri)
+        try:
+            self._observe(observation, location)
+        except Exception as error:
+            # An error of one version must not hide the others. The next poll tries again.
+            observation.lacks = "its files cannot be read"
+            self._warn_once(servable_id, f"cannot be checked: {_reason(error)}")
+        return observation.settled, observation.refusal
+
+    def _observe(self, observation: "_Observation", location: VersionLocation) -> None:
         observation.update(self._storage.fingerprint(location))
         if observation.settled == observation.fingerprint:
-            return observation.settled
-        lacks = self._storage.missing(location)
+            return
+        refusal = self._storage.refusal(location)
+        if refusal and observation.settled is not None and not observation.refusal:
+            # The version was usable, and may be served. It stays as it was.
+            return
+        observation.refusal = refusal
+        lacks = "" if observation.refusal else self._storage.missing(location)
         if lacks == "" or observation.still_polls >= (_STILL_POLLS if lacks is None else _PATIENT_POLLS):
             observation.settled = observation.fingerprint
         observation.lacks = lacks or _CHANGING
-        return observation.settled
 
 
 def _reason(error: Exception) -> str:
@@ -249,20 +278,23 @@ def _reason(error: Exception) -> str:
 
 
 class _Observation:
-    """The source's observations of one version: its contents, the polls since a change, and when they were complete.
+    """The source's observations of one version: its contents, its polls, those since a change, when it was complete.
 
-    `lacks` is for a version that was never complete.
+    `lacks` is for a version that was never complete. `refusal` is the storage's when it was complete.
     """
 
-    __slots__ = ("fingerprint", "lacks", "settled", "still_polls", "uri")
+    __slots__ = ("fingerprint", "lacks", "polls", "refusal", "settled", "still_polls", "uri")
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.fingerprint: str | None = None
+        self.polls = 0
         self.still_polls = 0
         self.settled: str | None = None
         self.lacks = ""
+        self.refusal = ""
 
     def update(self, fingerprint: str) -> None:
+        self.polls += 1
         self.still_polls = self.still_polls + 1 if fingerprint == self.fingerprint else 0
         self.fingerprint = fingerprint

@@ -55,6 +55,13 @@ class Storage(Protocol):
         """
         ...
 
+    def refusal(self, location: VersionLocation) -> str:
+        """Return why the server opens no file of a version, for clients, without the name of its directory, or "".
+
+        `fetch` refuses such a version. Raises OSError.
+        """
+        ...
+
     def find_version_file(self, base_path: str) -> str:
         """Return the name of a model's file that lies directly in a base path without versions, or "".
 

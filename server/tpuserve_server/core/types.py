@@ -134,7 +134,7 @@ class State(enum.IntEnum):
 class VersionStatus:
     """A version's state, and the reason if it has failed. `notes` are for people: device, batching, buckets.
 
-    `waits` names what a version that is not loaded waits for: its files, or the retry after a failed load.
+    `waits` names what a version waits for: its files, the retry after a failed load, or the end of its requests.
     """
 
     servable: ServableId
@@ -167,10 +167,12 @@ class Pending:
     """A model's missing parts in its base path. Clients see the reasons, which name no directory.
 
     `reason` is empty if the source found a version. `versions` maps versions that are not complete to what they lack.
+    `new` are those of them that the source has seen once: the next poll may find that they are complete.
     """
 
     reason: str = ""
     versions: Mapping[int, str] = field(default_factory=dict)
+    new: frozenset[int] = frozenset()
 
     def describe(self) -> str:
         """Name the newest versions that are not complete, or return the reason, or "" if both are unknown."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.priority import Priority
@@ -20,7 +21,7 @@ from tpuserve_server.frontends.http.body import rest_of_body
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.http.content_coding import MIN_COMPRESSED_BYTES, decompress
 from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
-from tpuserve_server.frontends.http.headers import read_headers
+from tpuserve_server.frontends.http.headers import LAG_KEY, read_headers
 from tpuserve_server.frontends.http.response import (
     Headers,
     HttpResponse,
@@ -73,6 +74,7 @@ class HttpCall:
             BodyTooLarge: the declared, the compressed or the decompressed size is over the limit.
             UnsupportedEncoding: the body has an encoding other than gzip and deflate.
             InvalidArgument: the compressed data is corrupt, or a header has an invalid timeout or priority.
+            ResourceExhausted: the body does not fit the budget of unfinished requests.
         """
         exchange, receive = self._exchange, self._receive
         limit_bytes = exchange.options.max_body_bytes
@@ -83,13 +85,15 @@ class HttpCall:
             if len(body) > limit_bytes:
                 raise BodyTooLarge(limit_bytes)
         else:
-            body = await rest_of_body(message, receive, limit_bytes)
+            with exchange.receiving.begin(self.scope.get("client")) as upload:
+                body = await rest_of_body(message, receive, limit_bytes, upload)
         if headers.coding is not None:
             body = await decompress(body, headers.coding, limit_bytes)
         measured = self.measured
         measured.received_s = now_s = exchange.clock.monotonic_s()
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
-        self.deadline = Deadline(min(now_s + exchange.options.timeout_s, measured.started_s + headers.timeout_s))
+        client_s = measured.started_s - self.scope.get(LAG_KEY, 0.0) + headers.timeout_s
+        self.deadline = Deadline(min(now_s + exchange.options.timeout_s, client_s))
         self.priority = headers.priority
         return body
 
@@ -130,8 +134,16 @@ class RestProtocol(Protocol):
 class Exchange:
     """ASGI application of one protocol. It turns every error into a response and raises nothing."""
 
-    def __init__(self, protocol: RestProtocol, meter: RequestMeter, clock: Clock, options: ExchangeOptions) -> None:
-        """Answer requests with `protocol`; `meter` measures every request."""
+    def __init__(
+        self,
+        protocol: RestProtocol,
+        meter: RequestMeter,
+        clock: Clock,
+        options: ExchangeOptions,
+        receiving: ReceivingBudget,
+    ) -> None:
+        """Answer requests with `protocol`; `meter` measures them, and `receiving` is charged as they arrive."""
+        self.receiving = receiving
         self.protocol = protocol
         self.options = options
         self.clock = clock

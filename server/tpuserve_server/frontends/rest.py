@@ -9,9 +9,13 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from tpuserve_server.core.budgets.budgets import Budgets
+from tpuserve_server.core.budgets.options import BudgetOptions
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
@@ -59,20 +63,25 @@ def rest_app(
     *,
     logs: RequestLogs | None = None,
     administration: Administration | None = None,
+    budgets: Budgets | None = None,
+    control: Control | None = None,
 ) -> "RestApp":
-    """Build the application.
+    """Build the application. Without `budgets` and `control` it has its own, with the default options.
 
     Without `administration` the Open Inference Protocol has only health, metadata and inference.
     `render_metrics` returns the body and the content type of /metrics. It is called on a worker thread.
     """
     meter = RequestMeter(service, metrics, clock, "rest")
-    v2 = V2(service, logs, administration)
+    if budgets is None:
+        budgets = Budgets.of(BudgetOptions(), options.max_body_bytes, clock)
+    v2 = V2(service, logs, administration, budgets.decoded, control)
     v1 = V1(
         service,
         logs,
         allow_cors=options.allow_cors,
         check_method_names=options.check_method_names,
         max_repeated_bytes=options.max_body_bytes,
+        decoded=budgets.decoded,
         inference=VertexInference(v2),
     )
     # A new protocol adds a directory and a line here.
@@ -80,11 +89,13 @@ def rest_app(
         Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
         _v2_mount(v2, is_administered=administration is not None),
     )
-    app = RestApp(mounts, meter, clock, options)
+    app = RestApp(mounts, meter, clock, options, budgets.receiving)
 
-    @app.get("/healthz", tags=["Operations"], summary="Liveness of the process")
-    async def healthz() -> dict[str, str]:
-        return {"status": "alive"}
+    @app.get("/healthz", tags=["Operations"], summary="Liveness of the process", responses={503: {}})
+    async def healthz() -> JSONResponse:
+        if reason := service.why_not_live():
+            return JSONResponse({"status": "not alive", "reason": reason}, status_code=503)
+        return JSONResponse({"status": "alive"})
 
     @app.get("/readyz", tags=["Operations"], summary="Readiness of the server for predictions", responses={503: {}})
     async def readyz() -> JSONResponse:
@@ -112,7 +123,14 @@ def _v2_mount(protocol: V2, *, is_administered: bool) -> Mount:
 class RestApp(FastAPI):
     """FastAPI with a shortcut: requests under a protocol's prefix bypass its middleware and router."""
 
-    def __init__(self, mounts: Sequence[Mount], meter: RequestMeter, clock: Clock, options: ExchangeOptions) -> None:
+    def __init__(
+        self,
+        mounts: Sequence[Mount],
+        meter: RequestMeter,
+        clock: Clock,
+        options: ExchangeOptions,
+        receiving: ReceivingBudget,
+    ) -> None:
         """Create an exchange for each protocol. Prefixes match case-insensitively, in the order of `mounts`."""
         super().__init__(
             title="tpuserve",
@@ -124,7 +142,8 @@ class RestApp(FastAPI):
         )
         self._mounts = mounts
         self._exchanges = [
-            (mount.prefix, len(mount.prefix), Exchange(mount.protocol, meter, clock, options)) for mount in mounts
+            (mount.prefix, len(mount.prefix), Exchange(mount.protocol, meter, clock, options, receiving))
+            for mount in mounts
         ]
 
     def __call__(  # both branches return a coroutine; `async def` would add a frame to the hot path

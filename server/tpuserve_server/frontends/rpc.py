@@ -9,6 +9,10 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.priority import parse_priority
 
 
+def _on_unix_socket() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """Deadline, metadata and priority of a call. Metadata keys are lower case.
@@ -20,6 +24,8 @@ class CallContext:
     deadline: Deadline
     metadata: Mapping[str, str]
     raw_priority: bytes | None = None
+    # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
+    find_client: Callable[[], str | None] = _on_unix_socket
 
     @property
     def priority(self) -> Priority:

@@ -3,6 +3,7 @@
 from grpc_health.v1 import health_pb2
 
 from tpuserve_formats.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
@@ -14,6 +15,7 @@ from tpuserve_server.frontends.oip_grpc.table import OIP_SERVICE, oip_methods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.frontends.small_messages import limit_messages
 from tpuserve_server.frontends.tf_grpc.examples import ExampleMethods
 from tpuserve_server.frontends.tf_grpc.model_status import ModelMethods
 from tpuserve_server.frontends.tf_grpc.prediction import PredictionMethods
@@ -31,6 +33,17 @@ _SERVICES = (
     V1_SERVICE,
     V1ALPHA_SERVICE,
 )
+# Methods with messages up to the host's limit. All others take small messages.
+_LARGE = frozenset(
+    (
+        f"/{PREDICTION_SERVICE.full_name}/Predict",
+        f"/{PREDICTION_SERVICE.full_name}/Classify",
+        f"/{PREDICTION_SERVICE.full_name}/Regress",
+        f"/{PREDICTION_SERVICE.full_name}/MultiInference",
+        f"/{OIP_SERVICE}/ModelInfer",
+        f"/{OIP_SERVICE}/ModelStreamInfer",
+    )
+)
 
 
 def rpc_table(
@@ -45,6 +58,7 @@ def rpc_table(
     serialize_as_content: bool = False,
     check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
+    decoded: DecodedBudget = DEFAULT_DECODED,
 ) -> RpcTable:
     """Return the methods by full path. Without `models` there is no reload method, without a `tracer` no profiler.
 
@@ -55,14 +69,24 @@ def rpc_table(
     `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
     `logs` receive the answered predictions; None logs nothing.
     Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats,
-    and the requests of a stream that are in flight.
+    and the requests of a stream that are in flight. `decoded` limits the decoded objects of a message.
     """
     meter = RequestMeter(service, metrics, clock, "grpc")
     prediction = PredictionMethods(
-        service, meter, logs, as_content=serialize_as_content, max_repeated_bytes=max_request_bytes
+        service,
+        meter,
+        logs,
+        as_content=serialize_as_content,
+        max_repeated_bytes=max_request_bytes,
+        decoded=decoded,
     )
     examples = ExampleMethods(
-        service, meter, logs, check_method_names=check_method_names, max_repeated_bytes=max_request_bytes
+        service,
+        meter,
+        logs,
+        check_method_names=check_method_names,
+        max_repeated_bytes=max_request_bytes,
+        decoded=decoded,
     )
     model = ModelMethods(service, meter)
     # Existing probes use TensorFlow Serving's short names.
@@ -71,7 +95,7 @@ def rpc_table(
     listed = (*_SERVICES, PROFILER_SERVICE.full_name) if profiler else _SERVICES
     reflection = StreamMethod(ReflectionMethods(listed).server_reflection_info)
     reload = ReloadMethods(service, models, meter, clock).handle_reload_config_request if models is not None else None
-    return {
+    table: RpcTable = {
         f"/{PREDICTION_SERVICE.full_name}/Predict": UnaryMethod(prediction.predict),
         f"/{PREDICTION_SERVICE.full_name}/Classify": UnaryMethod(examples.classify),
         f"/{PREDICTION_SERVICE.full_name}/Regress": UnaryMethod(examples.regress),
@@ -82,12 +106,13 @@ def rpc_table(
             {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}
         ),
         **profiler,
-        **oip_methods(service, meter, logs, administration, max_request_bytes=max_request_bytes),
+        **oip_methods(service, meter, logs, administration, max_request_bytes=max_request_bytes, decoded=decoded),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
         f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
     }
+    return limit_messages(table, _LARGE)
 
 
 def _profiler_methods(tracer: Tracer) -> dict[str, UnaryMethod]:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
 
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.hosts.errors import HostError
@@ -10,6 +13,8 @@ from tpuserve_server.hosts.tls import TlsOptions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+    from tpuserve_server.core.overload_gate import OverloadGate
 
 MEBIBYTE = 1 << 20
 
@@ -25,6 +30,28 @@ class HostOptions:
     # True: the host opens addresses once the application is ready, and takes over a UNIX socket of another server.
     # False: it opens them at once, and refuses a UNIX socket that is in use.
     opens_when_ready: bool = False
+    # Operators expect the ports of such a server to wait, so the command sets `opens_when_ready`, too.
+    reuse_port: Annotated[
+        bool,
+        Setting(
+            "Listening",
+            "Allow a second server with this flag on the same ports, so that it can replace this one without losing "
+            "requests. The ports open after every model has loaded or failed. Linux only.",
+            page="allow a second server with this flag on the same ports, so that it can "
+            "[replace this one](../how-to/operate/restart.md) without losing requests; the ports open after every "
+            "model has loaded or failed; Linux only",
+        ),
+    ] = False
+    replace_pid: Annotated[
+        int | None,
+        Setting(
+            "Listening",
+            "Process id of a running server with --reuse_port: it gets SIGTERM once this server listens on its ports.",
+            page="process id of a running server with `--reuse_port`: it gets SIGTERM once this server listens on its "
+            "ports ([restart](../how-to/operate/restart.md))",
+            at_least=1,
+        ),
+    ] = None
     # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
     tls: TlsOptions | None = None
     # gRPC's channel arguments, by name.
@@ -33,6 +60,17 @@ class HostOptions:
     max_message_bytes: int = 64 * MEBIBYTE
     # Limit of one REST body. The REST application enforces it; a host sizes its buffers by it.
     max_body_bytes: int = 64 * MEBIBYTE
+    # A client that is slower loses its connection.
+    header_timeout_s: Annotated[
+        float,
+        Setting(
+            "Listening",
+            "Maximum time for a TLS handshake, and for the headers of a request.",
+            name="header_timeout_seconds",
+            at_least=0.1,
+            at_most=3600,
+        ),
+    ] = 10.0
     # The server still accepts requests for this long after it reports not ready, so that load balancers notice.
     drain_delay_s: Annotated[
         float,
@@ -56,7 +94,40 @@ class HostOptions:
         ),
     ] = 30.0
 
+    max_connections: Annotated[
+        int,
+        Setting(
+            "Operations",
+            "Maximum number of client connections: all together on Envoy, on each address of the Python host. The "
+            "server refuses more.",
+            at_least=1,
+        ),
+    ] = 10_000
+    # Envoy's limits. The Python host has none.
+    max_requests_per_s: Annotated[
+        float,
+        Setting(
+            "Operations",
+            "Maximum rate of inference requests on Envoy, after a burst of one second. Envoy refuses more with 429 or "
+            "RESOURCE_EXHAUSTED. 0: no limit.",
+            name="max_requests_per_second",
+            at_least=0,
+            at_most=1e6,
+        ),
+    ] = 0.0
+    max_heap_bytes: Annotated[
+        int,
+        Setting(
+            "Operations",
+            "Limit of Envoy's heap, which holds connections and unread bodies. From 90 % on, Envoy closes idle "
+            "connections sooner, and from 95 % on, it refuses requests. 0: no limit.",
+            at_least=0,
+        ),
+    ] = 0
+
     def __post_init__(self) -> None:
+        if self.replace_pid is not None and not self.reuse_port:
+            raise InvalidArgument("replace_pid needs reuse_port: both servers listen on the ports for a moment")
         if self.grpc_port is None and self.rest_port is None and self.grpc_socket_path is None:
             raise HostError("The host has no address to listen on. Set a gRPC port, a REST port or a gRPC socket path.")
 
@@ -84,6 +155,16 @@ class Application(Protocol):
         """The REST application. It gets only `http` scopes, and limits the size of bodies itself."""
         ...
 
+    @property
+    def receiving(self) -> ReceivingBudget:
+        """The budget of all requests that are still arriving. Hosts charge gRPC messages, `rest` charges its bodies."""
+        ...
+
+    @property
+    def overload_gate(self) -> "OverloadGate":
+        """Hosts ask it about every request with a deadline before they read its body."""
+        ...
+
     async def start(self) -> None:
         """Begin loading models and return at once. Raises an error if the configuration cannot work."""
         ...
@@ -96,8 +177,16 @@ class Application(Protocol):
         """Wait until this application can no longer begin to serve, and return the reason for the operator."""
         ...
 
+    async def replacement(self) -> Replacement:
+        """Wait until another process should take the place of this one, and return the reason."""
+        ...
+
     def announce(self, listening: Listening) -> None:
         """Report the addresses that the host has opened."""
+        ...
+
+    def reload(self) -> None:
+        """Begin to read the configuration again, and return at once. Errors change nothing and are logged."""
         ...
 
     def drain(self) -> None:

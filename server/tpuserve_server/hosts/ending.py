@@ -11,6 +11,8 @@ from tpuserve_server.hosts.application import Application
 
 _log = logging.getLogger(__name__)
 
+# Exit code after a drain that ended before every accepted request had its response.
+LOST_REQUESTS = 3
 # Time for cancelled calls to send their error responses.
 CUT_TIMEOUT_S = 1.0
 # Time for the application to release its resources. The process cannot interrupt a model that loads or runs, and

@@ -4,6 +4,9 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.hosts import rest_refusal
 from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.unread_body import BodyReceive, discard, has_body, is_small
@@ -22,14 +25,22 @@ _CUT_HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(
 class RestCalls:
     """ASGI application around another one. Its `receive` must report how far the body was read."""
 
-    def __init__(self, app: "ASGIApp", in_flight: InFlight) -> None:
+    def __init__(self, app: "ASGIApp", in_flight: InFlight, gate: OverloadGate) -> None:
         self._app = app
+        self._gate = gate
+        self._clock = SystemClock()
         self._in_flight = in_flight
         # Whether every response asks its client to close the connection.
         self.farewell = False
 
     async def __call__(self, scope: "Scope", receive: BodyReceive, send: "Send") -> None:
         """Answer an `http` scope."""
+        is_late = self._gate.may_refuse and is_small(scope) and rest_refusal.is_late(self._gate, scope, self._clock)
+        if is_late:
+            # A small body has usually arrived. Reading it takes less time than `_send_body` does for an unread one.
+            await receive()
+            if receive.ended and not self.farewell:
+                return await rest_refusal.refuse(send)
         begun = False
         has_content = scope["method"] != "HEAD"
 
@@ -44,6 +55,8 @@ class RestCalls:
             # Some servers send a body in response to HEAD, which the client would read as its next response.
             return _send_body(message if has_content else {**message, "body": b""}, scope, receive, send)
 
+        if is_late:
+            return await rest_refusal.refuse(send_on)
         self._in_flight.begin()
         try:
             await self._app(scope, receive, send_on)
@@ -54,6 +67,7 @@ class RestCalls:
             await _refuse(send_on)
         finally:
             self._in_flight.end()
+        return None
 
     def _with_farewell(self, start: "Message", scope: "Scope", receive: BodyReceive) -> "Message":
         """Add `connection: close` to `start` during the farewell, or if the body may not be read to its end."""

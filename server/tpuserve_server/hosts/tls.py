@@ -1,7 +1,11 @@
 """TLS of a host: the PEM texts and their checks. Light imports only: the supervisor imports this module, too."""
 
+import contextlib
+import os
 import ssl
+import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tpuserve_server.hosts.errors import HostError
@@ -35,6 +39,19 @@ def server_context(tls: TlsOptions) -> ssl.SSLContext:
     return context
 
 
+def check_replacement(read: Callable[[], TlsOptions], current: TlsOptions | None) -> TlsOptions:
+    """Read certificates that should replace the current ones, and check them. Blocks.
+
+    Raises:
+        HostError: they cannot be read or used, or only one of both has a `client_ca`.
+    """
+    tls = read()
+    server_context(tls)
+    if current is not None and (tls.client_ca is None) is not (current.client_ca is None):
+        raise HostError(f"{tls.origin}: a reload can replace custom_ca, but not add or remove it. Restart the server.")
+    return tls
+
+
 def _check_certificates(pem: str, what: str) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=pem)
@@ -44,17 +61,30 @@ def _check_certificates(pem: str, what: str) -> None:
 
 def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
     """Load key and certificate from a temporary file, which only this user can read. OpenSSL needs a file."""
-    with tempfile.NamedTemporaryFile("w", prefix="tpuserve-") as file:
-        file.write(f"{tls.private_key}\n{tls.certificate_chain}")
-        file.flush()
+    with _private_file(f"{tls.private_key}\n{tls.certificate_chain}") as path:
         try:
-            context.load_cert_chain(file.name, password=_no_password)
+            context.load_cert_chain(path, password=_no_password)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise HostError(f"{tls.origin}: server_key does not belong to server_cert.") from None
             raise HostError(f"{tls.origin}: server_key is not a PEM private key: {_reason(error)}.") from None
         except _Encrypted:
             raise HostError(f"{tls.origin}: server_key is encrypted. Use a key without a password.") from None
+
+
+@contextlib.contextmanager
+def _private_file(text: str) -> Iterator[str]:
+    """Yield the path of a file with `text`, in memory where the system has such files: SIGKILL then leaves no file."""
+    with contextlib.ExitStack() as stack:
+        if sys.platform == "linux":
+            memory = stack.enter_context(open(os.memfd_create("tpuserve"), "w"))
+            file, path = memory, f"/proc/self/fd/{memory.fileno()}"
+        else:
+            named = stack.enter_context(tempfile.NamedTemporaryFile("w"))
+            file, path = named, named.name
+        file.write(text)
+        file.flush()
+        yield path
 
 
 class _Encrypted(Exception):

@@ -59,6 +59,7 @@ class Measurements:
     def __init__(self) -> None:
         """Start with no measurements."""
         self._lock = threading.Lock()
+        self._refused: Counter[str] = Counter()
         self._dropped: Counter[tuple[ServableId, str, Priority]] = Counter()
         self._unwarmed: Counter[tuple[ServableId, str]] = Counter()
         self._costs: dict[ServableId, CostModel] = {}
@@ -141,6 +142,11 @@ class Measurements:
         with self._lock:
             self._dropped[servable, reason, priority] += 1
 
+    def requests_refused(self, *, by: str, count: int) -> None:
+        """Record requests that were refused before they were read."""
+        with self._lock:
+            self._refused[by] += count
+
     def request_logged(self, *, model: str, outcome: str) -> None:
         """Record an entry of the request log: `written`, or dropped as `queue_full` or `write_failed`."""
         with self._lock:
@@ -197,6 +203,11 @@ class Measurements:
         """Return the number of requests that left the queue before they ran, by version, reason and priority."""
         with self._lock:
             return dict(self._dropped)
+
+    def refused(self) -> dict[str, int]:
+        """Return the number of requests that were refused before they were read, by their refuser."""
+        with self._lock:
+            return dict(self._refused)
 
     def unwarmed(self) -> dict[tuple[ServableId, str], int]:
         """Return the number of runs of shapes that were new after warm-up, by version and signature."""

@@ -58,6 +58,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield self._host_family()
         yield self._unwarmed_family()
         yield self._dropped_family()
+        yield self._refused_family()
         yield from self._cache_families()
         yield self._states_family()
         yield self._warmups_family()
@@ -135,13 +136,23 @@ class PrometheusMetrics(Measurements, Collector):
     def _dropped_family(self) -> Metric:
         text = (
             "Requests that did not run. expired, cancelled: they left the queue. queue_full: the limit of waiting "
-            "batches was reached. too_late: with a latency objective, their predicted finish was after the objective "
-            "or their deadline."
+            "batches was reached. too_late: their predicted finish was after their deadline or the latency objective. "
+            "hung: they waited behind a run that hangs."
         )
         labels = ["model_name", "version", "reason", "priority"]
         family = CounterMetricFamily("tpuserve_dropped_requests", text, labels=labels)
         for (servable, reason, priority), count in self.dropped().items():
             family.add_metric([*_of(servable), reason, priority.name.lower()], count)
+        return family
+
+    def _refused_family(self) -> Metric:
+        text = (
+            "Requests refused under overload by their deadline, before their message was read and their model known. "
+            "server: the predicted finish was too late. envoy: a share of the requests, which the server sets."
+        )
+        family = CounterMetricFamily("tpuserve_refused_requests", text, labels=["by"])
+        for refuser, count in self.refused().items():
+            family.add_metric([refuser], count)
         return family
 
     def _cache_families(self) -> Iterator[Metric]:

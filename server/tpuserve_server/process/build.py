@@ -6,13 +6,14 @@ from tpuserve_server.command.logs import configure_logging
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.garbage import settle_garbage_collector
+from tpuserve_server.core.journal import Journal
 from tpuserve_server.hosts.errors import HostError
 
 if TYPE_CHECKING:
     from tpuserve_server.app import Server
 
 
-def build_server(settings: Settings, host_note: str) -> "Server":
+def build_server(settings: Settings, host_note: str, journal: Journal | None = None) -> "Server":
     """Build the server, and configure the process's log and garbage collector. Call this once in a process.
 
     Raises:
@@ -22,7 +23,7 @@ def build_server(settings: Settings, host_note: str) -> "Server":
     from tpuserve_server.app import build
 
     try:
-        server = build(settings, host_note)
+        server = build(settings, host_note, journal=journal)
     except ConfigError as error:  # The file was valid when the flags were read.
         raise HostError(str(error)) from error
     settle_garbage_collector()

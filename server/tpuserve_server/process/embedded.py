@@ -4,17 +4,21 @@ The supervisor (`tpuserve serve`) passes the validated settings through the envi
 """
 
 import os
+from pathlib import Path
 
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE
 from tpuserve_server.command.validation import read_settings_json
+from tpuserve_server.core.journal import Journal
 from tpuserve_server.hosts.application import Application
+from tpuserve_server.hosts.envoy.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.process.build import build_server
 
 
 def _build() -> Application:
     settings = read_settings_json(os.environ[SETTINGS_VARIABLE])
-    return build_server(settings, os.environ[HOST_NOTE_VARIABLE])
+    journal = Journal.open(Path(os.environ[RUNTIME_FOLDER_VARIABLE]), os.environ[LAST_END_VARIABLE])
+    return build_server(settings, os.environ[HOST_NOTE_VARIABLE], journal)
 
 
 asgi = EnvoyEntry(_build)

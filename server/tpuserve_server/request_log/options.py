@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
+from tpuserve_server.core.name_rules import check_path
 from tpuserve_server.core.setting import Setting
 
 LogFormat: TypeAlias = Literal["jsonl", "tfrecord"]
@@ -10,7 +11,11 @@ LogFormat: TypeAlias = Literal["jsonl", "tfrecord"]
 
 @dataclass(frozen=True, slots=True)
 class RequestLogOptions:
-    """Log options for models without a LoggingConfig. Without a prefix, their requests are not logged."""
+    """Log options for models without a LoggingConfig. Without a prefix, their requests are not logged.
+
+    Raises:
+        InvalidArgument: the prefix is too long or has control characters.
+    """
 
     path_prefix: Annotated[
         str | None,
@@ -41,6 +46,9 @@ class RequestLogOptions:
             page="format of the PredictionLog records: `jsonl` or `tfrecord`",
         ),
     ] = "jsonl"
+
+    def __post_init__(self) -> None:
+        check_path("request_log_path_prefix", self.path_prefix or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from pathlib import Path
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import VersionLocation, parse_version
-from tpuserve_server.storage.by_scheme import FILE_SCHEME, StorageByScheme
+from tpuserve_server.core.uri import FILE_SCHEME
+from tpuserve_server.storage.by_scheme import StorageByScheme
 
 # Version number of an artifact whose directory has no number as its name.
 _FIRST = 1
@@ -54,6 +55,10 @@ class ArtifactStorage:
     def missing(self, location: VersionLocation) -> str | None:
         """Implement Storage.missing."""
         return self._storage.missing(location)
+
+    def refusal(self, location: VersionLocation) -> str:
+        """Implement Storage.refusal."""
+        return self._storage.refusal(location)
 
     def find_version_file(self, base_path: str) -> str:
         """Implement Storage.find_version_file."""

@@ -8,14 +8,8 @@ from tpuserve_server.core.base_path import describe_version_as_base
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.storage import Storage, VersionLocation
+from tpuserve_server.core.uri import FILE_SCHEME, is_uri
 from tpuserve_server.storage.remote import RemoteStorage
-
-FILE_SCHEME = "file://"
-
-
-def is_uri(path: str) -> bool:
-    """Return whether a base path is in a store. A `file://` path is a local directory, as in TensorFlow."""
-    return "://" in path and not path.startswith(FILE_SCHEME)
 
 
 class StorageByScheme:
@@ -31,11 +25,12 @@ class StorageByScheme:
 
         Raises:
             FailedPrecondition: a base path needs an extra that is not installed.
-            InvalidArgument: a base path has an unknown scheme, or is a directory that is itself a version.
+            InvalidArgument: a base path has an unknown scheme or no bucket, or is a directory that is itself a version.
         """
         for config in configs:
             if config.ensemble is not None:
                 continue
+            _check_form(config)
             if is_uri(config.base_path):
                 self.check_scheme(config.base_path)
             else:
@@ -58,6 +53,10 @@ class StorageByScheme:
         """Implement Storage.missing."""
         return self._of(location.uri).missing(location)
 
+    def refusal(self, location: VersionLocation) -> str:
+        """Implement Storage.refusal."""
+        return self._of(location.uri).refusal(location)
+
     def find_version_file(self, base_path: str) -> str:
         """Implement Storage.find_version_file."""
         return self._of(base_path).find_version_file(base_path.removeprefix(FILE_SCHEME))
@@ -78,3 +77,14 @@ class StorageByScheme:
 
     def _of(self, uri: str) -> Storage:
         return self._remote if is_uri(uri) else self._local
+
+
+def _check_form(config: ModelConfig) -> None:
+    """Check that a URI has a bucket or a host, and that file:// has an absolute path. Raises InvalidArgument."""
+    path = config.base_path
+    if is_uri(path) and path.partition("://")[2][:1] in ("", "/"):
+        raise InvalidArgument(f"Model {config.name}: base path {path} has no bucket or host after ://")
+    if path.startswith(FILE_SCHEME) and not path.startswith(f"{FILE_SCHEME}/"):
+        raise InvalidArgument(
+            f"Model {config.name}: base path {path} is relative. Write an absolute path, such as file:///models/…"
+        )

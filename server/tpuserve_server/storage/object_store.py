@@ -1,5 +1,6 @@
 """ObjectStore: access to a store through fsspec. Only this module maps schemes to file systems."""
 
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -106,7 +107,10 @@ def _other(scheme: str, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as
     import fsspec
 
     try:
-        return fsspec.filesystem(scheme, **options)
+        files = fsspec.get_filesystem_class(scheme)
+        # Before the construction: some file systems leave a half-made object, whose end fails.
+        inspect.signature(files.__init__).bind(None, **options)
+        return files(**options)
     except ImportError:
         raise
     except Exception as error:

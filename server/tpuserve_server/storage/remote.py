@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_server.core.errors import FailedPrecondition, ServingError, Unavailable
-from tpuserve_server.core.storage import VersionLocation, index_versions
+from tpuserve_server.core.storage import VersionLocation, index_versions, show_name
+from tpuserve_server.core.version_tree import MAX_DEPTH, MAX_ENTRIES
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.download import check_name, download
 from tpuserve_server.storage.listings import Listings
@@ -42,6 +43,13 @@ class _Version:
     @property
     def size_bytes(self) -> int:
         return sum(stored.size_bytes for stored in self.objects)
+
+    @property
+    def refusal(self) -> str:
+        if len(self.objects) > MAX_ENTRIES:
+            return f"the version has {len(self.objects)} objects; the limit is {MAX_ENTRIES}"
+        deep = next((one.name for one in self.objects if one.name.count("/") > MAX_DEPTH), "")
+        return f"{show_name(deep)} is nested in more than {MAX_DEPTH} directories" if deep else ""
 
     @property
     def manifest(self) -> StoredObject | None:
@@ -157,6 +165,10 @@ class RemoteStorage:
         lacking = (describe_size(name, entry, sizes.get(name)) for name, entry in manifest.files.items())
         return next(filter(None, lacking), "")
 
+    def refusal(self, location: VersionLocation) -> str:
+        """Implement Storage.refusal for the last listing."""
+        return self._version(location).refusal
+
     def find_version_file(self, base_path: str) -> str:
         """Implement Storage.find_version_file for the last listing."""
         with self._lock:
@@ -168,6 +180,8 @@ class RemoteStorage:
             version = self._version(location)
         except FileNotFoundError as error:
             raise FailedPrecondition("The version is no longer in its store") from error
+        if version.refusal:
+            raise FailedPrecondition(version.refusal)
         key = hashlib.sha256(f"{location.uri}\n{version.fingerprint}".encode()).hexdigest()[:32]
         name = location.uri.rpartition("/")[2]
         check_name(name)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from tpuserve_server.core.version_tree import VersionTree
 from tpuserve_server.versions.manifest import missing_file
-from tpuserve_server.versions.parts import missing_part
+from tpuserve_server.versions.parts import MODEL_FILES, missing_part
 
 
 def missing(version_path: Path) -> str | None:
@@ -11,5 +12,8 @@ def missing(version_path: Path) -> str | None:
     lacks = missing_file(version_path)
     if lacks is not None:
         return lacks
-    files = (file for file in version_path.rglob("*") if not file.is_dir())
-    return missing_part([file.relative_to(version_path).as_posix() for file in files]) or None
+    names = VersionTree.read(version_path).names
+    lacks = missing_part(names)
+    if lacks and (folder := next((name for name in MODEL_FILES if (version_path / name).is_dir()), "")):
+        return f"{folder} is a directory, not a file"
+    return lacks or None

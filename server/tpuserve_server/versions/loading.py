@@ -1,7 +1,6 @@
 """VersionLoader: verifies a version, loads it, warms it up and creates its batcher."""
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +12,9 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import WaitingClock
+from tpuserve_server.core.deadline import Deadline, WaitingClock
 from tpuserve_server.core.device_share import DeviceShare
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import DeviceLost, InvalidArgument
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig
@@ -24,6 +23,7 @@ from tpuserve_server.core.sequences import Sequences, find_sequences
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.types import ServableId, Signature
+from tpuserve_server.core.watchdog import Watchdog
 from tpuserve_server.versions.cache_rules import why_not_cached
 from tpuserve_server.versions.labels import read_labels
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
@@ -120,8 +120,16 @@ class VersionLoader:
         clock: WaitingClock,
         metrics: Metrics,
         device: DeviceShare | None = None,
+        timeout_s: float = 0,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare."""
+        """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare.
+
+        `timeout_s` is the time after which a load is given up; 0: never. A load then stops reading files. `watchdog`
+        watches the runs of loaded versions, not those of warm-up, and gets the loss of a device.
+        """
+        self._watchdog = watchdog
+        self._timeout_s = timeout_s
         self._storage = storage
         self._executor = executor
         self._options = options
@@ -139,6 +147,11 @@ class VersionLoader:
         path = self._storage.fetch(aspired.location)
         try:
             return self._load(aspired, path)
+        except DeviceLost as error:
+            self._storage.release(path)
+            if self._watchdog is not None:
+                self._watchdog.lose(f"the device of {aspired.servable} is lost: {error.message}")
+            raise
         except BaseException:
             self._storage.release(path)
             raise
@@ -158,11 +171,16 @@ class VersionLoader:
         servable_id = aspired.servable
         manifest = Manifest.read(path)
         if manifest is not None:
-            run_in_background(functools.partial(manifest.verify_files, path), "verify")
+            deadline = Deadline.after(self._timeout_s, self._clock) if self._timeout_s else Deadline.never()
+            run_in_background(
+                lambda: manifest.verify_files(path, lambda: deadline.expired(self._clock.monotonic_s())), "verify"
+            )
         own_bytes = aspired.response_cache_max_bytes
         cache_bytes = self._options.response_cache_max_bytes if own_bytes is None else own_bytes
         allows_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
-        files = VersionFiles(path, allows_bfloat16=allows_bfloat16, is_cached=cache_bytes > 0)
+        files = VersionFiles(
+            path, allows_bfloat16=allows_bfloat16, is_cached=cache_bytes > 0, fingerprint=aspired.fingerprint
+        )
         labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
         servable = self._executor.load(servable_id, files)
@@ -183,6 +201,7 @@ class VersionLoader:
                 metrics=self._metrics,
                 costs=costs,
                 device=self._device,
+                watchdog=self._watchdog,
             )
             undo.callback(batcher.stop)
             self._metrics.version_loaded(servable=servable_id, costs=costs)

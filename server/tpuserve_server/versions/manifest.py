@@ -7,7 +7,7 @@ manifests without the others.
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -108,16 +108,17 @@ class Manifest(Part):
             return None
         return Precision(self.compute_dtype, self.parity.atol, self.parity.rtol)
 
-    def verify_files(self, version_path: Path) -> None:
-        """Read every file once and compare it with its hash. Blocks while it reads the files.
+    def verify_files(self, version_path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Read every file once and compare it with its hash. Blocks while it reads the files, until `is_over`.
 
         Raises:
             FailedPrecondition: a file is missing, truncated or changed. The message names the first.
+            DeadlineExceeded: `is_over` returned True.
         """
         for name, entry in sorted(self.files.items()):
             _verify_size(version_path, name, entry)
             try:
-                digest = sha256_of(version_path / name)
+                digest = sha256_of(version_path / name, is_over)
             except OSError as error:
                 raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
             if digest != entry.sha256:

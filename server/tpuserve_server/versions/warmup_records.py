@@ -28,6 +28,8 @@ RECORDS_PATH = Path("assets.extra", "tf_serving_warmup_requests")
 
 # TensorFlow Serving's limit. More records are an error.
 MAX_RECORDS = 1000
+# A record is read into memory.
+_MAX_BYTES = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,14 @@ def read_records(version_path: Path) -> Iterator[bytes]:
     """Yield each record's bytes. A version without recorded requests yields none.
 
     Raises:
-        InvalidArgument: there are more than MAX_RECORDS.
+        InvalidArgument: there are more than MAX_RECORDS, or the file has more than 2 GiB.
         DataLoss: the file is truncated, damaged or not a TFRecord.
     """
     path = version_path / RECORDS_PATH
     if not path.exists():
         return
+    if (size_bytes := path.stat().st_size) > _MAX_BYTES:
+        raise InvalidArgument(f"{RECORDS_PATH} has {size_bytes} bytes; the limit is {_MAX_BYTES}")
     try:
         with path.open("rb") as file:
             for index, record in enumerate(tf_record.read_records(file)):

@@ -1,18 +1,24 @@
 """PredictRequest and PredictResponse: converts bytes to the core's types and back."""
 
+import math
 from functools import lru_cache
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_formats.predict_request import encode_inputs, map_key
-from tpuserve_formats.tensor_proto import RepeatBudget, decode_tensor, encode_tensor
+from tpuserve_formats.tensor_proto import RepeatBudget, TooManyRows, decode_tensor, encode_tensor
 from tpuserve_formats.varint import varint
+from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.errors import Internal, InvalidArgument
 from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 from tpuserve_server.wire.tensor_proto import unreadable_tensor
+
+# The setting that limits repeated values: they may take as much memory as the longest message.
+_BUDGET: Final = "max_request_bytes"
 
 
 def parse_predict_request(body: bytes) -> PredictRequest:
@@ -33,17 +39,21 @@ def decode_predict_spec(proto: PredictRequest) -> ModelSpec:
     return spec
 
 
-def decode_predict_inputs(proto: PredictRequest, max_repeated_bytes: int) -> dict[str, Array]:
+def decode_predict_inputs(
+    proto: PredictRequest, max_repeated_bytes: int, max_repeated_rows: float = math.inf
+) -> dict[str, Array]:
     """Return the tensors as arrays, some of them views of the message. Raises InvalidArgument for a malformed tensor.
 
-    A short message can use up to `max_repeated_bytes` of memory. The caller should first check that the model exists
-    and has these inputs.
+    A short message can use up to `max_repeated_bytes` of memory, for at most `max_repeated_rows` rows. The caller
+    should first check that the model exists and has these inputs.
     """
-    budget = RepeatBudget(max_repeated_bytes)
+    budget = RepeatBudget(max_repeated_bytes, max_rows=max_repeated_rows, name=_BUDGET)
     inputs = {}
     for name, tensor in proto.inputs.items():
         try:
             inputs[name] = decode_tensor(tensor, budget)
+        except TooManyRows as error:
+            raise too_many_rows(error.rows, int(max_repeated_rows), splits=True) from None
         except FormatError as error:
             raise unreadable_tensor(name, error) from None
     return inputs

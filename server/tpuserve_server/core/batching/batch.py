@@ -16,6 +16,11 @@ class Batch:
     key: Hashable
     tasks: list[Task]
     rows: int
+    # Expected seconds on the device, 0 if unknown. It is part of `lane.work` until the batch leaves.
+    work_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._weigh()
 
     @property
     def oldest_s(self) -> float:
@@ -25,7 +30,7 @@ class Batch:
     @property
     def is_full(self) -> bool:
         """Whether no task can join."""
-        return self.rows >= self.lane.max_rows or not self.tasks[0].shareable
+        return self.rows >= self.lane.max_rows or not (self.tasks == [] or self.tasks[0].shareable)
 
     def rows_to_run(self) -> int:
         """Return how many rows the padding policy runs now: whole tasks, unless the first task may be cut."""
@@ -41,12 +46,14 @@ class Batch:
         task.batch = self
         self.tasks.append(task)
         self.rows += task.rows
+        self._weigh()
 
     def remove(self, task: Task) -> None:
         """Remove a task whose caller no longer waits."""
         task.batch = None
         self.tasks.remove(task)
         self.rows -= task.rows
+        self._weigh()
 
     def pop(self, rows: int) -> list[Task]:
         """Remove and return the first tasks, of at most `rows` rows in total.
@@ -66,7 +73,18 @@ class Batch:
         for task in popped:
             task.batch = None
         self.rows -= sum(task.rows for task in popped)
+        self._weigh()
         return popped
+
+    def leave(self) -> None:
+        """Take the batch out of the waiting work."""
+        self.lane.work.seconds -= self.work_s
+        self.work_s = 0.0
+
+    def _weigh(self) -> None:
+        work_s = self.lane.run_s(self.rows, self.tasks[0].lengths) if self.tasks else 0.0
+        self.lane.work.seconds += work_s - self.work_s
+        self.work_s = work_s
 
     def _cut(self, rows: int) -> Task:
         task = self.tasks[0]

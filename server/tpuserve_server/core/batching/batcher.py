@@ -1,29 +1,41 @@
 """Batcher: a bounded queue for each loaded version, and the threads that run its batches on the device."""
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
+from tpuserve_server.core.batching.deadline_check import DeadlineCheck
+from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.regroup import LEAST_RUN_S
+from tpuserve_server.core.batching.release import hung_error, release
 from tpuserve_server.core.batching.runner import BatchRunner
-from tpuserve_server.core.batching.task import Outcome, Task
+from tpuserve_server.core.batching.running import RunningBatches
+from tpuserve_server.core.batching.task import Outcome, Task, complete
 from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import WaitingClock
+from tpuserve_server.core.deadline import Deadline, WaitingClock
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import asyncio
 
+_log = logging.getLogger(__name__)
+
 __all__ = ["Batcher", "Outcome", "Task"]
+
+# After a refusal, requests are checked before they are decoded for this long.
+_REFUSES_FOR_S = 1.0
 
 
 class Batcher:
@@ -47,11 +59,12 @@ class Batcher:
         metrics: Metrics,
         costs: CostModel | None = None,
         device: DeviceShare | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Start the device threads of `parameters`, each of which runs a batch at a time.
 
         They take turns with the threads of other models on `device`, by the model's weight. Without `device` the
-        batcher has a separate one.
+        batcher has a separate one. `watchdog` finds runs that hang.
 
         Requests for a signature that is not in `options` run one by one. The batcher adds the measured costs of runs to
         `costs`, which may already hold some.
@@ -69,6 +82,8 @@ class Batcher:
         self._admission: Admission | None = None
         if any(sizes.objective is not None for sizes in options.values()):
             self._admission = Admission(servable_id, options, self._costs, parameters.threads)
+        self._host = HostDelay()
+        self._deadlines = DeadlineCheck(servable_id, parameters.threads, self._host)
         self._queue = BatchQueue(
             servable.signatures,
             options,
@@ -76,10 +91,13 @@ class Batcher:
             self._costs,
             low_priority_max_enqueued_batches=parameters.low_priority_queue_length,
             admission=self._admission,
+            deadlines=self._deadlines,
         )
         # Regrouping needs one batch at a time: then the callers that come back are those of the batch that has just
         # ended.
         self._regroups = parameters.threads == 1 and servable.max_in_flight == 1
+        # Requests are checked before they are decoded until then. 0 if no request has been refused for a while.
+        self._refuses_until_s = 0.0
         self._stopping = False
         self._idle = 0
         self._waking: asyncio.AbstractEventLoop | None = None
@@ -87,7 +105,18 @@ class Batcher:
         self._device.join(servable_id, parameters.weight)
         self._turns = [self._device.turn(servable_id) for _ in range(parameters.threads)]
         self._threads: list[threading.Thread] = []
+        self._running = RunningBatches(parameters.threads)
+        # The error of all requests while every device thread hangs.
+        self._hangs: Unavailable | None = None
+        self._watchdog = watchdog
         self._start(servable)
+        if watchdog is not None:
+            watchdog.watch(self)
+
+    @property
+    def servable_id(self) -> ServableId:
+        """The version whose batches it runs."""
+        return self._id
 
     def _start(self, servable: Servable) -> None:
         count = len(self._turns)
@@ -96,7 +125,18 @@ class Batcher:
         size_bytes = MAX_BUFFER_BYTES // (count * in_flight)
         for index, turn in enumerate(self._turns):
             buffers = [BatchBuffers(size_bytes) for _ in range(in_flight)]
-            runner = BatchRunner(self._id, servable, self._options, buffers, self._clock, self._metrics, self._costs)
+            runner = BatchRunner(
+                self._id,
+                servable,
+                self._options,
+                buffers,
+                self._clock,
+                self._metrics,
+                self._costs,
+                self._host,
+                self._running,
+                self._watchdog,
+            )
             name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
             thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
             try:
@@ -151,6 +191,44 @@ class Batcher:
             # interpreter's lock, and the device would run a batch of one. One wake-up after them serves all.
             loop.call_soon(self._wake)
 
+    def check_deadline(self, signature_name: str, deadline: Deadline, priority: Priority = Priority.HIGH) -> None:
+        """Check whether a request would be in time, before it is decoded. Cheap.
+
+        It checks only while the batcher refuses requests, so that it costs nothing otherwise.
+
+        Raises:
+            TooLate: even a request of one row would be answered after its deadline.
+        """
+        if not self._refuses_until_s:
+            return
+        now_s = self._clock.monotonic_s()
+        try:
+            with self._changed:
+                self._queue.check_deadline(signature_name, deadline, priority, now_s)
+                if now_s > self._refuses_until_s:
+                    self._refuses_until_s = 0.0
+        except TooLate:
+            self._record_refusal(priority, now_s)
+            raise
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the batcher has refused a request for its deadline within the last second, or expects to."""
+        return self._refuses_until_s > 0.0
+
+    def lateness_s(self, deadline: Deadline, now_s: float) -> float:
+        """Return by how many seconds a request of high priority for any signature would miss its deadline, or 0.
+
+        It is 0, too, for a signature with a latency objective, and if the batcher has refused no request lately.
+        """
+        if not self._refuses_until_s:
+            return 0.0
+        with self._changed:
+            lateness_s = self._queue.lateness_s(deadline, now_s)
+        if lateness_s:
+            self._refuses_until_s = now_s + _REFUSES_FOR_S
+        return lateness_s
+
     def discard(self, task: Task, reason: str) -> bool:
         """Remove a task that its caller has given up from the queue, so that its place is free at once.
 
@@ -161,6 +239,8 @@ class Batcher:
                 return False
             if self._stopping:
                 self._close_turns()
+        if reason == "expired":
+            self._refuses_until_s = self._clock.monotonic_s() + _REFUSES_FOR_S
         self._metrics.task_dropped(servable=self._id, reason=reason, priority=task.priority)
         return True
 
@@ -173,9 +253,53 @@ class Batcher:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        if self._watchdog is not None:
+            self._watchdog.forget(self)
         if self._turns:
             self._turns.clear()
             self._device.leave(self._id)
+
+    # The watchdog.
+
+    def release_hung(self, limit_s: float) -> float:
+        """Answer the callers of runs that have taken `limit_s`. Return when the next run may have taken that long.
+
+        If every device thread hangs, answer the queued callers, too, and refuse new requests until a run ends.
+        """
+        with self._changed:
+            now_s = self._clock.monotonic_s()
+            hung, behind = self._running.mark_hung(now_s, limit_s)
+            if hung and self._running.all_hang():
+                self._hangs = hung_error(self._id, limit_s)
+                behind += self._queue.drain()
+            for thread in self._running.hung_threads():
+                self._turn_of(thread).give_back()
+            next_s = self._running.next_s(now_s, limit_s)
+        if hung:
+            _log.error(
+                "A run of %s has taken more than %g s (--run_timeout_seconds). The server answers its %d requests and "
+                "%d behind it with errors",
+                *(self._id, limit_s, len(hung), len(behind)),
+            )
+            release(self._id, hung, behind, limit_s, self._metrics)
+        return next_s
+
+    def hung_s(self) -> float:
+        """Return for how long the longest hung run has taken, or 0 if none hangs."""
+        with self._changed:
+            since_s = self._running.hung_since_s()
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+
+    def _turn_of(self, thread: int) -> Turn:
+        return next(turn for turn, own in zip(self._turns, self._threads, strict=False) if own.ident == thread)
+
+    def _ended(self) -> None:
+        """Record that the oldest batch of this device thread has ended. Called with the lock held."""
+        if self._running.ended(threading.get_ident(), self._clock.monotonic_s()):
+            self._hangs = None
+            _log.warning("The run of %s that hung has ended", self._id)
+            if self._watchdog is not None:
+                self._watchdog.wake()
 
     # The queue.
 
@@ -183,14 +307,20 @@ class Batcher:
         """Queue the task, and return whether a waiting thread should look at the queue."""
         if self._stopping:
             raise Unavailable(f"Servable {self._id} is unloading")
+        if self._hangs is not None:
+            raise self._hangs.copy()
         try:
             return self._queue.add(task)
         except Unavailable:
             self._metrics.task_dropped(servable=self._id, reason="queue_full", priority=task.priority)
             raise
         except TooLate:
-            self._metrics.task_dropped(servable=self._id, reason="too_late", priority=task.priority)
+            self._record_refusal(task.priority, task.enqueued_s)
             raise
+
+    def _record_refusal(self, priority: Priority, now_s: float) -> None:
+        self._refuses_until_s = now_s + _REFUSES_FOR_S
+        self._metrics.task_dropped(servable=self._id, reason="too_late", priority=priority)
 
     def _wake(self) -> None:
         with self._changed:
@@ -238,9 +368,26 @@ class Batcher:
 
     def _take(self, now_s: float, *, closed: bool = False) -> list[Task]:
         tasks = self._queue.take(now_s, closed=closed)
+        if hopeless := self._queue.hopeless():
+            self._refuse(hopeless, now_s)
+        if tasks:
+            self._running.started(threading.get_ident(), tasks, now_s)
+            self._deadlines.started(threading.get_ident(), now_s, self._queue.run_s(tasks))
         if tasks and self._admission is not None:
             self._admission.started(threading.get_ident(), tasks, now_s)
         return tasks
+
+    def _refuse(self, tasks: list[Task], now_s: float) -> None:
+        """Answer waiting tasks that cannot be in time any more."""
+        self._refuses_until_s = now_s + _REFUSES_FOR_S
+        for task in tasks:
+            if task.split_request is not None and task.split_request.failed:
+                continue
+            reason = "expired" if task.deadline.expired(now_s) else "too_late"
+            self._metrics.task_dropped(servable=self._id, reason=reason, priority=task.priority)
+            complete([(task, self._deadlines.hopeless_error(task.deadline, now_s))])
+        if self._stopping:
+            self._close_turns()
 
     # The device threads.
 
@@ -257,16 +404,24 @@ class Batcher:
         tasks = self._following_batch(turn) if in_flight else self._next_batch(turn)
         if tasks:
             has_room = runner.start(tasks)
-            if self._admission is not None and runner.in_flight == in_flight:
+            if runner.in_flight == in_flight:
                 # All its requests had ended.
                 with self._changed:
-                    self._admission.dropped(threading.get_ident())
+                    self._running.dropped(threading.get_ident())
+                    if not in_flight:
+                        self._deadlines.ended(threading.get_ident())
+                    if self._admission is not None:
+                        self._admission.dropped(threading.get_ident())
             if has_room:
                 # Another batch may follow at once.
                 return True
         elif not runner.in_flight:
             return False
         run_s = runner.finish()
+        with self._changed:
+            self._ended()
+            if not runner.in_flight:
+                self._deadlines.ended(threading.get_ident())
         turn.used_s += run_s
         if self._regroups and run_s >= LEAST_RUN_S:
             with self._changed:

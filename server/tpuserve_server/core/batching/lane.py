@@ -7,8 +7,27 @@ from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions,
 from tpuserve_server.core.batching.regroup import LEAST_RUN_S, Regroup
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.types import Signature
+
+# Order of a request without a deadline, or with a late one, in seconds after its arrival. Requests with earlier
+# deadlines overtake it until then, so that it waits, but not for ever.
+PATIENCE_S = 1.0
+# Costs are looked up again after this many batches.
+_BATCHES_A_LOOK = 16
+# Without this limit, requests of many lengths would fill the memory.
+_MOST_RUNS = 4096
+
+
+class Work:
+    """Expected seconds on the device of all waiting batches of one priority."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        """Start without batches."""
+        self.seconds = 0.0
 
 
 class Lane:
@@ -18,9 +37,13 @@ class Lane:
         "_buckets",
         "_is_greedy",
         "_mean_s",
+        "_objective_s",
+        "_runs_s",
+        "_uses_left",
         "enqueued",
         "free_rows",
         "has_objective",
+        "latest_run_s",
         "least_bucket",
         "max_rows",
         "max_task_rows",
@@ -30,10 +53,14 @@ class Lane:
         "sequences",
         "splits",
         "timeout_s",
+        "work",
     )
 
-    def __init__(self, signature: Signature, options: BatchingOptions | None, costs: CostModel) -> None:
-        """Run every request in a separate batch if there are no `options`."""
+    def __init__(
+        self, signature: Signature, options: BatchingOptions | None, costs: CostModel, work: Work | None = None
+    ) -> None:
+        """Run every request in a separate batch if there are no `options`. All lanes of a priority share `work`."""
+        self.work = Work() if work is None else work
         self.max_task_rows = options.max_batch_size if options else 1
         self.max_rows = options.max_rows if options else 1
         self.timeout_s = options.timeout_s if options else 0.0
@@ -43,8 +70,15 @@ class Lane:
         shapes = [spec.shape for spec in signature.inputs.values()]
         # A signature with batching has no input of unknown rank.
         self.free_rows = any(shape is not None and None in shape[1:] for shape in shapes)
-        self.has_objective = options is not None and options.objective is not None
+        objective = None if options is None else options.objective
+        self.has_objective = objective is not None
+        self._objective_s = PATIENCE_S if objective is None else objective.latency_s
         self.enqueued = 0
+        # Expected seconds of the latest whole batch that has left.
+        self.latest_run_s = 0.0
+        # Expected seconds by rows and lengths, for this many batches.
+        self._runs_s: dict[tuple[int, tuple[int, ...]], float] = {}
+        self._uses_left = _BATCHES_A_LOOK
         # Only batches above this size leave a choice of how many rows to run.
         self.least_bucket = options.buckets[0] if options and options.buckets else self.max_rows
         self._buckets = options.buckets if options else ()
@@ -74,6 +108,39 @@ class Lane:
         if self.pads and task.rows <= self.max_rows and all(array.size for array in arrays):
             return (task.signature_name, task.output_names, "padded")
         return (task.signature_name, task.output_names, *(array.shape[1:] for array in arrays))
+
+    def order_s(self, now_s: float, deadline: Deadline) -> float:
+        """Return the time by which a task that arrives now is ordered.
+
+        This is its deadline, or the end of its patience if that is earlier. With an objective, tasks keep their order
+        of arrival.
+        """
+        order_s = now_s + self._objective_s
+        return order_s if self.has_objective or order_s < deadline.at_s else deadline.at_s
+
+    def run_s(self, rows: int, lengths: tuple[int, ...]) -> float:
+        """Return the expected seconds of batches that hold `rows` rows, or 0 if they are unknown."""
+        key = (rows, lengths)
+        run_s = self._runs_s.get(key)
+        if run_s is None:
+            if len(self._runs_s) >= _MOST_RUNS:
+                self._runs_s.clear()
+            run_s = self._runs_s[key] = self._look_up_s(rows, lengths)
+        return run_s
+
+    def left(self, run_s: float) -> None:
+        """Record that a whole batch has left that should run for `run_s`. Costs are looked up again now and then."""
+        self.latest_run_s = run_s
+        self._uses_left -= 1
+        if not self._uses_left:
+            self._uses_left = _BATCHES_A_LOOK
+            self._runs_s.clear()
+
+    def _look_up_s(self, rows: int, lengths: tuple[int, ...]) -> float:
+        if rows <= self.max_rows:
+            return self._mean_s(choose_bucket(rows, self._buckets), lengths) or 0.0
+        full, last = divmod(rows, self.max_rows)
+        return full * self.run_s(self.max_rows, lengths) + (self.run_s(last, lengths) if last else 0.0)
 
     @property
     def waits(self) -> bool:

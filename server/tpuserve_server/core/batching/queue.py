@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.backlog import Backlog
 from tpuserve_server.core.batching.batch import Batch
+from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Signature
@@ -29,18 +31,19 @@ class BatchQueue:
         *,
         low_priority_max_enqueued_batches: int | None = None,
         admission: Admission | None = None,
+        deadlines: DeadlineCheck | None = None,
     ) -> None:
         """Limit the waiting batches of each signature. The low-priority limit defaults to the other one.
 
         The costs of runs come from `costs`, which may change at any time. `admission` is set if a signature has an
-        objective.
+        objective. `deadlines` refuses and drops tasks that cannot be in time.
         """
         low_limit = low_priority_max_enqueued_batches
         if low_limit is None:
             low_limit = max_enqueued_batches
         self._options = options
-        self._high = Backlog(signatures, options, max_enqueued_batches, costs, admission)
-        self._low = Backlog(signatures, options, low_limit, costs, admission)
+        self._high = Backlog(signatures, options, max_enqueued_batches, costs, admission, deadlines)
+        self._low = Backlog(signatures, options, low_limit, costs, admission, deadlines)
 
     def __bool__(self) -> bool:
         """Return whether any task waits."""
@@ -55,11 +58,30 @@ class BatchQueue:
             Unavailable: the queue of its priority is full.
             TooLate: the task would be answered later than its objective or its deadline.
         """
-        return (self._low if task.priority else self._high).add(task)
+        return self._low.add(task, self._high.work_s) if task.priority else self._high.add(task)
+
+    def check_deadline(self, signature_name: str, deadline: Deadline, priority: Priority, now_s: float) -> None:
+        """Check whether a request that has not been decoded would be in time.
+
+        Raises:
+            TooLate: even a request of one row would be answered after its deadline.
+        """
+        if priority is Priority.HIGH:
+            self._high.check_deadline(signature_name, deadline, now_s)
+        else:
+            self._low.check_deadline(signature_name, deadline, now_s, self._high.work_s)
+
+    def lateness_s(self, deadline: Deadline, now_s: float) -> float:
+        """Return by how many seconds a request of high priority would miss its deadline. See `Backlog.lateness_s`."""
+        return self._high.lateness_s(deadline, now_s)
 
     def discard(self, task: Task) -> bool:
         """Remove a task, or its waiting parts, from its batch. Return False if it has already left the queue."""
         return (self._low if task.priority else self._high).discard(task)
+
+    def drain(self) -> list[Task]:
+        """Remove and return all tasks."""
+        return [*self._high.drain(), *self._low.drain()]
 
     def take(self, now_s: float, *, closed: bool = False) -> list[Task]:
         """Remove and return the tasks of the next batch, or none if no batch is ready.
@@ -67,14 +89,24 @@ class BatchQueue:
         With `closed`, return a batch only if a waiting batch gains no rows by waiting longer. A batch of low priority
         then also requires that no task of high priority waits.
         """
-        batch = self._high.ready(now_s, closed=closed)
-        if batch is not None:
-            tasks = self._high.take(batch, now_s)
-            return [*tasks, *self._take_for_padding(batch, tasks)] if self._low else tasks
+        while (batch := self._high.ready(now_s, closed=closed)) is not None:
+            # None are left if none of them can be in time.
+            if tasks := self._high.take(batch, now_s):
+                return [*tasks, *self._take_for_padding(batch, tasks)] if self._low else tasks
         if closed and self._high:
             return []
-        batch = self._low.ready(now_s, closed=closed)
-        return [] if batch is None else self._low.take(batch, now_s)
+        while (batch := self._low.ready(now_s, closed=closed)) is not None:
+            if tasks := self._low.take(batch, now_s):
+                return tasks
+        return []
+
+    def hopeless(self) -> list[Task]:
+        """Remove and return the tasks that `take` has dropped because they cannot be in time."""
+        return [*self._high.hopeless(), *self._low.hopeless()]
+
+    def run_s(self, tasks: Sequence[Task]) -> float:
+        """Return the expected seconds on the device of a batch of these tasks, or 0 if they are unknown."""
+        return self._high.run_s(tasks)
 
     def completed(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
         """Record that a batch was answered, after `run_s` on the device, because its callers may send again soon."""

@@ -1,13 +1,17 @@
 """BatchRunner: runs batches on the device and answers each of their tasks. Each device thread has one."""
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
 from tpuserve_server.core.batching.buffers import BatchBuffers
+from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.running import RunningBatches
 from tpuserve_server.core.batching.task import Outcome, Task, complete
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Clock
@@ -15,10 +19,13 @@ from tpuserve_server.core.errors import (
     Cancelled,
     DataLoss,
     DeadlineExceeded,
+    DeviceLost,
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    OutOfMemory,
     OutOfRange,
+    ResourceExhausted,
     ServingError,
 )
 from tpuserve_server.core.metrics import Metrics
@@ -26,11 +33,12 @@ from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.core.validation import count_plain_rows
+from tpuserve_server.core.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
-# Errors by which a model blames its inputs: in a batch of several requests only one may be invalid.
-_BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss)
+# Errors by which a model blames its inputs: in a batch of several requests only one may be invalid, or too large.
+_BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss, OutOfMemory)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,8 +69,14 @@ class BatchRunner:
         clock: Clock,
         metrics: Metrics,
         costs: CostModel,
+        host: HostDelay,
+        running: RunningBatches,
+        watchdog: Watchdog | None,
     ) -> None:
-        """`buffers` holds one entry for each batch in flight. No other runner uses them."""
+        """`buffers` holds one entry for each batch in flight. No other runner uses them.
+
+        `running` has the batches of this thread. `watchdog` gets the loss of the device.
+        """
         self._id = servable_id
         self._servable = servable
         self._options = options
@@ -71,6 +85,9 @@ class BatchRunner:
         self._clock = clock
         self._metrics = metrics
         self._costs = costs
+        self._host = host
+        self._running = running
+        self._watchdog = watchdog
         self._runs: deque[_Run] = deque()
         self._ended_s = 0.0
 
@@ -113,11 +130,16 @@ class BatchRunner:
             for half in (tasks[:middle], tasks[middle:]):
                 # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
                 if live := self._drop_dead(half):
+                    self._running.run_again(threading.get_ident(), self._clock.monotonic_s())
                     part = self._start(live, run.buffers)
                     part.is_timed = not self._runs
                     self._finish(part)
             return
-        complete(list(zip(tasks, outcomes, strict=True)))
+        complete(list(zip(tasks, outcomes, strict=True)), partial(self._record_host, self._clock.monotonic_s()))
+
+    def _record_host(self, ended_s: float) -> None:
+        """Record when the responses of a batch have been sent. Called on an event loop."""
+        self._host.record(self._clock.monotonic_s() - ended_s)
 
     def _drop_dead(self, tasks: list[Task]) -> list[Task]:
         """Drop expired and cancelled tasks, and parts of failed requests, before they cost device time."""
@@ -131,6 +153,9 @@ class BatchRunner:
             elif task.deadline.expired(now_s):
                 error = DeadlineExceeded(f"Deadline exceeded while request for {self._id} was queued")
                 self._drop(task, "expired", error)
+            elif task.future.done():
+                # The watchdog has answered it, because the batch hung before it failed.
+                continue
             else:
                 live.append(task)
         return live
@@ -178,6 +203,12 @@ class BatchRunner:
 
     def _failure(self, error: Exception, count: int) -> ServingError:
         """Return the error for callers, without the frames that it has passed."""
+        if type(error) is ResourceExhausted:
+            return OutOfMemory(f"{self._id} ran out of memory: {error.message}")
+        if isinstance(error, MemoryError):
+            return OutOfMemory(f"{self._id} ran out of memory")
+        if isinstance(error, DeviceLost) and self._watchdog is not None:
+            self._watchdog.lose(f"the device of {self._id} is lost: {error.message}")
         if isinstance(error, ServingError):
             return error.copy()
         # The top of the worker loop: the runner answers the callers and runs the next batch, whatever the model raises.

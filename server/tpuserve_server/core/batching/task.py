@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -93,6 +93,8 @@ class Task:
     batch: object | None = field(default=None)
     # Predicted time of its response if its signature has an objective, else 0.
     predicted_s: float = field(default=0.0)
+    # Time by which the queue orders tasks (Lane.order_s).
+    order_s: float = field(default=0.0)
     # Set on a split request and on its parts. The parts share its future, and `start` is a part's first row.
     split_request: SplitRequest | None = field(default=None)
     start: int = field(default=0)
@@ -109,7 +111,7 @@ class Task:
         for size in sizes:
             rows = {name: array[start : start + size] for name, array in self.inputs.items()}
             part = Task(self.signature_name, self.output_names, rows, size, self.deadline, self.future, self.shareable)
-            part.enqueued_s, part.priority = self.enqueued_s, self.priority
+            part.enqueued_s, part.order_s, part.priority = self.enqueued_s, self.order_s, self.priority
             # The prediction is for the whole request, so only its last part carries it.
             part.predicted_s = self.predicted_s if start + size == self.rows else 0.0
             part.lengths, part.split_request, part.start = self.lengths, self.split_request, self.start + start
@@ -136,8 +138,11 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
         raise ResourceExhausted("The server has too little memory to join the parts of the response") from error
 
 
-def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
-    """Set the results of futures, waking each event loop once. Callable from any thread."""
+def complete(outcomes: Sequence[tuple[Task, Outcome]], sent: Callable[[], object] | None = None) -> None:
+    """Set the results of futures, waking each event loop once. Callable from any thread.
+
+    Each loop calls `sent` after the callers have resumed, which usually encode and send their responses at once.
+    """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
     for task, outcome in outcomes:
         final = outcome if task.split_request is None else task.split_request.add(task.start, task.rows, outcome)
@@ -145,13 +150,16 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]]) -> None:
             by_loop.setdefault(task.future.get_loop(), []).append((task.future, final))
     for loop, share in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_settle, share)
+            loop.call_soon_threadsafe(_settle, share, sent)
         except RuntimeError:
             # The loop has closed, so its callers no longer wait.
             logger.warning("The event loop of %d requests closed before their results arrived", len(share))
 
 
-def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]]) -> None:
+def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]], sent: Callable[[], object] | None) -> None:
     for future, outcome in share:
         if not future.done():
             future.set_result(outcome)
+    if sent is not None:
+        # Behind the callbacks of the futures, which are in the same line.
+        share[0][0].get_loop().call_soon(sent)

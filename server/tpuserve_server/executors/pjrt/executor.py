@@ -16,10 +16,11 @@ from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, Man
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.device_metrics import DeviceMetrics
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import Array, ServableId
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
+from tpuserve_server.executors.pjrt.device_health import DeviceHealth
 from tpuserve_server.executors.pjrt.devices import PjrtGauge, Placement, find_devices, kind_of
 from tpuserve_server.executors.pjrt.free_memory import FreeMemory
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
@@ -56,6 +57,7 @@ class PjrtExecutor:
         self._devices = find_devices(options.device, options.mesh.devices)
         self._kind = kind_of(self._devices[0])
         self._busy = BusyTime(clock)
+        self._health = DeviceHealth(self._devices)
         self._gauges = [PjrtGauge(device, self._busy) for device in self._devices]
         metrics.devices_opened(gauges=self._gauges)
 
@@ -72,6 +74,7 @@ class PjrtExecutor:
         Raises:
             FailedPrecondition: the version has no device programs, or they are damaged or from an incompatible JAX.
             ResourceExhausted: the free memory is too small. The message reports the requested and the free memory.
+            DeviceLost: a step of the load failed, and the device no longer works.
             ServingError: the programs do not compile for the device, or do not run on it.
         """
         manifest = ProgramManifest.read(version.path)
@@ -84,7 +87,10 @@ class PjrtExecutor:
             hosts = {folder: load_saved_model(version.part(folder)) for folder in _host_folders(manifest.device)}
             saved_model = load_saved_model(version) if manifest.without_program else None
             load = functools.partial(self._load, servable_id, version, manifest, hosts, saved_model, undo)
-            servable = run_in_background(load, "load-pjrt")
+            try:
+                servable = run_in_background(load, "load-pjrt")
+            except ServingError as error:
+                raise self._health.explain(error) from error
             undo.pop_all()
         self._metrics.device_chosen(servable=servable_id, device=self._kind)
         return servable
@@ -128,6 +134,7 @@ class PjrtExecutor:
             saved_model,
             manifest.without_program,
             self._busy,
+            self._health,
             device=f"{placement} (PJRT, jax {jax.__version__})",
             max_in_flight=self._options.max_in_flight_on_cpu if self._kind == "cpu" else self._options.max_in_flight,
             unrepeatable=find_random(path, device) if version.is_cached else "",

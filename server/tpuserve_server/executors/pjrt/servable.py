@@ -9,10 +9,11 @@ from tpuserve_formats.manifest.device import DeviceHost, DeviceSignature
 from tpuserve_formats.manifest.tensor import ManifestTensor
 from tpuserve_formats.manifest.version import ManifestSignature
 from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.servable import InFlight, Servable
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
+from tpuserve_server.executors.pjrt.device_health import DeviceHealth
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest, served_signature
 from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
 
@@ -88,6 +89,7 @@ class PjrtServable:
         saved_model: Servable | None,
         without_program: Sequence[str],
         busy: BusyTime,
+        health: DeviceHealth,
         *,
         device: str,
         max_in_flight: int,
@@ -105,6 +107,7 @@ class PjrtServable:
         self._hosts = [*hosts, saved_model] if saved_model is not None else list(hosts)
         self._saved_model = saved_model
         self._busy = busy
+        self._health = health
         self._signatures = {name: program.signature for name, program in programs.items()}
         self._device = device
         if saved_model is not None:
@@ -140,6 +143,7 @@ class PjrtServable:
 
         Raises:
             InvalidArgument: there is no program for inputs of these shapes.
+            DeviceLost: the run failed, and the device no longer works.
             ServingError: the device or the CPU's part refuses the inputs.
         """
         program = self._programs.get(signature_name)
@@ -150,10 +154,13 @@ class PjrtServable:
         self._busy.begin()
         try:
             run = program.part.start(of_part, program.pad_values, may_pad=program.may_pad)
+        except ServingError as error:
+            self._busy.end()
+            raise self._health.explain(error) from error
         except BaseException:
             self._busy.end()
             raise
-        return _Flight(program, inputs, tuple(output_names), run, self._busy.end)
+        return _Flight(program, inputs, tuple(output_names), run, self._busy.end, self._health)
 
     def close(self) -> None:
         """Free the device's memory. No run may be in flight."""
@@ -177,10 +184,13 @@ class _Flight:
     output_names: Sequence[str]
     run: PartRun
     ended: Callable[[], None]
+    health: DeviceHealth
 
     def result(self) -> Tensors:
         try:
             outputs = self.run.result()
+        except ServingError as error:
+            raise self.health.explain(error) from error
         finally:
             self.ended()
         return self.program.after(self.inputs, outputs, self.output_names)

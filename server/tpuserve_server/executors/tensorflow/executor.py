@@ -4,7 +4,6 @@ A session loads every model that TensorFlow Serving loads, and accepts the same 
 some of TensorFlow Serving's test models. A session's callable also costs less than a signature's ConcreteFunction.
 """
 
-import ctypes
 import functools
 import threading
 from collections import OrderedDict
@@ -20,11 +19,14 @@ from tensorflow.python.framework import op_def_registry
 from tpuserve_formats.messages.official import CallableOptions, RunOptions
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
+from tpuserve_server.core.freed_memory import trim_memory
 from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.executors.tensorflow.call_graph import check_calls
 from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
+from tpuserve_server.executors.tensorflow.saved_model_file import read_saved_model
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.session_config import (
     cpu_has_bfloat16,
@@ -69,6 +71,10 @@ class TensorFlowExecutor:
 
     def _load(self, servable_id: ServableId, path: Path, *, bfloat16: bool, is_cached: bool) -> "TensorFlowServable":
         config = session_config(self._options, bfloat16=bfloat16)
+        try:
+            check_calls(read_saved_model(path))
+        except (ServingError, DecodeError) as error:
+            raise _load_error(InvalidArgument(str(error)), path) from error
         try:
             session = SavedSession(path, self._options.tags, config)
         except ServingError as error:
@@ -209,13 +215,6 @@ class _Done:
 
     def result(self) -> Tensors:
         return self.outputs
-
-
-def trim_memory() -> None:
-    """Return freed memory to the system, if the C library keeps it, as glibc does."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:

@@ -13,9 +13,9 @@ from tpuserve_server.core.types import Array, RowSplits, Signature, TensorSpec
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
 
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
-_LENGTH_DELIMITED = 2
-# Tag of GraphDef.version, an integer in field 3.
-_OBSOLETE_VERSION = 3 << 3
+# Wire types (https://protobuf.dev/programming-guides/encoding).
+_VARINT, _LENGTH_DELIMITED = 0, 2
+_FIXED_BYTES = {1: 8, 5: 4}
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # oneDNN's kernels of these, and TensorFlow's of the last, end the process for an input of another rank
 # (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
@@ -144,10 +144,9 @@ def _each(field: str, meta_graph: bytes) -> Iterator[bytes]:
 
 
 def message_fields(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each top-level field of a serialized message: its number, start, start of its content, and end.
+    """Yield each length-delimited field of a serialized message: its number, start, start of its content, and end.
 
-    All fields of a MetaGraphDef and a GraphDef are length-delimited, except a GraphDef's obsolete version, an integer,
-    which is omitted.
+    Numbers are omitted.
 
     Raises:
         InvalidArgument: the message is damaged.
@@ -156,12 +155,15 @@ def message_fields(message: bytes | memoryview) -> Iterator[tuple[int, int, int,
     while at < len(message):
         start = at
         tag, at = _varint(message, at)
-        length, at = _varint(message, at)
-        if tag == _OBSOLETE_VERSION:
+        kind = tag & 7
+        if kind == _VARINT:
+            _, at = _varint(message, at)
             continue
-        if tag & 7 != _LENGTH_DELIMITED or at + length > len(message):
+        length, at = (_FIXED_BYTES[kind], at) if kind in _FIXED_BYTES else _varint(message, at)
+        if kind not in (_LENGTH_DELIMITED, *_FIXED_BYTES) or at + length > len(message):
             raise InvalidArgument("the MetaGraphDef is damaged")
-        yield tag >> 3, start, at, at + length
+        if kind == _LENGTH_DELIMITED:
+            yield tag >> 3, start, at, at + length
         at += length
 
 

@@ -3,12 +3,16 @@
 import threading
 
 from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.host_memory import HostMemory, total_size
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
 from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
+
+# Files that TensorFlow reads into memory.
+_FILES = ("saved_model.pb", "saved_model.pbtxt", "variables")
 
 
 class TensorFlowOnDemand:
@@ -20,9 +24,10 @@ class TensorFlowOnDemand:
     name = "TensorFlow on the CPU"
     kind = "cpu"
 
-    def __init__(self, options: TensorFlowOptions) -> None:
-        """Take the options without importing TensorFlow."""
+    def __init__(self, options: TensorFlowOptions, memory: HostMemory) -> None:
+        """Take the options without importing TensorFlow. Loads reserve the size of their files in `memory`."""
         self._options = options
+        self._memory = memory
         self._lock = threading.Lock()
         self._executor: Executor | None = None
 
@@ -30,9 +35,11 @@ class TensorFlowOnDemand:
         """Load the version as TensorFlowExecutor does. The first call imports TensorFlow, which takes seconds.
 
         Raises:
-            ServingError: as TensorFlowExecutor; FailedPrecondition if TensorFlow cannot be imported.
+            ServingError: as TensorFlowExecutor; FailedPrecondition if TensorFlow cannot be imported; ResourceExhausted
+                if the files are larger than the free memory.
         """
-        return self._started().load(servable_id, version)
+        with self._memory.reserve(total_size(*(version.path / name for name in _FILES))):
+            return self._started().load(servable_id, version)
 
     def tracer(self) -> Tracer:
         """Return TensorFlow's tracer. Its first session imports TensorFlow if no model has."""

@@ -1,6 +1,7 @@
 """`--prefer_tflite_model`: prefers a version's `model.tflite` to its SavedModel, as in TensorFlow Serving."""
 
 from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.host_memory import HostMemory, total_size
 from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
@@ -16,15 +17,17 @@ class PreferredTflite:
     name = "LiteRT on the CPU"
     kind = "cpu"
 
-    def __init__(self, options: TfliteOptions) -> None:
-        """Take the options without importing LiteRT."""
+    def __init__(self, options: TfliteOptions, memory: HostMemory) -> None:
+        """Take the options without importing LiteRT. Loads reserve the size of their file in `memory`."""
         self._options = options
+        self._memory = memory
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable | Refusal:
         """Implement Candidate.load.
 
         Raises:
-            ServingError: as TfliteExecutor; FailedPrecondition if LiteRT is not installed.
+            ServingError: as TfliteExecutor; FailedPrecondition if LiteRT is not installed; ResourceExhausted if the
+                file is larger than the free memory.
         """
         if not (self._options.preferred and (version.path / _MODEL_FILE).is_file()):
             return Refusal(FailedPrecondition(f"the version has no {_MODEL_FILE}, or --prefer_tflite_model is off"))
@@ -35,7 +38,8 @@ class PreferredTflite:
             raise FailedPrecondition(
                 f"{_MODEL_FILE} needs LiteRT, which is not installed: pip install 'tpuserve-server[tflite]'"
             ) from error
-        return TfliteExecutor(self._options).load(servable_id, version)
+        with self._memory.reserve(total_size(version.path / _MODEL_FILE)):
+            return TfliteExecutor(self._options).load(servable_id, version)
 
     def tracer(self) -> Tracer | None:
         """Return None: LiteRT has no profiler."""

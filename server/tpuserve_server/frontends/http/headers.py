@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 TIMEOUT_HEADER: Final = "x-tpuserve-timeout-ms"
+# Key of a scope with the seconds since the arrival of the request, if the host knows them.
+LAG_KEY: Final = "tpuserve.lag_s"
 
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 _PRIORITY: Final = PRIORITY_HEADER.encode()
@@ -60,6 +62,17 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
     if not (coding or found):
         return _PLAIN
     return RequestHeaders(coding, _timeout_s(found.get(_TIMEOUT)), parse_priority(found.get(_PRIORITY)))
+
+
+def find_timeout_s(scope: "Scope") -> float:
+    """Return the client's timeout in seconds, or inf if it sent none or an invalid one."""
+    for name, value in scope["headers"]:
+        if name == _TIMEOUT:
+            try:
+                return _timeout_s(value)
+            except InvalidArgument:
+                break
+    return math.inf
 
 
 def _declared(content_length: bytes) -> int:

@@ -36,8 +36,8 @@ def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescripti
 def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
     """Return why the model, or the version that the spec names, does not answer requests, or "" if it does."""
     try:
-        find_metadata(service, spec)
+        servable_id = find_metadata(service, spec).servable
     except (NotFound, Unavailable, FailedPrecondition) as error:
         # FailedPrecondition: the signatures of an ensemble's steps do not fit.
         return error.message
-    return ""
+    return service.why_hung(servable_id)

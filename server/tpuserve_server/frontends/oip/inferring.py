@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import Recall
@@ -27,12 +28,18 @@ class Inferring:
     """Answers requests from the service, and passes answered requests to the log."""
 
     def __init__(
-        self, service: InferenceService, logs: RequestLogs | None, regions: SharedMemoryRegions | None = None
+        self,
+        service: InferenceService,
+        logs: RequestLogs | None,
+        regions: SharedMemoryRegions | None = None,
+        decoded: DecodedBudget = DEFAULT_DECODED,
     ) -> None:
         """Answer from `service`; `logs` receive the answered requests, None logs nothing.
 
-        `regions` hold tensors in shared memory; None means that there are none.
+        `regions` hold tensors in shared memory; None means that there are none. `decoded` limits the strings of a
+        request.
         """
+        self._decoded = decoded
         self._service = service
         self._logs = logs
         self._regions = NO_REGIONS if regions is None else regions
@@ -63,15 +70,16 @@ class Inferring:
             deadline = Deadline(min(deadline.at_s, measured.received_s + parameters.timeout_s))
         with acquire_model(self._service, spec) as model:
             measured.runs(model, model.signature.name, priority)
+            model.check_deadline(deadline, priority)
             uses_regions = request.windows is not None
             if uses_regions:
                 request = await self._with_inputs(request)
                 size_bytes = request.size_bytes
             # Raw contents are views. Decoding other large requests may take long.
             if size_bytes > LARGE_BODY_BYTES:
-                inputs = await asyncio.to_thread(decode_inputs, spec.name, model.signature, request)
+                inputs = await asyncio.to_thread(decode_inputs, spec.name, model.signature, request, self._decoded)
             else:
-                inputs = decode_inputs(spec.name, model.signature, request)
+                inputs = decode_inputs(spec.name, model.signature, request, self._decoded)
             del request
             if watch is None:
                 result = await model.predict(inputs, deadline, output_names, priority)

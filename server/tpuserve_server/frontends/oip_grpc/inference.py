@@ -1,12 +1,17 @@
 """ModelInfer, and the requests of ModelStreamInfer, of inference.GRPCInferenceService."""
 
+import asyncio
+
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.infer_proto import encode_infer_response, parse_infer_request
+from tpuserve_server.wire.proto_scan import INFER_REQUEST, check_structure, is_quick
 
 # Kind of the request's bytes in the response cache.
 _KIND = "ModelInferRequest"
@@ -21,19 +26,26 @@ class InferenceMethods:
         meter: RequestMeter,
         logs: RequestLogs | None,
         regions: SharedMemoryRegions | None = None,
+        decoded: DecodedBudget = DEFAULT_DECODED,
     ) -> None:
         """Answer from `service`; `logs` receive the answered requests, None logs nothing.
 
         `regions` hold tensors in shared memory; None means that there are none.
+        `decoded` limits the memory of a request's decoded objects.
         """
+        self._decoded = decoded
         self._service = service
         self._meter = meter
-        self._inferring = Inferring(service, logs, regions)
+        self._inferring = Inferring(service, logs, regions, decoded)
 
     async def model_infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer ModelInfer, or one request of another `method`, which metrics name."""
         with self._meter.request(method, context.deadline) as measured:
-            spec, request = parse_infer_request(body)
+            if is_quick(body, INFER_REQUEST):
+                spec, request = parse_infer_request(body)
+            else:
+                await asyncio.to_thread(check_structure, body, INFER_REQUEST, self._decoded)
+                spec, request = await asyncio.to_thread(parse_infer_request, body)
             measured.model = spec.name
             may_recall = self._service.has_caches and request.has_lasting_bytes
             recall = await self._inferring.recall(spec, _KIND, body) if may_recall else None
@@ -43,7 +55,10 @@ class InferenceMethods:
             inferring = self._inferring.infer(spec, request, measured, context.deadline, context.priority)
             del request
             result = await inferring
-            response = encode_infer_response(result)
+            if is_large_result(result.outputs):
+                response = await asyncio.to_thread(encode_infer_response, result)
+            else:
+                response = encode_infer_response(result)
             if recall is not None:
                 recall.keep(result, response)
             return response

@@ -20,7 +20,6 @@ from tpuserve_server.wire.oip.metadata import ServerDescription, encode_model, e
 from tpuserve_server.wire.oip.model_spec import parse_model_spec
 
 _Request = TypeVar("_Request", bound=Message)
-_LIVE: bytes = ServerLiveResponse(live=True).SerializeToString()
 
 
 class MetadataMethods:
@@ -35,7 +34,7 @@ class MetadataMethods:
     async def server_live(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerLive."""
         with self._meter.request("ServerLive", context.deadline):
-            return _LIVE
+            return ServerLiveResponse(live=not self._service.why_not_live()).SerializeToString()
 
     async def server_ready(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerReady."""

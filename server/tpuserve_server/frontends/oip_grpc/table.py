@@ -3,6 +3,7 @@
 from typing import Final
 
 from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
+from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import describe_server
@@ -24,12 +25,14 @@ def oip_methods(
     administration: Administration | None,
     *,
     max_request_bytes: int,
+    decoded: DecodedBudget,
 ) -> RpcTable:
     """Return the methods. A new method adds a line here. Without `administration` its methods are missing.
 
-    A stream may have `max_request_bytes` in flight, and one request more.
+    `decoded` limits the decoded objects of a request. A stream may have `max_request_bytes` in flight, and one request
+    more.
     """
-    inference = InferenceMethods(service, meter, logs, administration.regions if administration else None)
+    inference = InferenceMethods(service, meter, logs, administration.regions if administration else None, decoded)
     stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
     methods: dict[str, UnaryMethod | StreamMethod] = {

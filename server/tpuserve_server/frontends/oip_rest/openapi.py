@@ -74,7 +74,7 @@ def _infer(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
 def _paths() -> dict[str, Any]:
     paths = {
         "/v2": _get("oipServerMetadata", "Name, version and extensions of the server", "OipServer", []),
-        "/v2/health/live": _get("oipServerLive", "Liveness of the server", "OipFlag", []),
+        "/v2/health/live": _get("oipServerLive", "Liveness of the server", "OipFlag", [], "400"),
         "/v2/health/ready": _get("oipServerReady", "Readiness of the server", "OipFlag", [], "400"),
     }
     for path, suffix, parameters in _TARGETS:

@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import orjson
 
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import CacheOutcome, ModelSpec
+from tpuserve_server.frontends.control import Control, asgi_client
+from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.errors import PathNotFound
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import (
     describe_model,
@@ -27,6 +32,18 @@ from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import encode_infer_json
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 
+# The methods of `frontends.control`. Reading settings needs no permission.
+_CONTROL: Final = frozenset(
+    (
+        Action.MODEL_LOAD,
+        Action.MODEL_UNLOAD,
+        Action.SHARED_MEMORY_STATUS,
+        Action.SHARED_MEMORY_REGISTER,
+        Action.SHARED_MEMORY_UNREGISTER,
+    )
+)
+_SETTINGS: Final = frozenset((Action.LOG_SETTINGS, Action.TRACE_SETTING))
+
 
 class V2:
     """The protocol of an Exchange. Its errors become `{"error": …}` with Triton's messages."""
@@ -34,14 +51,22 @@ class V2:
     error_body = staticmethod(error_body)
 
     def __init__(
-        self, service: InferenceService, logs: RequestLogs | None, administration: Administration | None = None
+        self,
+        service: InferenceService,
+        logs: RequestLogs | None,
+        administration: Administration | None = None,
+        decoded: DecodedBudget = DEFAULT_DECODED,
+        control: Control | None = None,
     ) -> None:
         """Answer from `service`; `logs` receive the answered requests, None logs nothing.
 
-        Without `administration` the paths of its extensions are unknown.
+        Without `administration` the paths of its extensions are unknown. `decoded` limits the memory of a request's
+        decoded objects. `control` decides which clients may change the server; the default is ControlOptions'.
         """
+        self._control = Control(ControlOptions()) if control is None else control
+        self.decoded = decoded
         self._service = service
-        self._inferring = Inferring(service, logs, administration.regions if administration else None)
+        self._inferring = Inferring(service, logs, administration.regions if administration else None, decoded)
         self._server = administration.server if administration else describe_server()
         self._administration = AdministrationHandlers(administration).by_action if administration else {}
         self.headers: Headers = ()
@@ -61,6 +86,8 @@ class V2:
         measured.model = route.spec.name
         if route.action is Action.INFER:
             return self.infer(route.spec, call)
+        if route.action in _CONTROL or (route.action in _SETTINGS and call.scope["method"] != "GET"):
+            self._control.check(asgi_client(call.scope))
         handler = self._handlers.get(route.action)
         if handler is not None:
             return handler(route.spec, call)
@@ -96,9 +123,9 @@ class V2:
             return _inferred(encoded, json_bytes, recall.servable_id.version, "hit")
         # The JSON part decides: a binary request of any size is parsed at once.
         if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
-            request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes)
+            request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes, self.decoded)
         else:
-            request = parse_infer_json(spec.name, body, json_bytes)
+            request = parse_infer_json(spec.name, body, json_bytes, self.decoded)
         if request.parameters.signature_name:
             spec = ModelSpec(spec.name, spec.version, spec.version_label, request.parameters.signature_name)
         inferring = self._inferring.infer(
@@ -109,13 +136,18 @@ class V2:
         # Free the body's memory while the model runs.
         del body, request
         result = await inferring
-        encoded, json_bytes = encode_infer_json(result)
+        if is_large_result(result.outputs):
+            encoded, json_bytes = await asyncio.to_thread(encode_infer_json, result)
+        else:
+            encoded, json_bytes = encode_infer_json(result)
         if recall is not None:
             recall.keep(result, encoded, json_bytes)
         return _inferred(encoded, json_bytes, result.servable.version, result.cache)
 
     async def _server_live(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        return _json({"live": True})
+        reason = self._service.why_not_live()
+        # Triton's status of a server that is not live.
+        return _json({"live": False, "error": reason}, 400) if reason else _json({"live": True})
 
     async def _server_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _readiness({}, self._service.why_not_ready())

@@ -1,8 +1,10 @@
 """Classify, Regress and MultiInference on gRPC: requests that carry tf.Examples. REST shares `run_examples`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredVersion, InferenceService
@@ -15,7 +17,9 @@ from tpuserve_server.wire.example_request import parse_example_request, parse_mu
 from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
 from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod
 from tpuserve_server.wire.inference_result import encode_inference_result, encode_response
+from tpuserve_server.wire.proto_scan import EXAMPLE_REQUEST, check_structure, is_quick
 
+_T = TypeVar("_T")
 LOG_KINDS = {CLASSIFY.name: LogKind.CLASSIFY, REGRESS.name: LogKind.REGRESS}
 
 
@@ -30,17 +34,20 @@ class ExampleMethods:
         *,
         check_method_names: bool,
         max_repeated_bytes: int,
+        decoded: DecodedBudget,
     ) -> None:
         """Answer from `service`.
 
         With `check_method_names`, a signature's method_name must match the method (native TF2 models have none).
-        `max_repeated_bytes` limits the memory for values that a request repeats without sending them.
+        `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and
+        `decoded` the memory of its decoded objects.
         """
         self._service = service
         self._meter = meter
         self._logs = logs
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
+        self._decoded = decoded
 
     async def classify(self, body: bytes, context: CallContext) -> bytes:
         """Answer Classify."""
@@ -57,7 +64,7 @@ class ExampleMethods:
         shares batches with other requests for its signature.
         """
         with self._meter.request("MultiInference", context.deadline) as measured:
-            request = parse_multi_inference_request(body)
+            request = await self._parse(parse_multi_inference_request, body)
             measured.model = request.tasks[0].spec.name
             priority = context.priority
             with self._service.acquire_version(request.tasks[0].spec) as version:
@@ -73,9 +80,15 @@ class ExampleMethods:
                 self._logs.add(log, LogKind.MULTI_INFERENCE, version.servable_id, "", body, response)
             return response
 
+    async def _parse(self, parse: Callable[..., _T], body: bytes, *names: str) -> _T:
+        if is_quick(body, EXAMPLE_REQUEST):
+            return parse(body, *names)
+        await asyncio.to_thread(check_structure, body, EXAMPLE_REQUEST, self._decoded)
+        return await asyncio.to_thread(parse, body, *names)
+
     async def _infer(self, method: InferenceMethod, body: bytes, context: CallContext) -> bytes:
         with self._meter.request(method.name, context.deadline) as measured:
-            request = parse_example_request(body, method.request_name)
+            request = await self._parse(parse_example_request, body, method.request_name)
             measured.model = request.spec.name
             priority = context.priority
             with self._service.acquire_version(request.spec) as version:

@@ -1,8 +1,13 @@
 """tensorflow.serving.PredictionService: Predict and GetModelMetadata."""
 
+import asyncio
+from functools import partial
+
+from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.core.validation import check_names
+from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.entry import LogKind
@@ -14,6 +19,7 @@ from tpuserve_server.wire.predict_proto import (
     encode_predict_response,
     parse_predict_request,
 )
+from tpuserve_server.wire.proto_scan import PREDICT_REQUEST, check_structure, is_quick
 
 # Kind of the request's bytes in the response cache.
 _KIND = "PredictRequest"
@@ -30,22 +36,30 @@ class PredictionMethods:
         *,
         as_content: bool,
         max_repeated_bytes: int,
+        decoded: DecodedBudget,
     ) -> None:
         """Answer from `service`.
 
         With `as_content`, outputs are encoded in tensor_content instead of the typed fields.
-        `max_repeated_bytes` limits the memory for values that a request repeats without sending them.
+        `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and
+        `decoded` the memory of its decoded objects.
         """
         self._service = service
         self._meter = meter
         self._logs = logs
         self._as_content = as_content
         self._max_repeated_bytes = max_repeated_bytes
+        self._decoded = decoded
 
     async def predict(self, body: bytes, context: CallContext) -> bytes:
         """Answer Predict."""
         with self._meter.request("Predict", context.deadline) as measured:
-            proto = parse_predict_request(body)
+            is_quick_body = is_quick(body, PREDICT_REQUEST)
+            if is_quick_body:
+                proto = parse_predict_request(body)
+            else:
+                await asyncio.to_thread(check_structure, body, PREDICT_REQUEST, self._decoded)
+                proto = await asyncio.to_thread(parse_predict_request, body)
             spec = decode_predict_spec(proto)
             measured.model = spec.name
             priority = context.priority
@@ -56,11 +70,17 @@ class PredictionMethods:
                 return recall.found.body
             with self._service.acquire(spec) as model:
                 measured.runs(model, model.signature.name, priority)
+                model.check_deadline(context.deadline, priority)
                 # Check before decoding: a short message with repeated values may decode to much memory.
                 check_names(model.signature, proto.inputs)
-                inputs = decode_predict_inputs(proto, self._max_repeated_bytes)
+                limits = self._max_repeated_bytes, model.max_repeated_rows
+                if is_quick_body:
+                    inputs = decode_predict_inputs(proto, *limits)
+                else:
+                    inputs = await asyncio.to_thread(decode_predict_inputs, proto, *limits)
                 result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
-            response = encode_predict_response(result, as_content=self._as_content)
+            encode = partial(encode_predict_response, result, as_content=self._as_content)
+            response = await asyncio.to_thread(encode) if is_large_result(result.outputs) else encode()
             if recall is not None:
                 recall.keep(result, response)
             self._log(spec.name, result.servable, result.signature_name, body, response)

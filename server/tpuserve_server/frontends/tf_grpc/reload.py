@@ -29,9 +29,10 @@ class ReloadMethods:
         An error becomes the status of the call, without a response message, as upstream does.
         """
         with self._meter.request("HandleReloadConfigRequest", context.deadline):
-            configs = decode_reload_request(body)
+            # In a thread: a megabyte may hold many models.
+            configs = await asyncio.to_thread(decode_reload_request, body)
             async with self._turn:
                 # In a thread: it reads base paths, which may be on slow remote storage.
-                transition = await asyncio.to_thread(self._models.begin, configs)
+                transition = await asyncio.to_thread(self._models.reload, configs)
             await settle(transition, context.deadline, self._service, self._clock)
             return RELOADED

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.exchange import HttpCall
@@ -31,19 +32,21 @@ class RestExamples:
         *,
         check_method_names: bool,
         max_repeated_bytes: int,
+        decoded: DecodedBudget,
     ) -> None:
         """Answer from `service` and pass answered requests to `logs`. See ExampleMethods for the other arguments."""
         self._service = service
         self._logs = logs
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
+        self._decoded = decoded
 
     async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
         """Read a body and answer it for the model that the path names."""
         method, measured = METHODS[action], call.measured
         body = await call.read_body()
         if len(body) > LARGE_BODY_BYTES:
-            request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes)
+            request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes, self._decoded)
         else:
             request = decode_json_examples(body, self._max_repeated_bytes)
         measured.examples = len(request.examples)

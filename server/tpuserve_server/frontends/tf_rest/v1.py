@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
 import orjson
 
+from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.recalling import recall_unlogged
 from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
@@ -27,6 +30,8 @@ from tpuserve_server.wire.model_status import status_to_json
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+# The parsing of a smaller body costs less than the check of its deadline before it.
+_MIN_CHECKED_BYTES = 2048
 # Kind of the request's bytes in the response cache, without and with Vertex AI's parameters.
 _KINDS = ("REST predict", "Vertex AI predict")
 
@@ -56,6 +61,7 @@ class V1:
         allow_cors: bool,
         check_method_names: bool,
         max_repeated_bytes: int,
+        decoded: DecodedBudget,
         inference: Inference,
     ) -> None:
         """Answer from `service` and pass answered requests to `logs`. See RestOptions and RestExamples for the rest.
@@ -67,8 +73,13 @@ class V1:
         self._logs = logs
         self.headers: Headers = CORS_HEADERS if allow_cors else ()
         self._examples = RestExamples(
-            service, logs, check_method_names=check_method_names, max_repeated_bytes=max_repeated_bytes
+            service,
+            logs,
+            check_method_names=check_method_names,
+            max_repeated_bytes=max_repeated_bytes,
+            decoded=decoded,
         )
+        self._decoded = decoded
 
     def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
         """Return the coroutine that answers the request. A plain function saves the frame of an outer coroutine."""
@@ -110,11 +121,15 @@ class V1:
             call.measured.recalls(recall, signature_name)
             return HttpResponse(200, encoded, recall.servable_id.version, CACHE_HEADERS["hit"])
         body_bytes = len(body)
+        if body_bytes > _MIN_CHECKED_BYTES:
+            # Under overload most requests end here, so that parsing takes no time from the others.
+            self._service.check_deadline(target, call.deadline, call.priority)
         is_large = body_bytes > LARGE_BODY_BYTES
         parse = parse_vertex_body if is_vertex else parse_predict_body
-        parsed = await asyncio.to_thread(parse, body) if is_large else parse(body)
+        parsed = await asyncio.to_thread(parse, body, self._decoded) if is_large else parse(body, self._decoded)
         with self._acquire(_with_signature(target, parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
+            model.check_deadline(call.deadline, call.priority)
             if is_large:
                 decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
             else:
@@ -124,7 +139,8 @@ class V1:
             with call.watch_client():
                 result = await model.predict(decoded.inputs, call.deadline, (), call.priority)
         nested = model.signature.ragged_outputs if decoded.is_row or decoded.has_nested_rows else {}
-        encoded = encode_predictions(result.outputs, is_row=decoded.is_row, ragged=nested)
+        encode = partial(encode_predictions, result.outputs, is_row=decoded.is_row, ragged=nested)
+        encoded = await asyncio.to_thread(encode) if is_large_result(result.outputs) else encode()
         if recall is not None:
             recall.keep(result, encoded)
         if self._logs is not None and (log := self._logs.choose(target.name)):

@@ -36,7 +36,7 @@ class VertexInference:
         if _json_bytes(scope, body) is not None:
             return True
         if len(body) > LARGE_BODY_BYTES:
-            return await asyncio.to_thread(is_infer_json, body)
+            return await asyncio.to_thread(is_infer_json, body, self._protocol.decoded)
         return is_infer_json(body)
 
     def infer(self, target: ModelSpec, call: HttpCall, body: bytes) -> Awaitable[HttpResponse]:

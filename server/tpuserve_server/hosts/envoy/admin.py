@@ -12,14 +12,20 @@ from typing import Any
 from tpuserve_server.hosts.addresses import join
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.config import DRAIN_GRACE_S, STAT_PREFIX, addresses
+from tpuserve_server.hosts.envoy.shedding_filters import REFUSED_PERCENT
 
 _TIMEOUT_S = 5.0
 _ASK_AGAIN_S = 0.02
 
 _REQUESTS = f"http.{STAT_PREFIX}.downstream_rq_active"
+_REFUSED = f"http.{STAT_PREFIX}.fault.aborts_injected"
 _CONNECTIONS = f"http.{STAT_PREFIX}.downstream_cx_active"
 # Bytes of responses that Envoy has completed, but that a slow client has not read yet.
 _UNSENT_BYTES = f"http.{STAT_PREFIX}.downstream_cx_tx_bytes_buffered"
+
+
+class AdminError(Exception):
+    """Envoy refused an order."""
 
 
 class NoResponseYet(OSError):
@@ -51,6 +57,26 @@ class EnvoyAdmin:
         return Listening(
             **dict(zip(addresses(options), map(_written, bound), strict=True)), tls=options.tls is not None
         )
+
+    def secret_updates(self, name: str) -> int:
+        """Return how often Envoy has accepted a secret of this name from its file."""
+        _, body = self._ask("GET", f"/stats?format=json&type=Counters&filter={name}.update_success$")
+        [count] = [stat["value"] for stat in json.loads(body)["stats"] if f"sds.{name}." in stat.get("name", "")]
+        return int(count)
+
+    def refuse(self, percent: int) -> None:
+        """Refuse this share of the inference requests with a deadline, see shedding_filters.py.
+
+        Raises AdminError if Envoy does not accept it.
+        """
+        status, body = self._ask("POST", f"/runtime_modify?{REFUSED_PERCENT}={percent}")
+        if status != 200:
+            raise AdminError(f"status {status}: {body.decode(errors='replace')}")
+
+    def refused(self) -> int:
+        """Return the number of requests that Envoy has refused for this share."""
+        _, body = self._ask("GET", f"/stats?format=json&filter=^{_REFUSED}$")
+        return sum(stat["value"] for stat in json.loads(body)["stats"] if "value" in stat)
 
     def begin_drain(self) -> None:
         """Refuse new connections, then ask clients with every response to close theirs.
@@ -86,15 +112,18 @@ class EnvoyAdmin:
             connection.close()
 
 
-async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]]) -> None:
-    """Ask clients to disconnect, then wait for `finish`, for Envoy's last byte and for requests on their way."""
+async def drain(admin: EnvoyAdmin, finish: Callable[[], Awaitable[None]], *, farewell_s: float = DRAIN_GRACE_S) -> None:
+    """Ask clients to disconnect, then wait for `finish`, for Envoy's last byte and for requests on their way.
+
+    A client learns of the drain from its next response. Clients that stay connected have `farewell_s` for it.
+    """
 
     def drain_has_begun() -> bool:
         admin.begin_drain()
         return True
 
     await until(drain_has_begun)
-    grace_ends_s = time.monotonic() + DRAIN_GRACE_S
+    grace_ends_s = time.monotonic() + farewell_s
     await finish()
     await until(admin.is_quiet)
     # A client that is still connected may not have received the farewell yet.

@@ -1,8 +1,9 @@
 """Channel between the supervisor and the application inside Envoy: JSON lines over a socket pair.
 
-Messages to the application: `announce` (with the addresses) and `drain` (then exit). Messages to the supervisor:
-`loading` (the addresses open once the application is ready), `ready` and `failed` (with the reason). The end of the
-stream means that the other side is gone. An environment variable carries the initial settings.
+Messages to the application: `announce` (with the addresses), `reload` and `drain` (then exit). Messages to the
+supervisor: `loading` (the addresses open once the application is ready), `ready`, `failed` (with the reason) and
+`replace` (the process drains and ends, and another should take its place). The end of the stream means that the other
+side is gone. An environment variable carries the initial settings.
 """
 
 import asyncio
@@ -18,6 +19,10 @@ from typing import Any, Self
 from tpuserve_server.hosts.application import HostOptions
 
 VARIABLE = "TPUSERVE_ENVOY_CHILD"
+# Environment variables of the application: a directory that survives the end of its process, and how the process before
+# it ended, such as `signal SIGSEGV`. Empty for the first.
+RUNTIME_FOLDER_VARIABLE = "TPUSERVE_RUNTIME_FOLDER"
+LAST_END_VARIABLE = "TPUSERVE_LAST_END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +34,14 @@ class ChildSetup:
     admin_socket: str
     # File descriptor of the application's end of the channel.
     channel: int
+    # File descriptor of the lock on the server's directory. The process holds it until its end.
+    lock: int
     # The supervisor's working directory. Envoy itself starts in a directory without files that could shadow a module.
     directory: str
     # Variables of Envoy that processes of the application must not inherit, with their former values.
     environment: Mapping[str, str | None]
+    # Whether an earlier process has served. This one then waits for a version, even if all have failed.
+    is_respawn: bool = False
 
     def to_json(self) -> str:
         """Encode the setup for the environment variable."""

@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
+from tpuserve_server.hosts.envoy.arrival import arrival_filter
+from tpuserve_server.hosts.envoy.overload import overload_manager, rate_limit
 from tpuserve_server.hosts.envoy.paths import path_filter
 from tpuserve_server.hosts.envoy.replies import local_replies
+from tpuserve_server.hosts.envoy.secret_files import SecretFiles
+from tpuserve_server.hosts.envoy.shedding_filters import shedding_filters
 from tpuserve_server.hosts.grpc.arguments import apply_to_manager
+from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S
 from tpuserve_server.hosts.tls import TlsOptions
 
 Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own schema.
@@ -23,18 +28,14 @@ DRAIN_GRACE_S = 1
 # Load generators and proxies use hundreds of streams, so the limit of Envoy's edge profile (100) would slow them. The
 # limit bounds the memory of one connection: streams times the size of a message.
 MAX_STREAMS_PER_CONNECTION = 1024
-# Envoy refuses further connections before it reads any bytes. Each takes a file descriptor and about 30 KB.
-MAX_CONNECTIONS = 10_000
-# Metadata is small. Longer headers get status 431.
-MAX_HEADERS_KIB = 60
-MAX_HEADERS_COUNT = 100
-# Timeouts for clients that send slowly: handshake, headers, and the whole request. The last is long enough for 64 MiB
-# on a slow line. No timeout limits the response: a health watch stays open, and a first call may wait for compilation.
-HANDSHAKE_TIMEOUT_S = 10
-HEADERS_TIMEOUT_S = 10
-REQUEST_TIMEOUT_S = 300
-# Timeout of an idle connection. Clients should close it themselves: when Envoy closes, a request may be on its way.
-IDLE_CONNECTION_S = 3600
+# Envoy's limits on headers. A header field over the second one ends the HTTP/2 connection, because HPACK's state is
+# lost, and other calls share the connection. Both are therefore above the application's limit (header_limit.py), which
+# refuses only the call. Envoy allows no larger field, and requires the first one to be as large.
+MAX_HEADERS_KIB = 256
+MAX_HEADER_FIELD_KIB = 256
+# Free memory that Envoy returns to the system at each interval, at most.
+RELEASED_BYTES = 128 * MEBIBYTE
+RELEASE_INTERVAL_S = 1
 
 _ENVOY = "type.googleapis.com/envoy.extensions"
 
@@ -48,27 +49,42 @@ class Embedding:
 
 
 def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) -> Config:
-    """Return the whole configuration. Only this user can open the UNIX socket of the admin interface."""
+    """Return the whole configuration. Only this user can open the UNIX socket of the admin interface.
+
+    The files of the certificates are in the same directory.
+    """
+    secrets = SecretFiles(admin_socket.parent)
     return {
+        # Envoy requires a node for secrets that it reads from files.
+        "node": {"id": "tpuserve", "cluster": "tpuserve"},
         "admin": {"address": {"pipe": {"path": str(admin_socket), "mode": 0o600}}},
-        "static_resources": {"listeners": [_listener(options, embedding)]},
-        "overload_manager": {"resource_monitors": [_connection_limit()]},
+        "static_resources": {"listeners": [_listener(options, embedding, secrets)]},
+        # The worker sets values over the admin interface.
+        "layered_runtime": {"layers": [{"name": "admin", "admin_layer": {}}]},
+        "overload_manager": overload_manager(options),
+        # Otherwise Envoy's allocator keeps freed memory for ever, such as that of uploads that ended.
+        "memory_allocator_manager": {
+            "bytes_to_release": RELEASED_BYTES,
+            "memory_release_interval": f"{RELEASE_INTERVAL_S}s",
+        },
     }
 
 
-def _listener(options: HostOptions, embedding: Embedding) -> Config:
+def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) -> Config:
     """Return one listener for all addresses. Each further filter chain would load the application again."""
     first, *others = addresses(options).values()
     return {
         "name": "tpuserve",
         "address": first,
         "additional_addresses": [{"address": address} for address in others],
-        # A second server on the same port must fail instead of taking every other connection.
-        "enable_reuse_port": False,
+        # By default, a second server on the same port must fail instead of taking every other connection.
+        "enable_reuse_port": options.reuse_port,
         # Envoy buffers a body while the event loop is busy, and answers 413 to a body that does not fit. The buffer is
         # larger than the application's limits, so that those apply first.
         "per_connection_buffer_limit_bytes": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,
-        "filter_chains": [{"filters": [_http(options, embedding)], **_transport(options.tls)}],
+        "filter_chains": [
+            {"filters": [_http(options, embedding)], **_transport(options.tls, secrets, options.header_timeout_s)}
+        ],
     }
 
 
@@ -94,25 +110,15 @@ def _unix(path: str | None) -> Config | None:
     return None if path is None else {"pipe": {"path": path}}
 
 
-def _transport(tls: TlsOptions | None) -> Config:
-    """Return the TLS part of the filter chain.
-
-    It contains the key, so only this user can read the configuration file, and the supervisor soon deletes it.
-    """
+def _transport(tls: TlsOptions | None, secrets: SecretFiles, timeout_s: float) -> Config:
+    """Return the TLS part of the filter chain. It contains no key. A handshake may take `timeout_s`."""
     if tls is None:
         return {}
     common: Config = {
         "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
-        "tls_certificates": [
-            {
-                "certificate_chain": {"inline_string": tls.certificate_chain},
-                "private_key": {"inline_string": tls.private_key},
-            }
-        ],
         "alpn_protocols": ["h2", "http/1.1"],
+        **secrets.context(has_client_ca=tls.client_ca is not None),
     }
-    if tls.client_ca is not None:
-        common["validation_context"] = {"trusted_ca": {"inline_string": tls.client_ca}}
     context = {
         "@type": f"{_ENVOY}.transport_sockets.tls.v3.DownstreamTlsContext",
         "common_tls_context": common,
@@ -120,7 +126,7 @@ def _transport(tls: TlsOptions | None) -> Config:
     }
     return {
         "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context},
-        "transport_socket_connect_timeout": f"{HANDSHAKE_TIMEOUT_S}s",
+        "transport_socket_connect_timeout": f"{timeout_s:g}s",
     }
 
 
@@ -135,9 +141,11 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         "codec_type": "AUTO",
         "generate_request_id": False,
         "server_header_transformation": "PASS_THROUGH",
+        # Without it, Envoy takes the address of a client from x-forwarded-for, which any client can send.
+        "use_remote_address": True,
         "skip_xff_append": True,
         "max_request_headers_kb": MAX_HEADERS_KIB,
-        "request_headers_timeout": f"{HEADERS_TIMEOUT_S}s",
+        "request_headers_timeout": f"{options.header_timeout_s:g}s",
         "request_timeout": f"{REQUEST_TIMEOUT_S}s",
         "stream_idle_timeout": "0s",
         "drain_timeout": f"{DRAIN_GRACE_S}s",
@@ -152,10 +160,19 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
             # The server supports no upgrades. If Envoy honored one, the request's body would have no end.
             "ignore_http_11_upgrade": [{"safe_regex": {"regex": ".*"}}],
         },
-        "http2_protocol_options": {"max_concurrent_streams": MAX_STREAMS_PER_CONNECTION},
+        "http2_protocol_options": {
+            "max_concurrent_streams": MAX_STREAMS_PER_CONNECTION,
+            "max_header_field_size_kb": MAX_HEADER_FIELD_KIB,
+        },
         # The embedding answers every request, so there are no routes and no route timeouts.
         "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},
-        "http_filters": [path_filter(), _embedded(embedding)],
+        "http_filters": [
+            *rate_limit(options),
+            *shedding_filters(),
+            path_filter(),
+            arrival_filter(),
+            _embedded(embedding),
+        ],
         "local_reply_config": local_replies(),
     }
     apply_to_manager(options.grpc_arguments, manager)
@@ -182,15 +199,5 @@ def _embedded(embedding: Embedding) -> Config:
                 "@type": "type.googleapis.com/google.protobuf.StringValue",
                 "value": json.dumps(application),
             },
-        },
-    }
-
-
-def _connection_limit() -> Config:
-    return {
-        "name": "envoy.resource_monitors.global_downstream_max_connections",
-        "typed_config": {
-            "@type": f"{_ENVOY}.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
-            "max_active_downstream_connections": MAX_CONNECTIONS,
         },
     }

@@ -1,6 +1,7 @@
 """The ASGI application that Envoy loads: it runs an Application, and follows the orders of the supervisor.
 
-All code runs on the event loop of the embedding. Its thread is not Python's main thread, so it receives no signals.
+All code runs on the event loop of the embedding. Its thread is not Python's main thread, so it receives no signals, and
+the supervisor blocks those that would end Envoy.
 After the drain, the process ends with `os._exit`, because exit hooks of libraries report errors inside Envoy.
 """
 
@@ -13,13 +14,19 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.hosts.application import Application, Listening
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
-from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, end_process, stop_in_time
+from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, LOST_REQUESTS, end_process, stop_in_time
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, drain, until
+from tpuserve_server.hosts.envoy.arrival import lag_s
 from tpuserve_server.hosts.envoy.channel import Channel, ChildSetup
+from tpuserve_server.hosts.envoy.config import DRAIN_GRACE_S
+from tpuserve_server.hosts.envoy.header_limit import has_long_headers, refuse_headers
+from tpuserve_server.hosts.envoy.shedding import Shedding
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
+from tpuserve_server.hosts.handover import FAREWELL_S, Handover
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 
@@ -53,6 +60,9 @@ class EnvoyEntry:
         """Answer an ASGI scope: `lifespan` once, then `http` for gRPC and REST."""
         if scope["type"] == "lifespan":
             return self._lifespan(receive, send)
+        if has_long_headers(scope):
+            return refuse_headers(send, is_grpc=self._is_grpc(scope))
+        scope[LAG_KEY] = lag_s(scope)
         if self._is_grpc(scope):
             return self._grpc(scope, receive, send)
         return self._answer_rest(scope, ConformingReceive(receive, self._watch), send)
@@ -83,13 +93,14 @@ class EnvoyEntry:
         except Exception as error:  # Report every error: the supervisor must learn that the application cannot serve.
             await _fail(error, channel)
             return
-        following = asyncio.create_task(_follow(application, channel))
+        handover = Handover(setup.options)
+        following = asyncio.create_task(_follow(application, channel, handover))
         if setup.options.opens_when_ready:
             channel.send("loading")
-            if not await _becomes_ready(application, channel, following):
+            if not await _becomes_ready(application, channel, following, setup):
                 return
         self._carry(application, setup)
-        self._orders = asyncio.create_task(self._obey(application, channel, setup, following))
+        self._orders = asyncio.create_task(self._obey(application, channel, setup, following, handover))
         channel.send("ready")
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -99,38 +110,60 @@ class EnvoyEntry:
         await _end(application, channel, 0)
 
     def _carry(self, application: Application, setup: ChildSetup) -> None:
-        self._rest = RestCalls(application.rest, self._in_flight)
+        self._rest = RestCalls(application.rest, self._in_flight, application.overload_gate)
         self._rpc = application.rpc
+        self._shedding = Shedding(application.overload_gate, EnvoyAdmin(Path(setup.admin_socket)))
         self._grpc = GrpcOverAsgi(
             application.rpc,
             max_message_bytes=setup.options.max_message_bytes,
             in_flight=self._in_flight,
             watch=self._watch,
+            receiving=application.receiving,
+            gate=application.overload_gate,
         )
 
     async def _obey(
-        self, application: Application, channel: Channel, setup: ChildSetup, following: "asyncio.Task[bool]"
+        self,
+        application: Application,
+        channel: Channel,
+        setup: ChildSetup,
+        following: "asyncio.Task[bool]",
+        handover: Handover,
     ) -> None:
-        """Drain and end the process when the supervisor orders it, or when the supervisor is gone.
+        """Drain and end the process when the supervisor orders it, is gone, or should start another process.
 
         If the application can no longer begin to serve, the process ends at once: there is nothing to drain.
         """
-        if not await _one_ends(application, channel, following):
+        replacing = asyncio.create_task(application.replacement())
+        if not await _one_ends(application, channel, setup, following, replacing):
             return
-        was_ordered = following.result()
+        was_ordered = not following.done() or following.result()
         if not was_ordered:
             _log.error("The supervisor has ended. The server drains and stops")
+        elif not following.done():
+            replacement = replacing.result()
+            channel.send("replace", damage=replacement.damage, why=replacement.why)
+        replacing.cancel()
         application.drain()
-        await asyncio.sleep(setup.options.drain_delay_s)
-        await self._finish(EnvoyAdmin(Path(setup.admin_socket)), setup.options.drain_timeout_s)
-        await _end(application, channel, 0 if was_ordered else _ORPHANED)
+        # The supervisor's wait is for load balancers. They have already seen that this process is not ready.
+        delay_s = setup.options.drain_delay_s if following.done() else 0
+        has_successor, _ = await asyncio.gather(handover.end(), asyncio.sleep(delay_s))
+        farewell_s = FAREWELL_S if has_successor else DRAIN_GRACE_S
+        is_complete = await self._finish(
+            EnvoyAdmin(Path(setup.admin_socket)), farewell_s, setup.options.drain_timeout_s
+        )
+        code = 0 if is_complete else LOST_REQUESTS
+        await _end(application, channel, code if was_ordered else _ORPHANED)
 
-    async def _finish(self, admin: EnvoyAdmin, timeout_s: float) -> None:
-        """Wait for requests in flight, here and in Envoy, for at most `timeout_s`, then cancel the rest."""
+    async def _finish(self, admin: EnvoyAdmin, farewell_s: float, timeout_s: float) -> bool:
+        """Wait for requests in flight, here and in Envoy, for at most `timeout_s`, then cancel the rest.
+
+        Return whether every request got its response.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                await drain(admin, self._in_flight.finish)
-                return
+                await drain(admin, self._in_flight.finish, farewell_s=min(farewell_s, timeout_s))
+                return True
         except TimeoutError:
             _log.error("Cancelled the requests that were still in flight after %g s", timeout_s)
         except (OSError, HTTPException) as error:
@@ -138,6 +171,7 @@ class EnvoyEntry:
                 "Envoy's admin interface does not respond (%s). The server cancels the requests in flight", error
             )
         await self._cut(admin)
+        return False
 
     async def _cut(self, admin: EnvoyAdmin) -> None:
         """Cancel requests in flight, and wait briefly until their error responses are sent."""
@@ -157,14 +191,16 @@ async def _fail(error: Exception, channel: Channel) -> None:
     end_process(1)
 
 
-async def _becomes_ready(application: Application, channel: Channel, following: "asyncio.Task[bool]") -> bool:
+async def _becomes_ready(
+    application: Application, channel: Channel, following: "asyncio.Task[bool]", setup: ChildSetup
+) -> bool:
     """Wait until the application is ready, and return True.
 
     End the process instead if the supervisor orders a drain or is gone, or if the application has failed.
     """
     becoming = asyncio.create_task(application.ready())
     try:
-        if not await _one_ends(application, channel, following, becoming):
+        if not await _one_ends(application, channel, setup, following, becoming):
             return False
     finally:
         becoming.cancel()
@@ -173,9 +209,12 @@ async def _becomes_ready(application: Application, channel: Channel, following: 
     return not following.done()
 
 
-async def _one_ends(application: Application, channel: Channel, *tasks: "asyncio.Task[Any]") -> bool:
-    """Wait for one of `tasks` and return True. End the process if the application can no longer begin to serve."""
-    failing = asyncio.create_task(application.failure())
+async def _one_ends(application: Application, channel: Channel, setup: ChildSetup, *tasks: "asyncio.Task[Any]") -> bool:
+    """Wait for one of `tasks` and return True. End the process if the application can no longer begin to serve.
+
+    A process that replaces another stays instead: its status has the reason, and a new version may repair the model.
+    """
+    failing = asyncio.create_task(_never() if setup.is_respawn else application.failure())
     try:
         await asyncio.wait({failing, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -188,11 +227,20 @@ async def _one_ends(application: Application, channel: Channel, *tasks: "asyncio
     return False
 
 
-async def _follow(application: Application, channel: Channel) -> bool:
+async def _never() -> str:
+    never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    return await never
+
+
+async def _follow(application: Application, channel: Channel, handover: Handover) -> bool:
     """Follow the supervisor until it orders the drain. Return False if the supervisor is gone before."""
     async for order in channel.messages():
         if order["type"] == "announce":
-            application.announce(Listening(**order["listening"]))
+            listening = Listening(**order["listening"])
+            handover.begin(listening)
+            application.announce(listening)
+        elif order["type"] == "reload":
+            application.reload()
         elif order["type"] == "drain":
             return True
     return False

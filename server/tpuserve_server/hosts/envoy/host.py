@@ -1,203 +1,240 @@
-"""Supervisor of the Envoy host: starts Envoy with the application inside, turns signals into a drain, and cleans up.
+"""Supervisor of the Envoy host: starts Envoy with the application inside, again after each unexpected end.
 
-The process is light: it imports neither tensorflow nor the application, and handles no requests.
+It turns signals into orders, and cleans up. The process is light: it imports neither tensorflow nor the application,
+and handles no requests.
 """
 
 import asyncio
-import contextlib
 import dataclasses
-import json
+import http.client
+import logging
 import os
-import shutil
-import signal
-import socket
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import click
 
 from tpuserve_server.hosts.addresses import check_free
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
-from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
-from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
-from tpuserve_server.hosts.envoy.process import EMBEDDING_VARIABLES, child_environment, embedding_library, envoy_binary
+from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.ending import LOST_REQUESTS
+from tpuserve_server.hosts.envoy.admin import until
+from tpuserve_server.hosts.envoy.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
+from tpuserve_server.hosts.envoy.config import Embedding
+from tpuserve_server.hosts.envoy.process import embedding_library
+from tpuserve_server.hosts.envoy.respawn import Respawns
+from tpuserve_server.hosts.envoy.worker import Worker
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.arguments import unknown_to_envoy
-from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES, SocketFile, socket_file
-from tpuserve_server.hosts.stop_signals import StopSignals
-from tpuserve_server.hosts.tls import server_context
+from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S
+from tpuserve_server.hosts.predecessor import Predecessor
+from tpuserve_server.hosts.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
+from tpuserve_server.hosts.service_manager import report
+from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
+from tpuserve_server.hosts.socket_file import SocketFile, socket_file
+from tpuserve_server.hosts.tls import TlsOptions, check_replacement, server_context
 
-# One thread parses HTTP for all connections. The application's event loop is the bottleneck long before this thread.
-# More threads would only compete with that loop and the model for the same cores.
-_WORKER_THREADS = 1
+_log = logging.getLogger(__name__)
+
 # Time for the application to release its resources after the drain.
 _STOP_TIMEOUT_S = 10.0
-_CONFIG = "envoy.json"
 
 
-def run(asgi_entry: str, options: HostOptions, environment: Mapping[str, str]) -> int:
+def run(
+    asgi_entry: str,
+    options: HostOptions,
+    environment: Mapping[str, str],
+    read_tls: Callable[[], TlsOptions] | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; call it on the main thread.
+
+    `read_tls` reads the certificates again for SIGHUP. It raises HostError if they cannot be read.
 
     `asgi_entry` names an `EnvoyEntry` as `module:attribute`. Its factory finds `environment` in `os.environ`, in
     addition to this process's environment. A second signal kills Envoy at once.
     """
+    ignore_until_serving()
     for name in unknown_to_envoy(options.grpc_arguments):
         click.echo(f"tpuserve: {name} has no effect in Envoy. Use --host_backend=python for it.", err=True)
     try:
         check_free(options)
         if options.tls is not None:
             server_context(options.tls)  # Checks the certificates: Envoy does not report their errors in one line.
+        predecessor = Predecessor.of(options)
         embedding = Embedding(embedding_library(), asgi_entry)
-        with _runtime_folder() as folder, socket_file(options) as file:
-            return asyncio.run(_Supervisor(options, embedding, folder, file).run(environment))
+        remove_stale_folders()
+        with runtime_folder() as folder, socket_file(options) as file:
+            supervisor = _Supervisor(options, embedding, folder, file, environment, read_tls, predecessor)
+            return asyncio.run(supervisor.run())
     except HostError as error:
         click.echo(f"tpuserve: {error}", err=True)
         return 1
 
 
-@contextlib.contextmanager
-def _runtime_folder() -> Iterator[Path]:
-    """Create a directory that only this user can enter, with a path short enough for a UNIX socket in it."""
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-")))
-        if len(os.fsencode(folder / "admin.sock")) > MAX_SOCKET_PATH_BYTES:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-", dir="/tmp")))
-        yield folder
-
-
 class _Supervisor:
-    """One run of Envoy."""
+    """Runs one worker after the other."""
 
-    def __init__(self, options: HostOptions, embedding: Embedding, folder: Path, file: SocketFile | None) -> None:
+    def __init__(
+        self,
+        options: HostOptions,
+        embedding: Embedding,
+        folder: RuntimeFolder,
+        file: SocketFile | None,
+        environment: Mapping[str, str],
+        read_tls: Callable[[], TlsOptions] | None,
+        predecessor: Predecessor | None,
+    ) -> None:
         # Envoy binds a temporary name. The supervisor renames the socket once Envoy listens.
         self._options = dataclasses.replace(options, grpc_socket_path=file.bound if file is not None else None)
         self._file = file
         self._embedding = embedding
         self._folder = folder
-        self._admin = EnvoyAdmin(folder / "admin.sock")
-        self._ready = asyncio.Event()
-        self._live = False
-        self._loading = False
-        self._failure: str | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._environment = environment
+        self._predecessor = predecessor
+        self._worker: Worker | None = None
+        self._last_end = ""
+        self._read_tls = read_tls
+        self._reloading: asyncio.Task[None] | None = None
 
-    async def run(self, environment: Mapping[str, str]) -> int:
-        """Start Envoy, serve, drain and stop. Raises HostError if Envoy cannot start or exits unexpectedly."""
-        signals = StopSignals(self._force)
-        parent_socket, child_socket = socket.socketpair()
-        with child_socket:
-            self._process = process = await self._start(environment, child_socket.fileno())
-        channel = await Channel.over(parent_socket)
-        hearing = asyncio.create_task(self._hear(channel))
-        serving = asyncio.create_task(self._serve(signals, channel))
-        ended = asyncio.create_task(process.wait())
-        try:
-            await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
-                await hearing  # Read its remaining messages, up to the end of the stream.
-                raise self._died(ended.result())
-            serving.result()
-            return await self._end(ended)
-        finally:
-            self._kill()
-            serving.cancel()
-            await channel.close()
-            await asyncio.wait({ended, hearing})
-
-    async def _end(self, ended: asyncio.Task[int]) -> int:
-        """Wait for the drained application, which ends Envoy, too, and return the exit code."""
-        if not (self._live or self._loading):
-            self._kill()  # No port is open and no model is loading: there is nothing to drain or to stop.
-            return 0
-        await asyncio.wait({ended}, timeout=self._patience_s())
-        if not ended.done():
-            raise HostError("The application did not end after the drain. The server killed it.")
-        return ended.result()
-
-    async def _start(self, environment: Mapping[str, str], channel: int) -> asyncio.subprocess.Process:
-        config = self._folder / _CONFIG
-        config.touch(mode=0o600)
-        config.write_text(json.dumps(bootstrap(self._options, self._embedding, self._admin.path)))
-        setup = ChildSetup(
-            # Other processes may read the environment, so it must not contain a key.
-            options=dataclasses.replace(self._options, tls=None),
-            admin_socket=str(self._admin.path),
-            channel=channel,
-            directory=os.getcwd(),
-            environment={name: os.environ.get(name) for name in EMBEDDING_VARIABLES},
-        )
-        return await asyncio.create_subprocess_exec(
-            envoy_binary(),
-            *("--config-path", config, "--disable-hot-restart", "--concurrency", str(_WORKER_THREADS)),
-            *("--log-level", "warning"),
-            stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=[channel],
-            cwd=self._folder,
-            env={**child_environment(environment), VARIABLE: setup.to_json()},
-            # Ctrl-C in a terminal reaches every process of its group. Only the supervisor must handle it.
-            start_new_session=True,
-        )
-
-    async def _hear(self, channel: Channel) -> None:
-        async for message in channel.messages():
-            match message["type"]:
-                case "loading":
-                    self._loading = True
-                case "ready":
-                    self._loading = False
-                    self._ready.set()
-                case "failed":
-                    self._failure = message["why"]
-
-    async def _serve(self, signals: StopSignals, channel: Channel) -> None:
-        """Announce the addresses and wait for a signal, then order the application to drain and to end with Envoy."""
-        announcing = asyncio.create_task(self._announce(channel))
+    async def run(self) -> int:
+        """Serve, drain and stop. Raises HostError if the first worker cannot start or serve."""
+        signals = HostSignals(force=self._force, reload=self._reload)
         stopping = asyncio.create_task(signals.first())
+        respawns = Respawns()
         try:
-            await asyncio.wait({announcing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            while (code := await self._run_worker(stopping)) is None:
+                assert self._worker is not None
+                await asyncio.wait({stopping}, timeout=respawns.pause_s(self._worker.lived_s))
+                if stopping.done():
+                    return 0  # No process runs, so there is nothing to drain.
+            return code
+        finally:
+            stopping.cancel()
+
+    async def _run_worker(self, stopping: asyncio.Task[None]) -> int | None:
+        """Run a worker until its end. Return the exit code after a drain, or None after an unexpected end."""
+        environment = {
+            **self._environment,
+            RUNTIME_FOLDER_VARIABLE: str(self._folder.path),
+            LAST_END_VARIABLE: self._last_end,
+        }
+        is_respawn = bool(self._last_end)
+        worker = await Worker.start(self._options, self._embedding, self._folder, environment, is_respawn=is_respawn)
+        self._worker = worker
+        announcing = asyncio.create_task(self._announce(worker))
+        try:
+            await asyncio.wait({announcing, stopping, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
             if announcing.done():
-                announcing.result()
-                await stopping
+                _raise_refusal(announcing, worker)
+                await asyncio.wait({stopping, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                return await self._stop(worker)
+            await worker.last_words()
+            self._explain_end(worker, is_respawn=is_respawn)
+            return None
         finally:
             announcing.cancel()
-            stopping.cancel()
-        channel.send("drain")
+            await worker.close()
 
-    async def _announce(self, channel: Channel) -> None:
-        await self._ready.wait()
-        await until(self._admin.is_live)
-        self._live = True
-        (self._folder / _CONFIG).unlink()  # Envoy has read the file, which may contain a key.
-        listening = await asyncio.to_thread(self._admin.listening, self._options)
+    async def _announce(self, worker: Worker) -> None:
+        await worker.ready.wait()
+        await until(worker.admin.is_live)
+        listening = await asyncio.to_thread(worker.admin.listening, self._options)
+        # A later worker opens the same ports.
+        self._options = _with_ports(self._options, listening)
         if self._file is not None:
             self._file.publish()
             listening = dataclasses.replace(listening, grpc_socket=self._file.address)
-        channel.send("announce", listening=dataclasses.asdict(listening))
+        worker.opened(listening)
+        report("READY")
+        if self._predecessor is not None:
+            self._predecessor.stop()
 
-    def _patience_s(self) -> float:
-        return self._options.drain_delay_s + self._options.drain_timeout_s + _STOP_TIMEOUT_S
+    async def _stop(self, worker: Worker) -> int:
+        """Wait for the application to drain and to end Envoy, too, and return the exit code."""
+        report("STOPPING")
+        worker.drain()
+        if not (worker.is_live or worker.is_loading):
+            worker.kill()  # No port is open and no model is loading: there is nothing to drain or to stop.
+            return 0
+        await asyncio.wait({worker.ended}, timeout=self._patience_s())
+        if not worker.ended.done():
+            raise HostError("The application did not end after the drain. The server killed it.")
+        code = worker.ended.result()
+        if code >= 0:
+            return code
+        _log.error("Envoy ended during the drain (%s); the requests in flight are lost", worker.how_ended())
+        return LOST_REQUESTS
 
-    def _died(self, code: int) -> HostError:
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        if self._failure is not None:
-            return HostError(self._failure)
-        if not self._live:
-            return HostError(
+    def _explain_end(self, worker: Worker, *, is_respawn: bool) -> None:
+        """Log why a worker ended. Raises HostError if it is the first, and a new start would end the same way."""
+        self._last_end = how = worker.how_ended()
+        if not is_respawn and worker.failure is not None:
+            raise HostError(worker.failure)
+        if not is_respawn and not worker.began():
+            raise HostError(
                 f"Envoy could not start ({how}). Envoy's log lines above have the reason. Use --host_backend=python to "
                 "run without Envoy."
             )
-        return HostError(f"Envoy ended by itself ({how}); the requests in flight are lost.")
+        if worker.damage is not None:
+            _log.error("Envoy has drained and ended (%s). The server starts it again", worker.damage.why)
+        elif worker.failure is not None:
+            _log.error("The application could not start again: %s", worker.failure)
+        elif worker.is_live:
+            _log.error("Envoy ended by itself (%s); the requests in flight are lost. The server starts it again", how)
+        else:
+            _log.error("Envoy ended by itself (%s) before it served. The server starts it again", how)
 
-    def _kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+    def _patience_s(self) -> float:
+        handover_s = CONNECT_S + QUEUE_TIMEOUT_S
+        return max(self._options.drain_delay_s, handover_s) + self._options.drain_timeout_s + _STOP_TIMEOUT_S
+
+    def _reload(self) -> None:
+        _log.info("SIGHUP: reading the configuration again")
+        if self._worker is not None:  # Otherwise the next worker reads it at its start.
+            self._worker.reload()
+        if self._read_tls is None or self._options.tls is None:
+            return
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload_certificates(self._read_tls))
+
+    async def _reload_certificates(self, read_tls: Callable[[], TlsOptions]) -> None:
+        """Read the certificates again, and use them for new connections. Errors change nothing."""
+        try:
+            tls = await asyncio.to_thread(check_replacement, read_tls, self._options.tls)
+            if self._worker is not None and self._worker.is_live and not await self._worker.replace_certificates(tls):
+                raise HostError("Envoy did not read them in time.")
+        except (HostError, OSError, http.client.HTTPException) as error:
+            _log.error("The server keeps its certificates: %s", error)
+            return
+        # For later workers.
+        self._options = dataclasses.replace(self._options, tls=tls)
+        _log.info("New connections use the certificates that were read again")
 
     def _force(self, code: int) -> None:
-        self._kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._worker is not None:
+            self._worker.kill()
+        self._folder.remove()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _raise_refusal(announcing: asyncio.Task[None], worker: Worker) -> None:
+    """Raise the HostError of a socket that cannot be published. Kill an Envoy that does not answer while it starts."""
+    try:
+        announcing.result()
+    except (OSError, http.client.HTTPException) as error:
+        if not worker.ended.done():
+            _log.error("Envoy's admin interface does not respond: %s", error)
+            worker.kill()
+
+
+def _with_ports(options: HostOptions, listening: Listening) -> HostOptions:
+    return dataclasses.replace(
+        options,
+        grpc_port=None if listening.grpc is None else _port(listening.grpc),
+        rest_port=None if listening.rest is None else _port(listening.rest),
+    )
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

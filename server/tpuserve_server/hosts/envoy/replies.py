@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tpuserve_server.hosts.inference_paths import OVERLOADED
+
 Config = dict[str, Any]
 
 
@@ -12,6 +14,16 @@ def local_replies() -> Config:
     """
     return {
         "mappers": [
+            {
+                "filter": _all(_SHED, _is_grpc(False)),
+                "headers_to_add": [_header("retry-after", "1")],
+                "body_format_override": _error(OVERLOADED),
+            },
+            {
+                "filter": _all(_SHED, _is_grpc(True)),
+                "headers_to_add": [_header("grpc-retry-pushback-ms", str(_RETRY_MS))],
+                "body_format_override": {"text_format_source": {"inline_string": OVERLOADED}},
+            },
             {
                 "filter": _all(_REFUSED_PATH, _is_grpc(False)),
                 # The application's response to a name that it cannot decode.
@@ -37,6 +49,11 @@ _REFUSED_PATH: Config = {
     "status_code_filter": {"comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "unused"}}}
 }
 
+# Matches refusals of the filters in shedding_filters.py: FI is Envoy's flag of fault injection.
+_SHED: Config = {"response_flag_filter": {"flags": ["FI"]}}
+# Hint for a retry: longer than the share of refused requests takes to follow the load.
+_RETRY_MS = 200
+
 
 def _is_grpc(wanted: bool) -> Config:
     header = {
@@ -50,6 +67,10 @@ def _is_grpc(wanted: bool) -> Config:
 
 def _all(*filters: Config) -> Config:
     return {"and_filter": {"filters": list(filters)}}
+
+
+def _header(name: str, value: str) -> Config:
+    return {"header": {"key": name, "value": value}}
 
 
 def _error(message: str) -> Config:

@@ -2,19 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Clock, SystemClock
-from tpuserve_server.core.errors import Cancelled
+from tpuserve_server.core.errors import Cancelled, Code
+from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
+from tpuserve_server.frontends.control import asgi_client
+from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
-from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, frame
+from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame
 from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message, is_grpc
 from tpuserve_server.hosts.grpc.interruption import Interruption
+from tpuserve_server.hosts.grpc.refusal import lateness_s, refuse
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -37,9 +44,13 @@ class GrpcOverAsgi:
         max_message_bytes: int,
         in_flight: InFlight,
         watch: DisconnectWatch,
+        receiving: ReceivingBudget,
+        gate: OverloadGate,
         clock: Clock | None = None,
     ) -> None:
         self._rpc = rpc
+        self._gate = gate
+        self._receiving = receiving
         self._max_message_bytes = max_message_bytes
         self._in_flight = in_flight
         self._watch = watch
@@ -53,10 +64,12 @@ class GrpcOverAsgi:
             return await _refuse(send, 405, (b"allow", b"POST"))
         if not is_grpc(headers.get(b"content-type", b"")):
             return await _refuse(send, 415, (b"accept-post", b"application/grpc"))
+        if self._gate.may_refuse and (late_s := lateness_s(self._gate, scope, headers, self._clock)):
+            return await refuse(send, late_s)
         path = scope["path"]
         self._in_flight.begin()
         try:
-            await _answer(send, await self._reply(scope, headers, path, receive, send))
+            await answer(send, await self._reply(scope, headers, path, receive, send))
         finally:
             self._in_flight.end()
         return None
@@ -70,24 +83,32 @@ class GrpcOverAsgi:
             return unknown_method(path)
         try:
             context = CallContext(
-                deadline_of(headers.get(b"grpc-timeout"), self._clock),
+                deadline_of(headers.get(b"grpc-timeout"), self._clock, scope.get(LAG_KEY, 0.0)),
                 Metadata(scope["headers"]),
                 headers.get(_PRIORITY),
+                partial(asgi_client, scope),
             )
             encoding = headers.get(b"grpc-encoding", b"identity")
+            frames = FrameReader(
+                receive, self._max_message_bytes, encoding, Receiving(self._receiving, scope.get("client"))
+            )
             if isinstance(method, UnaryMethod):
-                return await self._unary(
-                    method, context, FrameReader(receive, self._max_message_bytes, encoding), receive
-                )
-            await self._stream(method, context, encoding, receive, _StreamedResponse(send, path))
+                return await self._unary(method, path, context, frames, receive)
+            await self._stream(method, context, frames, receive, _StreamedResponse(send, path))
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path)
 
     async def _unary(
-        self, method: UnaryMethod, context: CallContext, frames: FrameReader, receive: "Receive"
+        self, method: UnaryMethod, path: str, context: CallContext, frames: FrameReader, receive: "Receive"
     ) -> bytes | RpcFailure:
         request = await frames.only()
+        # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
+        # the next one is checked.
+        if self._gate.may_refuse and path in INFERENCE_METHODS:
+            late_s = self._gate.lateness_s(context.deadline, again=True)
+            if late_s:
+                return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s)
         interruption = Interruption(context.deadline, self._clock, self._timers)
         caller = Caller(receive, interruption.leave)
         self._watch.add(caller)
@@ -105,13 +126,14 @@ class GrpcOverAsgi:
         self,
         method: StreamMethod,
         context: CallContext,
-        encoding: bytes,
+        frames: FrameReader,
         receive: "Receive",
         response: "_StreamedResponse",
     ) -> None:
         interruption = Interruption(context.deadline, self._clock, self._timers)
         caller = Caller(receive, interruption.leave)
-        requests = _messages(FrameReader(caller.receive, self._max_message_bytes, encoding))
+        # The caller reads ahead to notice a disconnect.
+        requests = _messages(frames.reading(caller.receive))
         self._watch.add(caller)
         self._in_flight.begin_stream(interruption.shut_down)
         try:
@@ -119,6 +141,7 @@ class GrpcOverAsgi:
         except asyncio.CancelledError as cancelled:
             await response.fail(interruption.absorb(cancelled))
         finally:
+            frames.close()
             interruption.disarm()
             self._watch.remove(caller)
             self._in_flight.end_stream(interruption.shut_down)
@@ -152,7 +175,7 @@ class _StreamedResponse:
         if self._begun:
             await self._finish({"type": "http.response.trailers", "headers": _status_headers(failure)})
         else:
-            await _answer(self._send, failure)
+            await answer(self._send, failure)
 
     async def _begin(self) -> None:
         if not self._begun:
@@ -186,7 +209,7 @@ def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-async def _answer(send: "Send", reply: bytes | RpcFailure | None) -> None:
+async def answer(send: "Send", reply: bytes | RpcFailure | None) -> None:
     """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
     if isinstance(reply, bytes):
         try:

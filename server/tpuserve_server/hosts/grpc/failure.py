@@ -26,9 +26,12 @@ class RpcFailure:
     @property
     def pushback_ms(self) -> int | None:
         """The value of PUSHBACK in whole milliseconds, at least 1, or None."""
-        if self.retry_after_s is None:
-            return None
-        return min(max(math.ceil(self.retry_after_s * 1000), 1), _MAX_INT32)
+        return None if self.retry_after_s is None else pushback_ms(self.retry_after_s)
+
+
+def pushback_ms(retry_after_s: float) -> int:
+    """Return the value of PUSHBACK in whole milliseconds, at least 1."""
+    return min(max(math.ceil(retry_after_s * 1000), 1), _MAX_INT32)
 
 
 SHUTTING_DOWN = RpcFailure(Code.UNAVAILABLE, "The server is shutting down")

@@ -3,8 +3,10 @@
 import asyncio
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, NamedTuple
 
+from tpuserve_server.core.budgets.receiving import ReceivingBudget, Upload
 from tpuserve_server.core.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
 
 if TYPE_CHECKING:
@@ -26,12 +28,26 @@ def frame(message: bytes) -> bytes:
     return _PREFIX.pack(0, len(message)) + message
 
 
+class Receiving(NamedTuple):
+    """The budget of messages that are still arriving, and the connection that they come from."""
+
+    budget: ReceivingBudget
+    connection: Hashable = None
+
+    def begin(self) -> Upload:
+        """Begin to charge a message."""
+        return self.budget.begin(self.connection)
+
+
 class FrameReader:
-    """Reads messages from the chunks of one request's body. `receive` follows ASGI."""
+    """Reads messages from the chunks of one request's body. `receive` follows ASGI.
 
-    __slots__ = ("_buffer", "_encoding", "_ended", "_max_message_bytes", "_receive")
+    It charges messages that are still arriving to a budget. A caller of `next` must close it.
+    """
 
-    def __init__(self, receive: "Receive", max_message_bytes: int, encoding: bytes) -> None:
+    __slots__ = ("_buffer", "_encoding", "_ended", "_max_message_bytes", "_receive", "_receiving", "_upload")
+
+    def __init__(self, receive: "Receive", max_message_bytes: int, encoding: bytes, receiving: "Receiving") -> None:
         """Read with `encoding`, the `grpc-encoding` header. Raises Unimplemented for an unsupported one."""
         if encoding != b"identity" and encoding not in _WINDOW_BITS:
             raise Unimplemented(f"Compression algorithm '{encoding[:32].decode('latin-1')}' is not supported")
@@ -40,6 +56,14 @@ class FrameReader:
         self._encoding = encoding
         self._buffer = bytearray()
         self._ended = False
+        self._receiving = receiving
+        # Most messages arrive in one chunk and need none.
+        self._upload: Upload | None = None
+
+    def reading(self, receive: "Receive") -> "FrameReader":
+        """Return this reader, which reads with `receive` from now on."""
+        self._receive = receive
+        return self
 
     async def only(self) -> bytes:
         """Read the message of a unary request. Raises Unimplemented unless there is exactly one."""
@@ -51,24 +75,36 @@ class FrameReader:
                 self._check_length(length)
                 return chunk[PREFIX_BYTES:]
         self._buffer += chunk
-        message = await self.next()
+        try:
+            message = await self.next()
+        finally:
+            self.close()
         if message is None or self._buffer:
             raise Unimplemented("A unary call takes exactly one message")
         return message
 
     async def next(self) -> bytes | None:
         """Read the next message. Return None at the end. Raises Internal if the body ends inside a message."""
+        if self._upload is None:
+            self._upload = self._receiving.begin()
         while (found := self._take()) is None:
             if self._ended:
                 if self._buffer:
                     raise Internal("The request ended inside a message")
                 return None
-            self._buffer += await self._chunk()
+            self._upload.hold(len(self._buffer))
+            chunk = self._open(await self._upload.wait(self._receive()))
+            # Charged before the buffer grows.
+            self._upload.hold(len(self._buffer) + len(chunk))
+            self._buffer += chunk
+        self._upload.hold(len(self._buffer))
         compressed, message = found
         return await self._inflate(message) if compressed else message
 
-    async def _chunk(self) -> bytes:
-        return self._open(await self._receive())
+    def close(self) -> None:
+        """Return the bytes to the budget. Read no more."""
+        if self._upload is not None:
+            self._upload.end()
 
     def _open(self, message: "Message") -> bytes:
         if message["type"] == "http.disconnect":

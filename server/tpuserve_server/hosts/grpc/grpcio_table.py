@@ -2,14 +2,18 @@
 
 import asyncio
 import base64
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn, TypeAlias, cast
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
 from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.errors import Code
+from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
@@ -17,21 +21,46 @@ from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailu
 from tpuserve_server.hosts.grpc.headers import Metadata
 from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
+from tpuserve_server.hosts.limits import REQUEST_TIMEOUT_S
 
 _STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 # grpcio leaves the kinds of handler untyped.
 Handler: TypeAlias = Any
-Unary: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
+Unary: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
+# The client, or the limit of a message, may also have ended the call. Then grpcio does not send this status.
+_NO_MESSAGE = RpcFailure(Code.UNIMPLEMENTED, "A unary call takes exactly one message")
+
+_GRPCIO_LOG = logging.getLogger("grpc._cython.cygrpc")
+
+
+def _is_no_late_answer(record: logging.LogRecord) -> bool:
+    """Return False for grpcio's report of an answer to a call that has just ended at its deadline.
+
+    grpcio logs the failure with a traceback if it has not yet seen the end of the call. The client knows the result.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
 
 
 class TableHandler(grpc.GenericRpcHandler):
     """Handler from bytes to bytes: grpcio runs no serializer. One event loop's thread owns it."""
 
-    def __init__(self, rpc: RpcTable, in_flight: InFlight, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        rpc: RpcTable,
+        in_flight: InFlight,
+        gate: OverloadGate,
+        clock: Clock | None = None,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        """Serve `rpc`. The message of a unary call must arrive within `request_timeout_s`."""
+        _GRPCIO_LOG.addFilter(_is_no_late_answer)
         self._in_flight = in_flight
+        self._gate = gate
+        self._request_timeout_s = request_timeout_s
         self._clock = clock or SystemClock()
         self._timers = RareTimersByLoop()
         self._refusing = False
@@ -57,12 +86,18 @@ class TableHandler(grpc.GenericRpcHandler):
 
     def _handler(self, path: str, method: UnaryMethod | StreamMethod) -> Handler:
         if isinstance(method, UnaryMethod):
-            return grpc.unary_unary_rpc_method_handler(self._unary(path, method))
+            # For a unary handler, grpcio itself would wait for the message, without a timeout.
+            return grpc.stream_unary_rpc_method_handler(self._unary(path, method))
         # A stream of one message and a single message are the same on the wire, so this handles every kind of stream.
         return grpc.stream_stream_rpc_method_handler(self._stream(path, method))
 
     def _unary(self, path: str, method: UnaryMethod) -> Unary:
-        async def handle(request: bytes, context: Context) -> bytes:
+        is_inference = path in INFERENCE_METHODS
+
+        async def handle(_requests: AsyncIterator[bytes], context: Context) -> bytes:
+            if is_inference and self._gate.may_refuse and (late_s := self._gate.lateness_s(self._deadline(context))):
+                await _abort(context, RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s))
+            request = await self._receive(context)
             self._in_flight.begin()
             try:
                 return await method.handle(request, self._call_context(context))
@@ -77,6 +112,24 @@ class TableHandler(grpc.GenericRpcHandler):
 
         return handle
 
+    async def _receive(self, context: Context) -> bytes:
+        """Return the message of a unary call. End a call without a message, or whose message is late."""
+        interruption = Interruption(Deadline.after(self._request_timeout_s, self._clock), self._clock, self._timers)
+        try:
+            # The stubs omit grpc.aio.EOF.
+            request = cast("bytes | object", await context.read())
+        except asyncio.CancelledError as cancelled:
+            interruption.absorb(cancelled)
+            late = f"The message did not arrive within {self._request_timeout_s:g} seconds"
+            await _abort(context, RpcFailure(Code.DEADLINE_EXCEEDED, late))
+        except grpc.aio.UsageError:
+            raise asyncio.CancelledError from None  # The server stops.
+        finally:
+            interruption.disarm()
+        if isinstance(request, bytes):
+            return request
+        return await _abort(context, _NO_MESSAGE)
+
     def _stream(self, path: str, method: StreamMethod) -> Stream:
         # Not a generator: a generator would miss a cancellation while grpcio writes.
         async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
@@ -90,6 +143,8 @@ class TableHandler(grpc.GenericRpcHandler):
                     await _write(context, message)
             except asyncio.CancelledError as cancelled:
                 await _abort(context, interruption.absorb(cancelled))
+            except grpc.aio.InternalError:
+                raise  # A write failed because the client has left. grpcio ends the call and logs nothing.
             except Exception as error:  # The same edge, for streams.
                 await _abort(context, failure_of(error, path))
             finally:
@@ -103,10 +158,22 @@ class TableHandler(grpc.GenericRpcHandler):
         return handle
 
     def _call_context(self, context: Context) -> CallContext:
+        client = partial(_client, context)
+        return CallContext(self._deadline(context), Metadata(_raw_metadata(context)), _raw_priority(context), client)
+
+    def _deadline(self, context: Context) -> Deadline:
         # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
-        deadline = Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
-        return CallContext(deadline, Metadata(_raw_metadata(context)), _raw_priority(context))
+        return Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
+
+
+def _client(context: Context) -> str | None:
+    """Return the IP address in grpcio's form of an address, or None for a UNIX socket.
+
+    The forms are `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` and `unix:` (grpc/grpc, doc/naming.md).
+    """
+    kind, _, address = unquote(context.peer()).partition(":")
+    return None if kind.startswith("unix") else address.rpartition(":")[0].strip("[]")
 
 
 def _raw_priority(context: Context) -> bytes | None:
@@ -139,7 +206,8 @@ async def _write(context: Context, message: bytes) -> None:
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:
-        await asyncio.wait([writing])
+        # A client that has left fails the write. `gather` retrieves the error: asyncio logs unread errors.
+        await asyncio.gather(writing, return_exceptions=True)
         raise
 
 

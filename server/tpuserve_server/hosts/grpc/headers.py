@@ -16,7 +16,9 @@ _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
 
 # Headers of the transport, or headers already processed. Methods do not use them.
-_NOT_METADATA = frozenset({b"host", b"te", b"content-type", b"content-length", b"connection", b"transfer-encoding"})
+_NOT_METADATA = frozenset(
+    {b"host", b"te", b"content-type", b"content-length", b"connection", b"transfer-encoding", b"x-tpuserve-arrived"}
+)
 
 
 def is_grpc(content_type: bytes) -> bool:
@@ -24,14 +26,17 @@ def is_grpc(content_type: bytes) -> bool:
     return content_type == b"application/grpc" or content_type.startswith((b"application/grpc+", b"application/grpc;"))
 
 
-def deadline_of(timeout: bytes | None, clock: Clock) -> Deadline:
-    """Return the deadline of a `grpc-timeout` header. Raises Internal if it is malformed, as grpc-go does."""
+def deadline_of(timeout: bytes | None, clock: Clock, lag_s: float = 0.0) -> Deadline:
+    """Return the deadline of a `grpc-timeout` header of a call that arrived `lag_s` seconds ago.
+
+    Raises Internal if it is malformed, as grpc-go does.
+    """
     if timeout is None:
         return Deadline.never()
     match = _TIMEOUT.match(timeout)
     if match is None:
         raise Internal(f"malformed grpc-timeout: {timeout[:32].decode('latin-1')!r}")
-    return Deadline.after(int(match[1]) * _UNIT_S[match[2]], clock)
+    return Deadline.after(int(match[1]) * _UNIT_S[match[2]] - lag_s, clock)
 
 
 def encode_message(message: str) -> bytes:

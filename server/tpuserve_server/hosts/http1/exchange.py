@@ -40,6 +40,10 @@ class Connection(Protocol):
         """Return the headers of every response."""
         ...
 
+    def want_data(self) -> None:
+        """Continue to read, because an exchange waits for its body or for the disconnect of its client."""
+        ...
+
     def on_response_complete(self) -> None:
         """Handle the end of the exchange: its last byte was written."""
         ...
@@ -93,6 +97,11 @@ class Exchange:
     def server(self) -> "Exchange":
         """The server's own `receive` (BodyReceive)."""
         return self
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the response has begun."""
+        return self._head is not None
 
     @property
     def held_bytes(self) -> int:
@@ -216,8 +225,8 @@ class Exchange:
             self._expects_continue = False
             self._connection.transport.write(_CONTINUE)
         if not (self.disconnected or self.response_complete):
-            self._connection.flow.resume_reading()
             if not self._has_event:
+                self._connection.want_data()
                 await self._next_event()
             self._has_event = False
         if self.disconnected or self.response_complete:

@@ -12,11 +12,13 @@ import numpy as np
 
 from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.varint import packed_varints, varint
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array
 from tpuserve_server.wire.example_request import example_array, with_context
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, parse_json
+from tpuserve_server.wire.json.large import LargeBody, is_large
 from tpuserve_server.wire.json.request import check_object, signature_name
 from tpuserve_server.wire.json.text import type_text, value_text
 
@@ -41,13 +43,36 @@ class JsonExamples:
     examples: Array
 
 
-def decode_json_examples(body: bytes, max_repeated_bytes: int = MAX_REPEATED_BYTES) -> JsonExamples:
-    """Decode a request. Raises InvalidArgument with upstream's messages, or for too many copies of the context."""
-    document = check_object(parse_json(body))
-    name = signature_name(document) or DEFAULT_SIGNATURE_NAME
+def decode_json_examples(
+    body: bytes, max_repeated_bytes: int = MAX_REPEATED_BYTES, budget: DecodedBudget = DEFAULT_DECODED
+) -> JsonExamples:
+    """Decode a request. Raises InvalidArgument with upstream's messages.
+
+    Raises it also for too many copies of the context, and for a large body whose decoded objects would exceed `budget`.
+    """
     writer = _ExampleWriter()
+    if is_large(body):
+        return _decode_large(LargeBody(body, budget), writer, max_repeated_bytes)
+    document = check_object(parse_json(body))
+    name = signature_name(document)
     context = writer.example(document["context"]) if "context" in document else b""
-    examples = [writer.example(value) for value in _list_of_examples(document)]
+    return _examples(
+        name, context, [writer.example(value) for value in _list_of_examples(document)], max_repeated_bytes
+    )
+
+
+def _decode_large(body: LargeBody, writer: "_ExampleWriter", max_repeated_bytes: int) -> JsonExamples:
+    # Each example stays an object until the model runs.
+    body.check_objects()
+    context = b"" if (value := body.read("context")) is None else writer.example(value)
+    examples = [writer.example(example) for part in body.items("examples") for example in part]
+    if not examples:
+        _list_of_examples({"examples": []})
+    return _examples(body.signature_name, context, examples, max_repeated_bytes)
+
+
+def _examples(name: str, context: bytes, examples: list[bytes], max_repeated_bytes: int) -> JsonExamples:
+    name = name or DEFAULT_SIGNATURE_NAME
     if context:
         return JsonExamples(name, with_context(context, examples, max_repeated_bytes))
     return JsonExamples(name, example_array(examples))

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json.body import parse_json
 from tpuserve_server.wire.json.request import check_object
@@ -13,17 +14,19 @@ VERTEX_SCOPE: Final = "tpuserve.vertex"
 _SIGNATURE_NAME = "signature_name"
 
 
-def parse_vertex_body(body: bytes) -> PredictBody:
+def parse_vertex_body(body: bytes, budget: DecodedBudget = DEFAULT_DECODED) -> PredictBody:
     """Parse a body and its signature name, which may be in `parameters`.
 
     Raises:
         InvalidArgument: as `parse_predict_body`, or `parameters` holds anything else.
     """
-    parsed = parse_predict_body(body)
+    parsed = parse_predict_body(body, budget)
     # A backslash may escape a part of the name.
     if b'"parameters"' not in body and b"\\" not in body:
         return parsed
-    name = _read_parameters(check_object(parse_json(body)).get("parameters"))
+    large = parsed.large
+    parameters = check_object(parse_json(body)).get("parameters") if large is None else large.member("parameters")
+    name = _read_parameters(parameters)
     if name and parsed.signature_name not in ("", name):
         raise InvalidArgument(
             f"The request names two signatures: '{parsed.signature_name}', and '{name}' in 'parameters'"

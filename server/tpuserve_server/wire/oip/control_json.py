@@ -8,6 +8,8 @@ import orjson
 from tpuserve_server.core.errors import InvalidArgument
 
 JsonObject = Mapping[str, Any]
+# The event loop parses a body in one step.
+_MAX_BYTES: Final = 1 << 20
 _MAX_UINT64: Final = (1 << 64) - 1
 
 
@@ -15,10 +17,12 @@ def parse_object(body: bytes, *, may_be_empty: bool = True) -> JsonObject:
     """Return the object in a body. An empty body is an empty object.
 
     Raises:
-        InvalidArgument: the body is not an object, or is empty although it must not be.
+        InvalidArgument: the body is not an object, is too large, or is empty although it must not be.
     """
     if not body and may_be_empty:
         return {}
+    if len(body) > _MAX_BYTES:
+        raise InvalidArgument(f"the body of this request may have at most {_MAX_BYTES} bytes; was {len(body)}")
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:

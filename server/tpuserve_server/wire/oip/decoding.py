@@ -12,6 +12,7 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import dtype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_formats.oip.typed_contents import decode_typed
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, STRING_BYTES, DecodedBudget
 from tpuserve_server.core.types import Array, Signature
 from tpuserve_server.wire.oip.checks import Subject, check_names
 from tpuserve_server.wire.oip.explain import explain_mismatch
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 _BUFFERS = (bytes, memoryview)
 
 
-def decode_inputs(model: str, signature: Signature, request: "InferenceRequest") -> dict[str, Array]:
+def decode_inputs(
+    model: str, signature: Signature, request: "InferenceRequest", budget: DecodedBudget = DEFAULT_DECODED
+) -> dict[str, Array]:
     """Return the request's arrays by name. Raw contents become views of the request's bytes, except strings.
 
     Raises:
-        InvalidArgument: the request does not match the signature, or its data do not match its shapes.
+        InvalidArgument: the request does not match the signature, its data do not match its shapes, or its strings
+            would take more than `budget`.
         Unimplemented: the protocol has no datatype for a dtype of the model.
     """
     tensors, specs = request.inputs, signature.inputs
@@ -41,7 +45,7 @@ def decode_inputs(model: str, signature: Signature, request: "InferenceRequest")
         if spec is None:
             break
         try:
-            array = _decode(name, datatype, shape, data)
+            array = _decode(name, datatype, shape, data, budget)
         except FormatError as error:
             raise explain_mismatch(Subject(request.id, model), signature, request, tensors, str(error)) from None
         if array.dtype != spec.dtype or not spec.accepts_shape(array.shape):
@@ -52,8 +56,12 @@ def decode_inputs(model: str, signature: Signature, request: "InferenceRequest")
     return arrays
 
 
-def _decode(name: str, datatype: str, shape: Sequence[int], data: "TensorData") -> Array:
+def _decode(name: str, datatype: str, shape: Sequence[int], data: "TensorData", budget: DecodedBudget) -> Array:
     if isinstance(data, _BUFFERS):
+        if datatype == "BYTES":
+            # Each string has a length of four bytes. A shorter buffer is refused below.
+            strings = min(math.prod(shape), len(data) // 4)
+            budget.check(strings * STRING_BYTES, f"{strings} strings")
         return decode_raw(datatype, shape, data)
     if not isinstance(data, JsonData):
         return decode_typed(datatype, shape, data)

@@ -9,11 +9,14 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import simdjson
 
+from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json.body import parse_json
+from tpuserve_server.wire.json.large import is_large
 from tpuserve_server.wire.json.numbers import REFUSALS
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.known_json import mark, recall, remember
+from tpuserve_server.wire.oip.large_json import split_document
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
 from tpuserve_server.wire.oip.region import BYTE_SIZE, OFFSET, REGION, RegionWindow, check_only_region
 from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData
@@ -52,32 +55,45 @@ class _Document(NamedTuple):
     windows: Mapping[int, RegionWindow] | None
 
 
-def parse_infer_json(model: str, body: bytes, json_bytes: int | None) -> InferenceRequest:
+def parse_infer_json(
+    model: str, body: bytes, json_bytes: int | None, budget: DecodedBudget = DEFAULT_DECODED
+) -> InferenceRequest:
     """Parse a request whose first `json_bytes` are JSON and whose rest is binary data. None means no binary data.
 
     No JSON (0 bytes) means that the whole body is the data of the model's only input. Binary data become views.
 
+    The data of a large JSON document stay text, which is decoded in pieces.
+
     Raises:
-        InvalidArgument: with Triton's messages.
+        InvalidArgument: with Triton's messages, or the decoded objects would take more than `budget`.
     """
     size_bytes = len(body)
     if json_bytes == 0:
         return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
     if json_bytes is None or json_bytes == size_bytes:
+        if is_large(body):
+            return _with_data(model, _read_large(body, budget), _NO_DATA, size_bytes)
         return _parse_plain(model, body) if size_bytes > _SMALL_BYTES else _parse_small(model, body)
     text = body[:json_bytes]
+    if is_large(text):
+        return _with_data(model, _read_large(text, budget), memoryview(body)[json_bytes:], size_bytes)
     is_known = json_bytes <= _MAX_CACHED_BYTES and _DATA not in text
     document = _read_cached(text) if is_known else _read_document(text)
     return _with_data(model, document, memoryview(body)[json_bytes:], size_bytes)
 
 
-def is_infer_json(body: bytes) -> bool:
+def is_infer_json(body: bytes, budget: DecodedBudget = DEFAULT_DECODED) -> bool:
     """Return whether `body` is a JSON document whose `inputs` are tensors of this protocol.
 
     No other request has objects with these members there. The check is cheap for a body without the word `datatype`.
     """
     if _DATATYPE not in body:
         return False
+    if is_large(body):
+        try:
+            body = split_document(body, budget).text
+        except InvalidArgument:
+            return False
     try:
         document = _parse(body)
     except InvalidArgument:
@@ -149,6 +165,16 @@ def _read_document(text: bytes) -> _Document:
     tensors = [_read_input(item) for item in _array(document, "inputs")]
     outputs = tuple([_read_output(item) for item in _array(document, "outputs")]) if "outputs" in keys else ()
     return _Document(request_id, tensors, outputs, parameters, _windows(tensors, outputs))
+
+
+def _read_large(text: bytes, budget: DecodedBudget) -> _Document:
+    large = split_document(text, budget)
+    document = _read_document(large.text)
+    tensors = [
+        (*tensor[:3], JsonData(large.arrays[index])) if index in large.arrays else tensor
+        for index, tensor in enumerate(document.tensors)
+    ]
+    return document._replace(tensors=tensors)
 
 
 def _windows(

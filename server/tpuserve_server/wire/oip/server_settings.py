@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from google.protobuf.message import DecodeError
+
 from tpuserve_formats.messages.oip import (
     LogSettingsRequest,
     LogSettingsResponse,
@@ -13,6 +15,22 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.oip.region import RegionStatus
 
 _LISTS = frozenset({"trace_level"})
+
+
+def sets_log(body: bytes) -> bool:
+    """Return whether a LogSettingsRequest has settings. A malformed one may have some."""
+    try:
+        return bool(LogSettingsRequest.FromString(body).settings)
+    except DecodeError:
+        return True
+
+
+def sets_trace(body: bytes) -> bool:
+    """Return whether a TraceSettingRequest has settings. A malformed one may have some."""
+    try:
+        return bool(TraceSettingRequest.FromString(body).settings)
+    except DecodeError:
+        return True
 
 
 def read_trace_settings(request: TraceSettingRequest) -> dict[str, object]:

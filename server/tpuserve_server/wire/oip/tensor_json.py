@@ -3,20 +3,22 @@
 Numbers go to numpy without a Python object for each. As in Triton, only the order and the count of the values matter.
 """
 
+from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
-import orjson
 import simdjson
 
 from tpuserve_formats.dtypes import STRING, Array, DType
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json.array_text import array_text
 from tpuserve_server.wire.json.body import MAX_DEPTH, JsonValue
+from tpuserve_server.wire.json.leaves import decode_flat
 from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
+from tpuserve_server.wire.oip.large_json import LargeArray
 
-# simdjson's arrays, and lists from the slower parsers.
+# simdjson's arrays, lists from the slower parsers, and LargeArray.
 JsonArray = Any
 ARRAYS: Final = (simdjson.Array, list)
 
@@ -61,14 +63,22 @@ def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonDa
         # As in Triton, the values of an empty tensor do not matter.
         return np.empty(0, dtype)
     value = data.value
-    if len(value) and type(value[0]) in ARRAYS:
-        _check_depth(name, value[0])
-    flat = _fast(value, dtype)
-    if flat is None:
-        flat = _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
+    if type(value) is LargeArray:
+        flat = decode_flat(value.layout, value.span, dtype, partial(_slow, name, datatype, dtype))
+    else:
+        flat = _decode_array(name, datatype, dtype, value)
     if flat.size != count:
         raise _wrong_count(name, datatype, flat.size, count)
     return flat
+
+
+def _decode_array(name: str, datatype: str, dtype: DType, value: JsonArray) -> Array:
+    if len(value) and type(value[0]) in ARRAYS:
+        _check_depth(name, value[0])
+    flat = _fast(value, dtype)
+    if flat is not None:
+        return flat
+    return _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
 
 
 def values_text(name: str, datatype: str, array: Array) -> bytes:
@@ -83,7 +93,7 @@ def values_text(name: str, datatype: str, array: Array) -> bytes:
         )
     if array.dtype == STRING:
         try:
-            return orjson.dumps([value.decode() for value in array.flat])
+            return array_text([value.decode() for value in array.flat])
         except UnicodeDecodeError:
             raise InvalidArgument(
                 f"output '{name}' has a string that is not UTF-8. Please use the binary data format for this output"

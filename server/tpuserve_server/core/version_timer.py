@@ -1,4 +1,4 @@
-"""RetryTimer: calls back when the next try of a failed load is due."""
+"""VersionTimer: calls back when a version's time is over, such as the pause before the next try of a load."""
 
 import math
 import threading
@@ -8,20 +8,20 @@ from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.types import ServableId
 
 
-class RetryTimer:
+class VersionTimer:
     """One thread, started by the first `set`, that calls `on_due` for each version that is due.
 
     `_changed` guards `_due_s` and `_stopping`. `on_due` is called without the lock and must not block.
     """
 
-    def __init__(self, clock: WaitingClock, on_due: Callable[[ServableId], None]) -> None:
-        """Start without versions."""
+    def __init__(self, clock: WaitingClock, on_due: Callable[[ServableId], None], *, name: str) -> None:
+        """Start without versions. `name` is that of the thread."""
         self._clock = clock
         self._on_due = on_due
         self._changed = threading.Condition()
         self._due_s: dict[ServableId, float] = {}
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="load-retries")
+        self._thread = threading.Thread(target=self._run, name=name)
 
     def set(self, servable_id: ServableId, delay_s: float) -> None:
         """Call `on_due` for this version once, `delay_s` seconds from now."""

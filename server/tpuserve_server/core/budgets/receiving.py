@@ -1,0 +1,198 @@
+"""ReceivingBudget: bounds the memory of all requests that are still arriving, and of those of each connection."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Hashable
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import DeadlineExceeded, ResourceExhausted, ServingError
+
+_T = TypeVar("_T")
+# Time constant of an upload's rate: a client that stalls for a few seconds becomes slower than one that begins.
+_MEMORY_S: Final = 1.0
+# Fewer bytes are not worth a search for free pages.
+_TRIM_BYTES: Final = 32 << 20
+# The longest pause of a client in the middle of a request's body.
+IDLE_TIMEOUT_S: Final = 30.0
+_STALLED: Final = f"The client sent no more of the request's body for {IDLE_TIMEOUT_S:g} seconds"
+
+
+class ReceivingBudget:
+    """Charges bytes as they arrive. One event loop's thread owns it and its uploads.
+
+    If a budget is full, the slowest uploads are cut until the new bytes fit: clients that stall lose their place to
+    clients that send.
+    """
+
+    def __init__(
+        self, total_bytes: int, connection_bytes: int, clock: Clock, trim: Callable[[], None] | None = None
+    ) -> None:
+        """Set the budgets of all uploads and of those of one connection.
+
+        `trim` is called after the end of the last of many uploads: the C library keeps the memory of freed parts.
+        """
+        self._trim = trim
+        self._most_bytes = 0
+        self._total_bytes = total_bytes
+        self._connection_bytes = connection_bytes
+        self._clock = clock
+        self._held_bytes = 0
+        self._held_by_connection: dict[Hashable, int] = {}
+        self._uploads: dict[Upload, None] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of all uploads."""
+        return self._held_bytes
+
+    def begin(self, connection: Hashable = None) -> "Upload":
+        """Begin a request on `connection`. None: unknown, so that only the budget of all uploads applies.
+
+        Use the upload as a context manager.
+        """
+        return Upload(self, connection)
+
+    def charge(self, upload: "Upload", size_bytes: int) -> None:
+        """Charge `size_bytes` more to `upload`, and cut slower uploads if they do not fit.
+
+        Raises:
+            ResourceExhausted: `upload` itself is the slowest.
+        """
+        now_s = self._clock.monotonic_s()
+        upload.arrive(size_bytes, now_s)
+        connection = upload.connection
+        if connection is not None:
+            over_bytes = self._held_by_connection.get(connection, 0) + size_bytes - self._connection_bytes
+            if over_bytes > 0:
+                siblings = [each for each in self._uploads if each.connection == connection]
+                why = f"this connection take all {self._connection_bytes} bytes of max_connection_receiving_bytes"
+                self._make_room(upload, siblings, over_bytes, now_s, why)
+        over_bytes = self._held_bytes + size_bytes - self._total_bytes
+        if over_bytes > 0:
+            why = f"all clients take all {self._total_bytes} bytes of max_receiving_bytes"
+            self._make_room(upload, list(self._uploads), over_bytes, now_s, why)
+        self._uploads[upload] = None
+        self._add(connection, size_bytes)
+
+    def release(self, upload: "Upload", size_bytes: int) -> None:
+        """Return `size_bytes` of an upload."""
+        self._add(upload.connection, -size_bytes)
+
+    def end(self, upload: "Upload") -> None:
+        """Forget an upload, and return its bytes. May be called more than once."""
+        if upload in self._uploads:
+            del self._uploads[upload]
+            self._add(upload.connection, -upload.held_bytes)
+
+    def _add(self, connection: Hashable, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._most_bytes = max(self._most_bytes, self._held_bytes)
+        if not self._held_bytes:
+            if self._trim is not None and self._most_bytes >= _TRIM_BYTES:
+                self._trim()
+            self._most_bytes = 0
+        if connection is None:
+            return
+        held_bytes = self._held_by_connection.get(connection, 0) + size_bytes
+        if held_bytes:
+            self._held_by_connection[connection] = held_bytes
+        else:
+            self._held_by_connection.pop(connection, None)
+
+    def _make_room(self, charged: "Upload", others: "list[Upload]", over_bytes: int, now_s: float, why: str) -> None:
+        message = f"The requests that are still arriving from {why}. Send the request again later"
+        for upload in sorted({*others, charged}, key=lambda each: each.rate(now_s)):
+            upload.cut(ResourceExhausted(message))
+            if upload is charged:
+                raise ResourceExhausted(message)
+            over_bytes -= upload.held_bytes
+            if over_bytes <= 0:
+                return
+
+
+class Upload:
+    """One request that is still arriving. A context manager that returns its bytes to the budget."""
+
+    __slots__ = ("_arrived_s", "_budget", "_cut", "_pending", "_rate", "connection", "held_bytes")
+
+    def __init__(self, budget: ReceivingBudget, connection: Hashable) -> None:
+        """Create an upload without bytes; only `ReceivingBudget.begin` calls this."""
+        self._budget = budget
+        self._rate = self._arrived_s = 0.0
+        # Why another upload, this one, or its timeout has cut it.
+        self._cut: ServingError | None = None
+        self._pending: asyncio.Future[Any] | None = None
+        self.connection = connection
+        # After a cut: the bytes that it held.
+        self.held_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Return the bytes to the budget, as the end of the context does."""
+        self._budget.end(self)
+
+    def hold(self, size_bytes: int) -> None:
+        """Set the number of bytes that the reader holds. Raises ResourceExhausted if they do not fit the budget."""
+        self._check()
+        more_bytes = size_bytes - self.held_bytes
+        if more_bytes > 0:
+            self._budget.charge(self, more_bytes)
+        else:
+            self._budget.release(self, -more_bytes)
+        self.held_bytes = size_bytes
+
+    async def wait(self, receiving: Awaitable[_T]) -> _T:
+        """Wait for the next bytes.
+
+        Raises:
+            ResourceExhausted: another upload cuts this one.
+            DeadlineExceeded: the upload holds bytes, and no more arrive for IDLE_TIMEOUT_S.
+        """
+        self._check()
+        if self.held_bytes:
+            stalling = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, self.cut, DeadlineExceeded(_STALLED))
+        else:
+            stalling = None
+        # The server owns `receiving` and will set its result, so only the shield is cancelled.
+        pending = asyncio.shield(receiving)
+        self._pending = pending
+        try:
+            return await pending
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._check()
+            raise
+        finally:
+            self._pending = None
+            if stalling is not None:
+                stalling.cancel()
+
+    def arrive(self, size_bytes: int, now_s: float) -> None:
+        """Record bytes that arrive now."""
+        self._rate = self.rate(now_s) + size_bytes / _MEMORY_S
+        self._arrived_s = now_s
+
+    def rate(self, now_s: float) -> float:
+        """Return the bytes per second of the last seconds, an exponentially weighted mean."""
+        return self._rate * math.exp((self._arrived_s - now_s) / _MEMORY_S)
+
+    def cut(self, why: ServingError) -> None:
+        """Return the bytes to the budget, and make the reader raise `why`."""
+        self._cut = why
+        self._budget.end(self)
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _check(self) -> None:
+        if self._cut is not None:
+            raise self._cut.copy()

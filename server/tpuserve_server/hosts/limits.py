@@ -1,0 +1,27 @@
+"""Limits that both hosts share. Light imports only: the supervisor imports this module, too."""
+
+import resource
+from typing import Final
+
+from tpuserve_server.hosts.application import HostOptions
+
+# File descriptors that stay free for the files and threads of models.
+_RESERVED_FILES: Final = 256
+# Names and values of the headers of one request. Metadata is small.
+MAX_HEADER_BYTES: Final = 60 << 10
+MAX_HEADERS_COUNT: Final = 100
+# Time for a whole request: long enough for 64 MiB on a slow line. No timeout limits the response: a health watch stays
+# open, and a first call may wait for compilation.
+REQUEST_TIMEOUT_S: Final = 300
+# Timeout of an idle connection. Clients should close it themselves: when the server closes, a request may be on its
+# way.
+IDLE_CONNECTION_S: Final = 3600
+
+
+def find_connection_limit(options: HostOptions) -> int:
+    """Return the connections that this process accepts on each address. Each takes a file descriptor."""
+    addresses = sum(each is not None for each in (options.grpc_port, options.grpc_socket_path, options.rest_port))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return options.max_connections
+    return max(1, min(options.max_connections, (soft - _RESERVED_FILES) // addresses))

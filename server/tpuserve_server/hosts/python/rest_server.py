@@ -1,0 +1,104 @@
+"""REST server of the Python host: uvicorn with the host's HTTP/1.1 protocol."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from tpuserve_server.hosts.addresses import BACKLOG, join, listen
+from tpuserve_server.hosts.application import Application, HostOptions
+from tpuserve_server.hosts.certificates import Certificates
+from tpuserve_server.hosts.http1.connection import Http1Protocol
+from tpuserve_server.hosts.http1.limits import Http1Limits
+from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, find_connection_limit
+from tpuserve_server.hosts.rest_calls import RestCalls
+
+# Time for busy clients to get a response that asks them to disconnect, before the server closes connections.
+_FAREWELL_S = 1.0
+# Time between looks at the open connections.
+_LOOK_S = 0.1
+
+
+class RestServer(uvicorn.Server):
+    """uvicorn in the host's event loop. The host handles the signals."""
+
+    def __init__(
+        self, application: Application, options: HostOptions, in_flight: InFlight, certificates: Certificates | None
+    ) -> None:
+        self._calls = RestCalls(application.rest, in_flight, application.overload_gate)
+        super().__init__(
+            uvicorn.Config(
+                self._calls,
+                http=Http1Protocol,
+                ws="none",
+                interface="asgi3",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=IDLE_CONNECTION_S,
+            )
+        )
+        self._options = options
+        self._certificates = certificates
+        self._socket: socket.socket | None = None
+        self._up = asyncio.Event()  # Set by `startup`, below.
+        self._task: asyncio.Task[None] | None = None
+        self.address: str | None = None
+        if options.rest_port is not None:
+            self._socket = listen(options.bind_address, options.rest_port, "REST", reuse_port=options.reuse_port)
+            self.address = join(options.bind_address, self._socket.getsockname()[1])
+
+    async def start(self) -> None:
+        if self._socket is not None:
+            self._task = asyncio.create_task(self.serve([self._socket]))
+            await self._up.wait()
+
+    async def stop(self) -> None:
+        """Close the port, then the connections: ask with every response to close, then close idle ones, then wait."""
+        if self._task is None:
+            return
+        await self.say_farewell(_FAREWELL_S)
+        self.should_exit = True
+        await self._task
+
+    async def say_farewell(self, timeout_s: float) -> None:
+        """Close the port, ask clients with every response to close, and wait for them for at most `timeout_s`.
+
+        The order matters. A client that closes its connection reconnects at once, and closing the port would reset
+        connections in its backlog.
+        """
+        for server in self.servers if self._task is not None else ():
+            server.close()
+        self._calls.farewell = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.server_state.connections:  # noqa: ASYNC110  # uvicorn does not report the last one.
+                    await asyncio.sleep(_LOOK_S)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, with limits of connections and handshakes that uvicorn has no options for."""
+        assert sockets is not None
+        header_timeout_s = self._options.header_timeout_s
+        context = None if self._certificates is None else self._certificates.context()
+        limits = Http1Limits(connections=find_connection_limit(self._options), head_s=header_timeout_s)
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                lambda: Http1Protocol(self.config, self.server_state, {}, limits=limits),
+                sock=each,
+                backlog=BACKLOG,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else header_timeout_s,
+            )
+            for each in sockets
+        ]
+        self.started = True
+        self._up.set()

@@ -1,0 +1,130 @@
+"""Ports that two servers share with SO_REUSEPORT (Linux), and the choice of the one that gets new connections.
+
+The kernel gives each new connection to one listening socket of the group. It resets connections in the queue of a
+socket that closes. A server must therefore get no new connections for a while before it closes its port. The kernel
+selects the socket by a program that any process of the group may attach, without privileges: SO_ATTACH_REUSEPORT_CBPF
+in socket(7). Positions in the group follow the order of listen(2). When a socket closes, the last one moves to its
+position. At a position without a socket, the kernel uses its default, a hash.
+"""
+
+import ctypes
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+# Positions are known only while at most two servers share a port.
+MAX_SERVERS: Final = 2
+
+_SO_ATTACH_REUSEPORT_CBPF: Final = 51  # asm-generic/socket.h; the socket module has no name for it.
+_BPF_RETURN: Final = 0x06  # BPF_RET | BPF_K in linux/bpf_common.h.
+_LISTENING: Final = "0A"  # TCP_LISTEN in net/tcp_states.h.
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPort:
+    """A port that this process listens on, perhaps together with another server. Methods raise OSError."""
+
+    # The listening socket. A library in native code owns its descriptor.
+    descriptor: int
+    inode: int
+    # Inode of the socket of the server that came first. It has the position before ours as long as it exists.
+    elder: int | None
+
+    @classmethod
+    def join(cls, port: int) -> "SharedPort":
+        """Direct new connections to this process, which already listens on `port`."""
+        descriptor = _find_listening(port)
+        joined = cls(descriptor, os.fstat(descriptor).st_ino, None)
+        others = joined._others()
+        if not others:
+            return joined
+        joined._direct(len(others))
+        return cls(descriptor, joined.inode, others[0])
+
+    def leave(self) -> bool:
+        """Direct new connections to the other server. Return False if there is none."""
+        others = self._others()
+        if others:
+            self._direct(0 if self.elder in others else 1)
+        return bool(others)
+
+    def has_queue(self) -> bool:
+        """Return whether a connection waits until this process accepts it."""
+        return any(listener.inode == self.inode and listener.queue > 0 for listener in _listeners())
+
+    def _others(self) -> list[int]:
+        """Return the inodes of other sockets that listen on the same address."""
+        listeners = list(_listeners())
+        group = next((listener.group for listener in listeners if listener.inode == self.inode), None)
+        if group is None:
+            raise OSError(f"the kernel's table of sockets does not contain inode {self.inode}")
+        return [each.inode for each in listeners if each.group == group and each.inode != self.inode]
+
+    def _direct(self, position: int) -> None:
+        """Make the kernel give all new connections of the group to the socket at `position`."""
+        instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, position))  # sock_filter
+        program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
+        # A duplicate, because closing the object must not close the descriptor of its owner.
+        with socket.socket(fileno=os.dup(self.descriptor)) as member:
+            member.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)
+
+
+def is_shared(port: int) -> bool:
+    """Return whether two servers already share `port`, on any address."""
+    groups = Counter(listener.group for listener in _listeners() if listener.port == port)
+    return any(count >= MAX_SERVERS for count in groups.values())
+
+
+def listening_inodes(port: int) -> list[int]:
+    """Return the inodes of all sockets that listen on `port`, on any address."""
+    return [listener.inode for listener in _listeners() if listener.port == port]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """A listening TCP socket of any process."""
+
+    # The table, and the local address in the table's form. Only sockets of the same group can share a port.
+    group: tuple[str, str]
+    queue: int
+    inode: int
+
+    @property
+    def port(self) -> int:
+        return int(self.group[1].rpartition(":")[2], 16)
+
+
+def _listeners() -> Iterator[_Listener]:
+    for table in _TABLES:
+        with open(table, encoding="ascii") as lines:
+            next(lines)
+            for line in lines:
+                _, local, _, state, queues, _, _, _, _, inode, *_ = line.split()
+                if state != _LISTENING:
+                    break  # Listening sockets come first (tcp_seek_last_pos in net/ipv4/tcp_ipv4.c).
+                yield _Listener((table, local), int(queues.rpartition(":")[2], 16), int(inode))
+
+
+def _find_listening(port: int) -> int:
+    """Return the descriptor of this process's socket that listens on `port`."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            candidate = socket.socket(fileno=os.dup(int(name)))
+        except OSError:  # Not a socket, or closed meanwhile.
+            continue
+        with candidate:
+            if _listens_on(candidate, port):
+                return int(name)
+    raise OSError(f"no socket of this process listens on port {port}")
+
+
+def _listens_on(candidate: socket.socket, port: int) -> bool:
+    if candidate.family not in (socket.AF_INET, socket.AF_INET6) or candidate.type != socket.SOCK_STREAM:
+        return False
+    is_listening = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return bool(is_listening) and candidate.getsockname()[1] == port

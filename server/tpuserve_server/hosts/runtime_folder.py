@@ -1,0 +1,91 @@
+"""The private directory of a running host, and the removal of those that killed servers left behind.
+
+A host that SIGKILL ends cannot remove its directory, which may contain a TLS key. The next start of this user does. A
+lock tells a directory in use: every process of a server holds it until its end, however it ends.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES
+
+_PREFIX = "tpuserve-"
+_LOCK = "lock"
+# Every system has this directory, and its path is short enough for the path of a UNIX socket in it.
+_SHORT = "/tmp"
+_LONGEST_NAME = "admin.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFolder:
+    """A directory that only this user can enter. Pass `lock`, a file descriptor, to each process that uses it."""
+
+    path: Path
+    lock: int
+
+    @classmethod
+    def create(cls) -> Self:
+        """Create the directory, with a path that is short enough for a UNIX socket in it."""
+        path = tempfile.mkdtemp(prefix=_PREFIX)
+        if len(os.fsencode(os.path.join(path, _LONGEST_NAME))) > MAX_SOCKET_PATH_BYTES:
+            os.rmdir(path)
+            path = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT)
+        # The file gets its name once it is locked. A server that starts now ignores a directory without it.
+        unnamed = os.path.join(path, f"{_LOCK}.new")
+        lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(unnamed, os.path.join(path, _LOCK))
+        return cls(Path(path), lock)
+
+    def remove(self) -> None:
+        """Remove the directory with its content."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.lock)
+
+
+@contextlib.contextmanager
+def runtime_folder() -> Iterator[RuntimeFolder]:
+    """Yield a new directory, and remove it at the end."""
+    folder = RuntimeFolder.create()
+    try:
+        yield folder
+    finally:
+        folder.remove()
+
+
+def remove_stale_folders() -> list[Path]:
+    """Remove the directories of this user's servers that have ended without removing them. Return their paths."""
+    return [path for parent in {tempfile.gettempdir(), _SHORT} for path in _folders(parent) if _remove_stale(path)]
+
+
+def _folders(parent: str) -> Iterator[Path]:
+    """Yield this user's directories with the prefix. A link, or the directory of another user, is not ours."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                        yield Path(entry.path)
+
+
+def _remove_stale(path: Path) -> bool:
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:  # Another program's directory, or one that another server creates or removes now.
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+        return True
+    finally:
+        os.close(lock)

@@ -1,0 +1,208 @@
+"""REST predict requests that are too large or too intricate to parse in one step, which would hold the GIL.
+
+The structure of the body is bounded first (layout.py). Then pieces of it become arrays (leaves.py), or rows of objects.
+Each piece is parsed and converted as tensor.py does for a whole body.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
+from tpuserve_server.wire.json.conversion import convert_rows
+from tpuserve_server.wire.json.explain import explain_columns, explain_rows
+from tpuserve_server.wire.json.layout import Layout, Span
+from tpuserve_server.wire.json.leaves import PIECE_BYTES, Irregular, Unconvertible, decode_nested
+from tpuserve_server.wire.json.request import signature_name
+
+# Parsing a smaller body takes a few milliseconds at most, whatever it holds.
+_SMALL_BYTES: Final = 1 << 18
+# A parser holds the GIL for this long at most, if the body has few lists, objects and strings: about 5 ms.
+_MEDIUM_BYTES: Final = 1 << 21
+_FEW: Final = 20_000
+# The server reads other members, such as the name of the signature, up to this size, and ignores larger ones.
+_MAX_READ_BYTES: Final = 1 << 16
+_VALUES: Final = ("instances", "inputs")
+
+
+def is_large(body: bytes) -> bool:
+    """Return whether to read `body` in pieces."""
+    size_bytes = len(body)
+    if size_bytes <= _SMALL_BYTES:
+        return False
+    return size_bytes > _MEDIUM_BYTES or sum(body.count(code) for code in (b"[", b"{", b'"')) > _FEW
+
+
+class LargeBody:
+    """A body whose structure is known and whose values are text."""
+
+    __slots__ = ("_budget", "_layout", "_small", "is_row", "signature_name")
+
+    def __init__(self, body: bytes, budget: DecodedBudget) -> None:
+        """Find the members of `body`.
+
+        Raises:
+            InvalidArgument: it is no JSON object, it is malformed, or its decoded objects would exceed `budget`.
+        """
+        self._budget = budget
+        self._layout = Layout(body, budget)
+        members = self._layout.members
+        self._small: JsonObject = {
+            name: parse_json(self._layout.text(span))
+            for name, span in members.items()
+            if name not in _VALUES and span.stop - span.start <= _MAX_READ_BYTES
+        }
+        self.signature_name = signature_name(self._small)
+        self.is_row = "instances" in members
+
+    def check_objects(self) -> None:
+        """Check that the whole body may be parsed in one step. Raises InvalidArgument otherwise."""
+        self._layout.check_objects(self._budget)
+
+    def member(self, name: str) -> object:
+        """Return the value of a member other than the tensors, or None."""
+        return self._small.get(name)
+
+    def read(self, name: str) -> object:
+        """Parse a member of any size in one step. Return None if it is missing."""
+        span = self._layout.members.get(name)
+        if span is None:
+            return None
+        self._check_step(span)
+        return parse_json(self._layout.text(span))
+
+    def items(self, name: str) -> Iterator[list[JsonValue]]:
+        """Yield the items of a list, some at a time. Raises InvalidArgument if the member is missing or no list."""
+        span = self._layout.members.get(name)
+        if span is None:
+            raise InvalidArgument(f"key '{name}' is expected and was not found")
+        yield from self._items(self._inner(name, span))
+
+    def _items(self, inner: Span) -> Iterator[list[JsonValue]]:
+        for piece in self._layout.pieces(inner, PIECE_BYTES, depth=2):
+            self._check_step(piece)
+            yield parse_json(b"[%b]" % self._layout.text(piece))
+
+    def _check_step(self, span: Span) -> None:
+        if span.stop - span.start > _MEDIUM_BYTES:
+            self.check_objects()
+
+    def _inner(self, name: str, span: Span) -> Span:
+        """Return the text between the brackets of a list."""
+        inner = self._layout.inner(span)
+        if inner is None:
+            raise InvalidArgument(f"Expecting '{name}' to be an list/array")
+        return inner
+
+    def convert(self, signature: Signature) -> Tensors:
+        """Return arrays with the signature's dtypes. Raises InvalidArgument if the values do not fit the signature."""
+        members = self._layout.members
+        if not signature.inputs:
+            raise InvalidArgument(f"Failed to get input map for signature: {self.signature_name or 'DEFAULT'}")
+        if self.is_row and "inputs" in members:
+            raise InvalidArgument(
+                "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist "
+            )
+        if self.is_row:
+            return self._rows(members["instances"], signature)
+        if "inputs" in members:
+            return self._columns(members["inputs"], signature)
+        raise InvalidArgument("Missing 'inputs' or 'instances' key")
+
+    def _rows(self, span: Span, signature: Signature) -> Tensors:
+        inner = self._inner("instances", span)
+        first = self._layout.first(inner)
+        if not first:
+            raise InvalidArgument("No values in 'instances' array")
+        if first == b"{" and not self._is_base64(next(self._layout.pieces(inner, 1, depth=2))):
+            return self._objects(inner, signature)
+        if len(signature.inputs) > 1:
+            explain_rows([None], signature)
+        ((name, spec),) = signature.inputs.items()
+        try:
+            return {name: decode_nested(self._layout, span, spec.dtype)}
+        except Unconvertible as error:
+            explain_rows(error.leaves, signature)
+        except Irregular:
+            _refuse_irregular(name)
+
+    def _objects(self, inner: Span, signature: Signature) -> Tensors:
+        parts: dict[str, list[Array]] = {name: [] for name in signature.inputs}
+        for piece in self._layout.pieces(inner, PIECE_BYTES, depth=2):
+            if piece.stop - piece.start <= _MEDIUM_BYTES:
+                _append(parts, self._small_rows(piece, signature))
+                continue
+            # It has a large row, in whose place a parser would make objects for all values at once.
+            for row in self._layout.pieces(piece, 1, depth=2):
+                is_small_row = row.stop - row.start <= _MEDIUM_BYTES
+                _append(parts, self._small_rows(row, signature) if is_small_row else self._large_row(row, signature))
+        return _joined(parts)
+
+    def _small_rows(self, piece: Span, signature: Signature) -> Tensors:
+        rows = parse_json(b"[%b]" % self._layout.text(piece))
+        tensors = convert_rows(rows, signature)
+        if tensors is None:
+            check_depth(rows, 1)
+            explain_rows(rows, signature)
+        return tensors
+
+    def _large_row(self, row: Span, signature: Signature) -> Tensors:
+        spans = self._layout.members_of(row) if self._layout.first(row) == b"{" else {}
+        if spans.keys() != signature.inputs.keys():
+            raise InvalidArgument(
+                "The keys of each element of the 'instances' list must be equal to: "
+                f"{','.join(sorted(signature.inputs))}"
+            )
+        return {
+            name: self._column(name, spans[name], spec.dtype, signature)[np.newaxis]
+            for name, spec in signature.inputs.items()
+        }
+
+    def _is_base64(self, span: Span) -> bool:
+        """Return whether an object is base64, as `is_base64_object` does for a parsed one."""
+        members = self._layout.members_of(span)
+        return members.keys() == {"b64"} and self._layout.first(members["b64"]) == b'"'
+
+    def _columns(self, span: Span, signature: Signature) -> Tensors:
+        names = list(signature.inputs)
+        is_object = self._layout.first(span) == b"{" and not self._is_base64(span)
+        if not is_object and len(names) > 1:
+            explain_columns([], signature)
+        spans: Mapping[str, Span] = self._layout.members_of(span) if is_object else {names[0]: span}
+        tensors = {}
+        for name, spec in signature.inputs.items():
+            if name not in spans:
+                raise InvalidArgument(f"Missing named input: {name} in 'inputs' object.")
+            tensors[name] = self._column(name, spans[name], spec.dtype, signature)
+        return tensors
+
+    def _column(self, name: str, span: Span, dtype: np.dtype[Any], signature: Signature) -> Array:
+        try:
+            return decode_nested(self._layout, span, dtype)
+        except Unconvertible as error:
+            explain_columns({name: error.leaves}, Signature(signature.name, {name: signature.inputs[name]}, {}))
+        except Irregular:
+            _refuse_irregular(name)
+
+
+def _append(parts: Mapping[str, list[Array]], tensors: Tensors) -> None:
+    for name, array in tensors.items():
+        parts[name].append(array)
+
+
+def _joined(parts: Mapping[str, list[Array]]) -> Tensors:
+    joined = {}
+    for name, arrays in parts.items():
+        shapes = {array.shape[1:] for array in arrays}
+        if len(shapes) > 1:
+            _refuse_irregular(name)
+        joined[name] = np.concatenate(arrays)
+    return joined
+
+
+def _refuse_irregular(name: str) -> NoReturn:
+    raise InvalidArgument(f"Encountered lists of different sizes or levels in input '{name}'")

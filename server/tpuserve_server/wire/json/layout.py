@@ -1,0 +1,275 @@
+"""The structure of a large JSON body, found before a parser makes objects from it: depth, counts and members.
+
+numpy scans the body in chunks outside the GIL, so that other threads run meanwhile. The scan does not check the syntax
+of values. Parsers check it piece by piece, where the pieces begin and end at commas.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import orjson
+
+from tpuserve_server.core.budgets.decoded import STRING_BYTES, DecodedBudget
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.wire.json.body import MAX_DEPTH
+
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+_Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+# A chunk's arrays fit a processor's cache, and no operation on a chunk takes more than about a millisecond.
+_CHUNK_BYTES: Final = 1 << 18
+# Requests have up to three members.
+_MAX_MEMBERS: Final = 64
+
+_QUOTE, _COMMA, _COLON = ord('"'), ord(","), ord(":")
+# The bit that distinguishes [ from { and ] from }.
+_SHAPE_BIT: Final = 0x20
+_OPEN, _CLOSE = ord("["), ord("]")
+
+# Memory of a value in arrays: the longest number, its comma twice, and a list's brackets twice.
+_VALUE_BYTES: Final = 8 + 2
+_NESTING_BYTES: Final = 4
+# Memory of Python's objects in a parsed document: a list, an object, and a number or a member.
+_LIST_BYTES: Final = 64
+_OBJECT_BYTES: Final = 240
+_ITEM_BYTES: Final = 32
+
+
+_BLANK: Final = re.compile(rb"[ \t\r\n]*")
+
+
+class Span(NamedTuple):
+    """A part of the body."""
+
+    start: int
+    stop: int
+
+
+class _Chunk(NamedTuple):
+    """The state at the start of a chunk."""
+
+    in_string: bool
+    is_escaped: bool
+    depth: int
+
+
+class Structure(NamedTuple):
+    """Brackets, braces, commas and colons outside strings: positions, bytes, and the depth after each."""
+
+    positions: _Integers
+    codes: Bytes
+    depths: _Integers
+
+
+class Layout:
+    """The structure of one body. `members` are those of the document, by their parsed names."""
+
+    def __init__(self, body: bytes, budget: DecodedBudget) -> None:
+        """Scan the body.
+
+        Raises:
+            InvalidArgument: the body nests too deep, has too many members, is cut off, or its arrays would take
+                more than `budget`.
+        """
+        self.body = body
+        self._chunks: list[_Chunk] = []
+        self._counts = np.zeros(256, np.int64)
+        self._quotes = 0
+        self._top: list[tuple[int, int, int]] = []
+        self._scan(budget)
+        self._check_document()
+        self.members: dict[str, Span] = _split_members(body, self._top, 1)
+
+    def members_of(self, span: Span) -> dict[str, Span]:
+        """Return the members of the object that `span` holds, which must begin with a brace.
+
+        Raises:
+            InvalidArgument: the object has too many members, or two of the same name.
+        """
+        top: list[tuple[int, int, int]] = []
+        depth = None
+        for _, found in self.structure(span):
+            if depth is None and found.depths.size:
+                depth = int(found.depths[0])
+            if depth is not None:
+                _add_own(top, found, depth)
+        assert depth is not None
+        return _split_members(self.body, top, depth)
+
+    def first(self, span: Span) -> bytes:
+        """Return the first character of a value, or none if it is blank."""
+        blank = _BLANK.match(self.body, span.start, span.stop)
+        start = span.start if blank is None else blank.end()
+        return self.body[start : min(start + 1, span.stop)]
+
+    def inner(self, span: Span) -> Span | None:
+        """Return the text between the brackets of a list, or None for another value."""
+        stop = self.body.rfind(b"]", span.start, span.stop)
+        if self.first(span) != b"[" or stop < 0 or self.body[stop + 1 : span.stop].strip():
+            return None
+        return Span(self.body.index(b"[", span.start) + 1, stop)
+
+    def structure(self, span: Span) -> Iterator[tuple[Span, Structure]]:
+        """Yield the structure of `span` chunk by chunk, each with the part of the body that it covers."""
+        for index in range(span.start // _CHUNK_BYTES, -(-span.stop // _CHUNK_BYTES)):
+            start = index * _CHUNK_BYTES
+            found, _, _ = _read_chunk(self.body, start, self._chunks[index])
+            inside = (found.positions >= span.start) & (found.positions < span.stop)
+            part = Span(max(start, span.start), min(start + _CHUNK_BYTES, span.stop))
+            yield part, Structure(found.positions[inside], found.codes[inside], found.depths[inside])
+
+    def pieces(self, span: Span, size_bytes: int, depth: int | None = None) -> Iterator[Span]:
+        """Cut `span` at commas into pieces of at least `size_bytes`, except the last. The commas are in no piece.
+
+        With `depth`, cut only at commas of this depth.
+        """
+        start = span.start
+        for _, found in self.structure(span):
+            is_cut = found.codes == _COMMA
+            if depth is not None:
+                is_cut &= found.depths == depth
+            commas = found.positions[is_cut]
+            while (index := int(np.searchsorted(commas, start + size_bytes))) < len(commas):
+                stop = int(commas[index])
+                yield Span(start, stop)
+                start = stop + 1
+        yield Span(start, span.stop)
+
+    def text(self, span: Span) -> bytes:
+        """Return the text of `span`."""
+        return self.body[span.start : span.stop]
+
+    def _scan(self, budget: DecodedBudget) -> None:
+        state = _Chunk(False, False, 0)
+        for start in range(0, len(self.body), _CHUNK_BYTES):
+            self._chunks.append(state)
+            found, quotes, state = _read_chunk(self.body, start, state)
+            self._quotes += quotes
+            self._count(found)
+            budget.check(self._array_bytes(), self._parts())
+        if state.depth or state.in_string:
+            raise InvalidArgument("JSON Parse error: the document ends inside a value")
+
+    def _count(self, found: Structure) -> None:
+        if not found.codes.size:
+            return
+        if int(found.depths.max()) > MAX_DEPTH:
+            raise InvalidArgument(f"JSON Parse error: nested more than {MAX_DEPTH} levels deep")
+        if int(found.depths.min()) < 0:
+            raise InvalidArgument("JSON Parse error: a bracket closes no value")
+        for code in b"[{,:":
+            self._counts[code] += np.count_nonzero(found.codes == code)
+        _add_own(self._top, found, 1)
+
+    def check_objects(self, budget: DecodedBudget) -> None:
+        """Check the memory of the whole document as Python objects. Raises InvalidArgument if it exceeds `budget`."""
+        counts = self._counts
+        lists, objects = counts[_OPEN] * _LIST_BYTES, counts[ord("{")] * _OBJECT_BYTES
+        items = (counts[_COMMA] + counts[_COLON]) * _ITEM_BYTES
+        budget.check(int(lists + objects + items) + self._quotes // 2 * STRING_BYTES, self._parts())
+
+    def _array_bytes(self) -> int:
+        """Return the memory of all values in arrays. The names of members are in none."""
+        counts = self._counts
+        strings = max(0, self._quotes // 2 - int(counts[_COLON]))
+        numbers, lists = int(counts[_COMMA]) * _VALUE_BYTES, int(counts[_OPEN]) * _NESTING_BYTES
+        return numbers + lists + strings * STRING_BYTES
+
+    def _parts(self) -> str:
+        counts = self._counts
+        return (
+            f"{counts[_COMMA]} commas, {counts[_OPEN]} lists, {counts[ord('{')]} objects and {self._quotes // 2} "
+            "strings so far"
+        )
+
+    def _check_document(self) -> None:
+        top = self._top
+        if len(top) < 2 or self.body[top[0][0] : top[0][0] + 1] != b"{" or self.body[: top[0][0]].strip():
+            raise InvalidArgument("JSON Parse error: the document is not an object")
+        if [depth for _, _, depth in top].index(0) != len(top) - 1 or self.body[top[-1][0] + 1 :].strip():
+            raise InvalidArgument("JSON Parse error: text follows the document")
+
+
+def read_structure(text: bytes) -> Iterator[Structure]:
+    """Yield the structure of a text that begins outside a string, chunk by chunk. Depths count from its start."""
+    state = _Chunk(False, False, 0)
+    for start in range(0, len(text), _CHUNK_BYTES):
+        found, _, state = _read_chunk(text, start, state)
+        yield found
+
+
+def _add_own(top: list[tuple[int, int, int]], found: Structure, depth: int) -> None:
+    """Add an object's own structure to `top`: its braces, and the commas and colons at `depth`."""
+    is_close = (found.codes | _SHAPE_BIT) == (_CLOSE | _SHAPE_BIT)
+    is_open = (found.codes | _SHAPE_BIT) == (_OPEN | _SHAPE_BIT)
+    # A bracket that closes a member's value ends at this depth, too.
+    is_own = np.where(is_open, found.depths == depth, np.where(is_close, found.depths < depth, found.depths <= depth))
+    own = np.flatnonzero(is_own)[: 2 * _MAX_MEMBERS + 3]
+    top.extend(zip(found.positions[own].tolist(), found.codes[own].tolist(), found.depths[own].tolist(), strict=True))
+    if len(top) > 2 * _MAX_MEMBERS + 2:
+        raise InvalidArgument(f"JSON Parse error: the document has an object with more than {_MAX_MEMBERS} members")
+
+
+def _split_members(body: bytes, top: list[tuple[int, int, int]], depth: int) -> dict[str, Span]:
+    """Split an object at its own commas and colons, from its structure. `depth` is that inside the object."""
+    first, last = top[0][0], top[-1][0]
+    members: dict[str, Span] = {}
+    if len(top) == 2 and not body[first + 1 : last].strip():
+        return members
+    ends = [position for position, code, at in top if code == _COMMA or at < depth]
+    colons = [position for position, code, _ in top if code == _COLON]
+    starts = [first, *ends[:-1]]
+    if len(colons) != len(starts):
+        raise InvalidArgument("JSON Parse error: a member has no value")
+    for start, colon, end in zip(starts, colons, ends, strict=True):
+        name = _parse_name(body[start + 1 : colon] if start < colon < end else b"")
+        if name in members:
+            raise InvalidArgument(f"JSON Parse error: duplicate key: {name}")
+        members[name] = Span(colon + 1, end)
+    return members
+
+
+def _parse_name(text: bytes) -> str:
+    try:
+        name = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        name = None
+    if type(name) is not str:
+        raise InvalidArgument("JSON Parse error: Missing a name for object member.")
+    return name
+
+
+def _read_chunk(body: bytes, start: int, state: _Chunk) -> tuple[Structure, int, _Chunk]:
+    """Return the structure of the chunk at `start`, the number of its quotes, and the state after it."""
+    text, is_escaped = _without_escapes(body[start : start + _CHUNK_BYTES], state.is_escaped)
+    array = np.frombuffer(text, np.uint8)
+    folded = array | _SHAPE_BIT
+    is_found = (folded == (_OPEN | _SHAPE_BIT)) | (folded == (_CLOSE | _SHAPE_BIT))
+    is_found |= (array == _COMMA) | (array == _COLON)
+    is_quote = array == _QUOTE
+    quotes = int(np.count_nonzero(is_quote))
+    if quotes:
+        # The parity of the quotes before each byte. A byte wraps around without changing it.
+        is_inside = (np.cumsum(is_quote, dtype=np.uint8) & 1).view(np.bool_) ^ state.in_string
+        is_found &= ~is_inside
+    elif state.in_string:
+        is_found[:] = False
+    positions = np.flatnonzero(is_found)
+    codes = array[positions]
+    steps = ((codes | _SHAPE_BIT) == (_OPEN | _SHAPE_BIT)).astype(np.int64)
+    steps -= (codes | _SHAPE_BIT) == (_CLOSE | _SHAPE_BIT)
+    depths = np.cumsum(steps) + state.depth
+    after = _Chunk(state.in_string ^ bool(quotes & 1), is_escaped, int(depths[-1]) if depths.size else state.depth)
+    return Structure(positions + start, codes, depths), quotes, after
+
+
+def _without_escapes(text: bytes, is_escaped: bool) -> tuple[bytes, bool]:
+    """Replace escaped quotes and backslashes. Return whether the byte after the text is escaped."""
+    if is_escaped:
+        text = b"_" + text[1:]
+    if b"\\" not in text:
+        return text, False
+    text = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    return text, text.endswith(b"\\")

@@ -1,0 +1,208 @@
+"""A large JSON value to one array, piece by piece: no step holds the GIL for more than a few milliseconds.
+
+The text is cut at commas. Each piece becomes a flat list of leaves: without the brackets around them. The brackets of
+all pieces together prove that the nesting is regular.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import simdjson
+
+from tpuserve_formats.dtypes import BY_DTYPE
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Array
+from tpuserve_server.wire.json.body import JsonValue, parse_json
+from tpuserve_server.wire.json.conversion import convert_leaves
+from tpuserve_server.wire.json.layout import Bytes, Layout, Span, Structure, read_structure
+from tpuserve_server.wire.json.long_strings import ShortPiece, is_long, put_long_strings, take_long_strings
+from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
+
+# About 3 ms of parsing, and up to 10 ms for the shortest values.
+PIECE_BYTES: Final = 1 << 18
+# numpy's limit on dimensions.
+_MAX_RANK: Final = 64
+_WHITESPACE: Final = b" \t\r\n"
+_IS_SPACE: Final = np.isin(np.arange(256), list(_WHITESPACE))
+_BLANK: Final = bytes.maketrans(b"[]", b"  ")
+_NOT_NESTING: Final = bytes(sorted({*range(256)} - {*b"[],"}))
+_OPEN, _CLOSE, _COMMA = ord("["), ord("]"), ord(",")
+
+
+class Irregular(Exception):  # Callers report it in their protocol's words.
+    """Lists of one level have different sizes, or values and lists are mixed."""
+
+
+class Unconvertible(Exception):  # As above.
+    """A leaf is not of the dtype. `leaves` are those of its piece."""
+
+    def __init__(self, leaves: list[JsonValue]) -> None:
+        """Create the error for one piece."""
+        super().__init__()
+        self.leaves = leaves
+
+
+def decode_nested(layout: Layout, span: Span, dtype: np.dtype[Any]) -> Array:
+    """Return the array in `span`, a value of any nesting.
+
+    Raises:
+        InvalidArgument: a piece is malformed.
+        Irregular: the nesting is not that of an array.
+        Unconvertible: a leaf is not of `dtype`.
+    """
+    flat, nesting = _decode(layout, span, dtype, partial(_convert_leaves, dtype))
+    shape = _shape_of(nesting)
+    if shape is None:
+        raise Irregular
+    if not flat.size and shape:
+        # One leaf and none look the same without it.
+        shape = (*shape[:-1], 0) if shape[-1] == 1 else shape
+    if flat.size != math.prod(shape):
+        raise Irregular
+    return flat.reshape(shape)
+
+
+def decode_flat(
+    layout: Layout, span: Span, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]
+) -> Array:
+    """Return all leaves in `span`, whatever their nesting. `convert` converts the leaves of a piece.
+
+    Raises as `decode_nested`, except Irregular.
+    """
+    return _decode(layout, span, dtype, convert)[0]
+
+
+def _decode(
+    layout: Layout, span: Span, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]
+) -> tuple[Array, bytes]:
+    arrays, nestings = [np.empty(0, dtype)], []
+    for piece in layout.pieces(span, PIECE_BYTES):
+        short = take_long_strings(layout, piece) if is_long(piece) else None
+        text, nesting = _leaves(layout, piece, short)
+        nestings.append(nesting)
+        if text.strip(b", \t\r\n"):
+            array = _convert(b"[%b]" % text, dtype, convert)
+            if short is not None:
+                put_long_strings(array, short)
+            arrays.append(array)
+    return np.concatenate(arrays), b",".join(nestings)
+
+
+def _convert(text: bytes, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]) -> Array:
+    if dtype in SOURCES:
+        source, of_type = SOURCES[dtype]
+        try:
+            values: Any = simdjson.Parser().parse(text)
+            flat = np.frombuffer(values.as_buffer(of_type=of_type), source)
+            return flat if source is dtype else narrow(flat, dtype)
+        except REFUSALS:
+            pass
+    leaves = parse_json(text)
+    converted = convert(leaves)
+    if converted is None:
+        raise Unconvertible(leaves)
+    return converted
+
+
+def _convert_leaves(dtype: np.dtype[Any], leaves: list[JsonValue]) -> Array | None:
+    wire_type = BY_DTYPE.get(dtype)
+    return None if wire_type is None else convert_leaves(leaves, {*map(type, leaves)}, wire_type)
+
+
+def _leaves(layout: Layout, piece: Span, short: ShortPiece | None) -> tuple[bytes, bytes]:
+    """Return the text of a piece without brackets, and its brackets and commas.
+
+    Raises InvalidArgument for a value directly in front of a list or behind it, which is malformed JSON.
+    """
+    text = layout.text(piece) if short is None else short.text
+    if b'"' not in text:
+        compact = np.frombuffer(text.translate(None, _WHITESPACE), np.uint8)
+        is_nesting = np.isin(compact, (_OPEN, _CLOSE, _COMMA), kind="table")
+        before, after = ~is_nesting[:-1] | (compact[:-1] == _CLOSE), ~is_nesting[1:] | (compact[1:] == _OPEN)
+        if (before & (compact[1:] == _OPEN)).any() or ((compact[:-1] == _CLOSE) & after).any():
+            raise _malformed()
+        return text.translate(_BLANK), text.translate(None, _NOT_NESTING)
+    if short is None:
+        return _leaves_with_strings(text, (found for _, found in layout.structure(piece)), piece.start)
+    return _leaves_with_strings(text, read_structure(text), 0)
+
+
+def _leaves_with_strings(text: bytes, structures: Iterable[Structure], start: int) -> tuple[bytes, bytes]:
+    """As `_leaves`. `structures` has positions that count from `start` before the text."""
+    array = np.frombuffer(bytearray(text), np.uint8)
+    # The number of bytes of values before each position.
+    used = np.concatenate(([0], np.cumsum(~_IS_SPACE[array], dtype=np.int64)))
+    nesting: list[bytes] = []
+    previous, previous_code = -1, _COMMA
+    for found in structures:
+        is_nesting = (found.codes == _OPEN) | (found.codes == _CLOSE) | (found.codes == _COMMA)
+        codes, positions = found.codes[is_nesting], found.positions[is_nesting] - start
+        if not codes.size:
+            continue
+        starts = np.concatenate(([previous], positions[:-1])) + 1
+        previous_codes = np.concatenate((np.array([previous_code], np.uint8), codes[:-1]))
+        has_value = used[positions] > used[starts]
+        if (has_value & ((codes == _OPEN) | (previous_codes == _CLOSE))).any():
+            raise _malformed()
+        if ((previous_codes == _CLOSE) & (codes == _OPEN)).any():
+            raise _malformed()
+        previous, previous_code = int(positions[-1]), int(codes[-1])
+        array[positions[codes != _COMMA]] = ord(" ")
+        nesting.append(codes.tobytes())
+    if previous_code == _CLOSE and used[-1] > used[previous + 1]:
+        raise _malformed()
+    return array.tobytes(), b"".join(nesting)
+
+
+def _malformed() -> InvalidArgument:
+    return InvalidArgument("JSON Parse error: Missing a comma or ] after an array element.")
+
+
+def _shape_of(nesting: bytes) -> tuple[int, ...] | None:
+    """Return the shape of nested lists from their brackets and commas, or None if they are not regular.
+
+    A list of one leaf and an empty list look the same. The result has size 1 for both.
+    """
+    codes = np.frombuffer(nesting, np.uint8)
+    rank = len(nesting[: _MAX_RANK + 1]) - len(nesting[: _MAX_RANK + 1].lstrip(b"["))
+    if rank > _MAX_RANK:
+        return None
+    shape: list[int] = []
+    # The length of the first list of the level before. It begins one bracket later.
+    unit = 0
+    for level in range(1, rank + 1):
+        # The first list of this level ends at the first run of as many brackets.
+        end = _find(nesting, b"]" * level)
+        start, stop = rank - level, end + level
+        size, rest = divmod(stop - start - 1, unit + 1)
+        if end < 0 or rest or size < 1:
+            return None
+        if not _repeats(codes[start + 1 : stop - 1], unit):
+            return None
+        shape.insert(0, size)
+        unit = stop - start
+    return tuple(shape) if unit == len(nesting) else None
+
+
+def _find(text: bytes, wanted: bytes) -> int:
+    """As `text.find`, in steps that do not hold the GIL for long."""
+    for start in range(0, len(text), PIECE_BYTES):
+        found = text.find(wanted, start, start + PIECE_BYTES + len(wanted) - 1)
+        if found >= 0:
+            return found
+    return -1
+
+
+def _repeats(inner: Bytes, unit: int) -> bool:
+    """Return whether `inner` repeats its first `unit` codes, with a comma between."""
+    if len(inner) <= unit:
+        return True
+    if inner[unit] != _COMMA:
+        return False
+    first, later = inner[: -unit - 1], inner[unit + 1 :]
+    # numpy releases the GIL. Chunks bound the memory of the comparison.
+    starts = range(0, len(first), PIECE_BYTES)
+    return all(np.array_equal(first[at : at + PIECE_BYTES], later[at : at + PIECE_BYTES]) for at in starts)
