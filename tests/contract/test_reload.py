@@ -22,10 +22,13 @@ def reloading(
     folder = tmp_path_factory.mktemp("reload")
     config = folder / "models.config"
     config.write_text(models.config())
+    flags = (
+        f"--model_config_file={config}",
+        "--max_num_load_retries=0",
+        f"--reload_roots={tmp_path_factory.getbasetemp()}",
+    )
     with (
-        run_configured_server(
-            request.param, folder / "log", f"--model_config_file={config}", "--max_num_load_retries=0", model="kinds"
-        ) as server,
+        run_configured_server(request.param, folder / "log", *flags, model="kinds") as server,
         ServingClient(server.grpc, server.rest) as client,
     ):
         wait_for_half(server)

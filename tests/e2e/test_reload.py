@@ -143,7 +143,12 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         )
         + "}"
     )
-    flags = (f"--model_config_file={config}", "--load_retry_interval_micros=0")
+    flags = (
+        f"--model_config_file={config}",
+        "--load_retry_interval_micros=0",
+        "--allow_reload_without_models",
+        f"--reload_roots={tmp_path_factory.getbasetemp()}",
+    )
     with run_configured_server(request.param, root / "log", *flags, model="good") as server:
         operator = Operator(server, root)
         labelled = operator.predict("good", label="stable")
@@ -221,6 +226,45 @@ def test_a_reload_that_is_refused_or_fails_keeps_what_serves(operator: Operator)
     assert "TensorFlow cannot load the SavedModel" in message
     assert operator.predict("m") == 1
     assert operator.states("n")[1] == "END"
+
+
+@pytest.mark.parametrize(
+    ("name", "base_path", "prefix", "expected"),
+    [
+        ("new", "/etc", None, "PERMISSION_DENIED"),
+        ("new", "{root}/../../../../etc", None, "PERMISSION_DENIED"),
+        ("new", "{root}/link", None, "PERMISSION_DENIED"),
+        ("new", "s3://bucket/n", None, "PERMISSION_DENIED"),
+        ("new", "foo://%zz", None, "PERMISSION_DENIED"),
+        ("new", "{root}/m", "{root}/new/log", "PERMISSION_DENIED"),
+        ("n\nERROR", "{root}/m", None, "INVALID_ARGUMENT"),
+        ("n" * 10_000, "{root}/m", None, "INVALID_ARGUMENT"),
+        ("new", "{root}/m\0", None, "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_reload_with_a_path_or_name_that_is_not_allowed_creates_nothing(
+    operator: Operator, name: str, base_path: str, prefix: str | None, expected: str
+) -> None:
+    (operator.root / "link").symlink_to("/etc")
+    before = sorted(operator.root.rglob("*"))
+    new = operator.model("m")
+    new.name, new.base_path = name, base_path.format(root=operator.root)
+    if prefix is not None:
+        new.logging_config.log_collector_config.filename_prefix = prefix.format(root=operator.root)
+        new.logging_config.sampling_config.sampling_rate = 1
+    code, message = operator.refusal(lambda: operator.reload(operator.model("m"), new))
+    assert code == expected
+    assert "Traceback" not in message
+    assert len(message) < 500
+    assert operator.predict("m") == 1
+    assert operator.states(name) == {}
+    assert sorted(operator.root.rglob("*")) == before
+
+
+def test_the_start_logs_the_rule_for_control(started: Started) -> None:
+    assert (
+        "accepts control requests (reload, load, unload, profile) only from loopback" in started.server.log.read_text()
+    )
 
 
 def test_a_deleted_version_falls_back_and_a_mended_one_is_tried_again(operator: Operator) -> None:

@@ -1,6 +1,7 @@
 """Tests for the TensorProto codec against tf.make_tensor_proto and tf.make_ndarray."""
 
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,15 @@ from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from tpuserve_formats.dtypes import BY_DTYPE, BY_NUMBER, Array
 from tpuserve_formats.errors import FormatError
-from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES, UNLIMITED, WrongCount, decode_tensor, encode_tensor
+from tpuserve_formats.tensor_proto import (
+    MAX_REPEATED_BYTES,
+    UNLIMITED,
+    RepeatBudget,
+    TooManyRows,
+    WrongCount,
+    decode_tensor,
+    encode_tensor,
+)
 from tpuserve_formats.varint import varint
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
@@ -143,6 +152,32 @@ def test_last_value_repeats_as_in_tensorflow(message: TensorProto, values: objec
     assert tf.make_ndarray(message).tolist() == values
 
 
+def _repeating(size_bytes: int) -> str:
+    return f"repeating the last one takes {size_bytes} bytes, and {MAX_REPEATED_BYTES} bytes are left"
+
+
+def test_repeated_strings_keep_their_nuls_and_share_one_object() -> None:
+    decoded = decode_tensor(proto(DT_STRING, [3], string_val=[b"a\0\0"]))
+    assert decoded.tolist() == [b"a\0\0"] * 3
+    assert decoded[1] is decoded[2]
+
+
+def test_repeated_strings_are_charged_at_their_size_before_memory_is_taken() -> None:
+    message = proto(DT_STRING, [8_000_000], string_val=[b"s" * 1000])
+    tracemalloc.start()
+    with pytest.raises(FormatError, match=r"for 1 values: repeating the last one takes 8256000000 bytes"):
+        decode_tensor(message, RepeatBudget(1 << 26))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_values_do_not_repeat_for_more_rows_than_allowed() -> None:
+    message = proto(DT_FLOAT, [3, 2], float_val=[1])
+    assert decode_tensor(message, RepeatBudget(1000, max_rows=3)).shape == (3, 2)
+    with pytest.raises(TooManyRows, match="its values would repeat for 3 rows"):
+        decode_tensor(message, RepeatBudget(1000, max_rows=2))
+
+
 def test_strings_that_are_not_there_are_empty() -> None:
     assert decode_tensor(proto(DT_STRING, [2])).tolist() == [b"", b""]
 
@@ -165,9 +200,9 @@ def test_tensor_contents_string_list_is_read() -> None:
         (proto(DT_FLOAT, [1] * 65, float_val=[1]), "the shape has 65 dimensions, at most 64 are supported"),
         (proto(DT_FLOAT, [2**62, 2**62], float_val=[1]), f"shape [{2**62}, {2**62}] is too large"),
         (proto(DT_FLOAT, [2**62, 0, 2**62]), f"shape [{2**62}, 0, {2**62}] is too large"),
-        (proto(DT_FLOAT, [2**40], float_val=[1]), f"shape [{2**40}] is too large for 1 values"),
-        (proto(DT_FLOAT, [2**40]), f"shape [{2**40}] is too large for 0 values"),
-        (proto(DT_STRING, [2**40]), f"shape [{2**40}] is too large for 0 values"),
+        (proto(DT_FLOAT, [2**40], float_val=[1]), f"shape [{2**40}] is too large for 1 values: {_repeating(2**42)}"),
+        (proto(DT_FLOAT, [2**40]), f"shape [{2**40}] is too large for 0 values: {_repeating(2**42)}"),
+        (proto(DT_STRING, [2**40]), f"shape [{2**40}] is too large for 0 values: {_repeating(2**45)}"),
         (proto(DT_FLOAT, [2], float_val=[1, 2, 3]), "3 values do not fit shape [2]"),
         (proto(DT_FLOAT, [0], float_val=[1]), "1 values do not fit shape [0]"),
         (

@@ -9,7 +9,10 @@ import pytest
 import tpuserve_server
 
 # Modules that run SavedModels. The first load imports them.
-RUNS_TENSORFLOW = {f"tpuserve_server.executors.tensorflow.{name}" for name in ("saved_session", "executor", "c_api")}
+RUNS_TENSORFLOW = {
+    f"tpuserve_server.executors.tensorflow.{name}"
+    for name in ("saved_session", "executor", "c_api", "saved_model_file")
+}
 MODULES = {module.name for module in pkgutil.walk_packages(tpuserve_server.__path__, "tpuserve_server.")}
 
 

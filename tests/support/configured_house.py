@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
+from tests.support.fake_device import DOUBLE, NO_BATCHER, FakeServable, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Deadline, SystemClock
@@ -17,6 +17,8 @@ from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.model_load import ModelLoad
 from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.reload_options import ReloadOptions
+from tpuserve_server.core.reload_roots import ReloadRoots
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State
@@ -43,7 +45,7 @@ class GatedLoader:
         if Path(aspired.location.uri, "bad").exists():
             raise Internal("broken")
         servable = FakeServable(self.signatures.get(aspired.servable, {DOUBLE.name: DOUBLE}))
-        return LoadedVersion(servable, None)  # type: ignore[arg-type]  # no test predicts here
+        return LoadedVersion(servable, NO_BATCHER)
 
     def unload(self, loaded: LoadedVersion) -> None:
         pass
@@ -57,9 +59,11 @@ class House:
         root: Path,
         *,
         allow: bool = False,
+        allow_no_models: bool = True,
         initial: tuple[str, ...] = ("a",),
         loader: GatedLoader | None = None,
         metrics: Metrics | None = None,
+        roots: ReloadRoots | None = None,
     ) -> None:
         self.root = root
         self.loader = loader or GatedLoader()
@@ -71,7 +75,15 @@ class House:
         self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01, on_pending=self.registry.expect)
         self.ensembles = EnsembleSource(self.registry, self.manager.aspire, self.registry.expect)
         self.models = ConfiguredModels(
-            self.registry, self.manager, self.source, self.ensembles, storage, CLOCK, allow_labels_for_unavailable=allow
+            self.registry,
+            self.manager,
+            self.source,
+            self.ensembles,
+            storage,
+            CLOCK,
+            roots or ReloadRoots(ReloadOptions()),
+            allow_labels_for_unavailable=allow,
+            allow_no_models=allow_no_models,
         )
         self._changed = threading.Condition()
         self.registry.subscribe(self._wake)

@@ -1,5 +1,7 @@
 """Ensembles in a short form for tests, and a registry of fake models that serve their steps."""
 
+from typing import TYPE_CHECKING
+
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
@@ -14,6 +16,9 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ModelSpec, ServableId, Signature
 from tpuserve_server.ensembles.runner import EnsembleSteps
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.model_record import VersionRecord
 
 
 def make_ensemble(*steps: str, inputs: str = "", outputs: str = "") -> Ensemble:
@@ -49,6 +54,7 @@ class StepModels:
         self.service = InferenceService(self.registry, SystemClock())
         self.servables: dict[ServableId, FakeServable] = {}
         self.batchers: dict[ServableId, Batcher] = {}
+        self._removed: dict[str, VersionRecord] = {}
 
     def add(
         self, name: str, version: int = 1, signature: Signature = DOUBLE, labels: tuple[str, ...] = ()
@@ -76,7 +82,11 @@ class StepModels:
         aspired = {one.servable.version: one for one, _, _ in self.registry.snapshot(name)}
         del aspired[version]
         self.registry.aspire(name, aspired)
-        self.registry.unloading(ServableId(name, version))
+        self._removed[name] = self.registry.unloading(ServableId(name, version))
+
+    def wait_released(self, name: str) -> None:
+        """Wait until no request holds the version of a model that was removed last."""
+        self.registry.wait_idle(self._removed[name])
 
     def stop(self) -> None:
         for servable in self.servables.values():

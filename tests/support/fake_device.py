@@ -3,12 +3,14 @@
 import asyncio
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
@@ -117,6 +119,18 @@ class WatchedDevice(DeviceShare):
         return waits
 
 
+class _NoBatcher(Batcher):
+    """A batcher without threads, for tests in which nothing runs."""
+
+    def __init__(self) -> None: ...
+
+    def hung_s(self) -> float:
+        return 0.0
+
+
+NO_BATCHER = _NoBatcher()
+
+
 class FakeExecutor:
     """An executor that loads any version, or fails as scripted by version."""
 
@@ -169,6 +183,7 @@ class RecordingMetrics:
         self.batches: list[tuple[int, int]] = []
         self.dropped: list[str] = []
         self.dropped_priorities: list[Priority] = []
+        self.refused: Counter[str] = Counter()
         self.states: list[tuple[int, State]] = []
         self.warmups: list[tuple[int, int]] = []
         self.finish_errors_s: list[float] = []
@@ -214,6 +229,9 @@ class RecordingMetrics:
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         self.dropped.append(reason)
         self.dropped_priorities.append(priority)
+
+    def requests_refused(self, *, by: str, count: int) -> None:
+        self.refused[by] += count
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         self.states.append((servable.version, state))

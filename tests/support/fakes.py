@@ -1,13 +1,14 @@
 """Fakes of a front-end's dependencies: a service with scripted responses, recording metrics, a set clock."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError
+from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError, TooLate
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.types import (
@@ -103,6 +104,9 @@ class FakeMetrics:
     def task_dropped(self, **measured: object) -> None:
         raise AssertionError("front-ends drop no tasks")
 
+    def requests_refused(self, **measured: object) -> None:
+        raise AssertionError("front-ends refuse no requests before they read them")
+
     def version_changed(self, **measured: object) -> None:
         raise AssertionError("front-ends change no versions")
 
@@ -144,11 +148,18 @@ class FakeAcquiredModel(AcquiredModel):
     def labels(self) -> tuple[str, ...]:
         return self._service.class_names
 
+    @property
+    def max_repeated_rows(self) -> float:
+        return math.inf
+
     def has_objective(self, signature_name: str) -> bool:
         return self._service.promised
 
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         self._service.answers.append((signature_name, latency_s))
+
+    def check_deadline(self, deadline: Deadline, priority: Priority) -> None:
+        self._service.check_deadline(self._spec, deadline, priority)
 
     async def predict(
         self,
@@ -210,6 +221,7 @@ class FakeService(InferenceService):
         self.acquired: list[FakeAcquiredModel] = []
         self.fault: Exception | None = None
         self.not_ready = ""
+        self.not_live = ""
         self.listeners: list[Callable[[], None]] = []
         # A test that clears it blocks every prediction. A blocked prediction sets `waiting`.
         self.gate = asyncio.Event()
@@ -221,6 +233,8 @@ class FakeService(InferenceService):
         self.class_names: tuple[str, ...] = ()
         self.precision: Precision | None = None
         self.cache: CacheOutcome = ""
+        # Requests with an earlier deadline are refused before they are decoded.
+        self.busy_until_s = 0.0
         # Whether it has a latency objective, and the responses under it with their latencies.
         self.promised = False
         self.answers: list[tuple[str, float]] = []
@@ -242,6 +256,10 @@ class FakeService(InferenceService):
     @property
     def has_caches(self) -> bool:
         return False
+
+    def check_deadline(self, spec: ModelSpec, deadline: Deadline, priority: Priority) -> None:
+        if deadline.at_s < self.busy_until_s:
+            raise TooLate("too late", retry_after_s=1.5)
 
     def acquire(self, spec: ModelSpec) -> "FakeAcquiredModel":
         self._check(spec)
@@ -278,6 +296,12 @@ class FakeService(InferenceService):
 
     def why_not_ready(self) -> str:
         return self.not_ready
+
+    def why_not_live(self) -> str:
+        return self.not_live
+
+    def why_hung(self, servable_id: ServableId) -> str:
+        return self.not_live
 
     def set_ready(self, reason: str = "") -> None:
         """Change readiness and call the listeners, from the calling thread."""

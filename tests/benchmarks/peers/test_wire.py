@@ -22,9 +22,9 @@ from tpuserve_client.exchange import Reply
 
 HTTP = [PREDICT_REST, INFER_REST, ROW_REST, ROWS_REST]
 # An Open Inference Protocol response with one row, [1.0, -2.0], by field number.
-# The fields are outputs 5 (name 1, shape 3, contents 5 with fp32_contents 6) and raw_output_contents 6.
-TYPED_ANSWER = bytes.fromhex("2a13 0a0179 1a020102 2a0a 3208 0000803f 000000c0".replace(" ", ""))
-RAW_ANSWER = bytes.fromhex("2a07 0a0179 1a020102 3208 0000803f 000000c0".replace(" ", ""))
+# The fields are outputs 5 (name 1, datatype 2, shape 3, contents 5 with fp32_contents 6) and raw_output_contents 6.
+TYPED_ANSWER = bytes.fromhex("2a19 0a0179 120446503332 1a020102 2a0a 3208 0000803f 000000c0".replace(" ", ""))
+RAW_ANSWER = bytes.fromhex("2a0d 0a0179 120446503332 1a020102 3208 0000803f 000000c0".replace(" ", ""))
 
 
 def numbers(document: object) -> list[float]:

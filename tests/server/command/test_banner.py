@@ -1,6 +1,6 @@
 import pytest
 
-from tests.support.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import NO_BATCHER, FakeServable, RecordingMetrics
 from tpuserve_server.command.banner import format_banner, print_banner
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import SystemClock
@@ -19,7 +19,7 @@ LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", grpc_socket=
 def bring_up(registry: ModelRegistry) -> None:
     registry.aspire("digits", {7: AspiredVersion(ID, VersionLocation("/models/digits/7"))})
     registry.loading(ID)
-    loaded = LoadedVersion(FakeServable(), None, ("device: CPU", "serving_default: batches of 1, 8 rows"))  # type: ignore[arg-type]  # nobody predicts
+    loaded = LoadedVersion(FakeServable(), NO_BATCHER, ("device: CPU", "serving_default: batches of 1, 8 rows"))
     registry.available(ID, loaded)
 
 

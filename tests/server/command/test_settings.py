@@ -131,6 +131,8 @@ def _other_value(flag: Flag) -> object:
         "vertex_health_route": "/health",
         "vertex_predict_route": "/predict",
         "model_artifact_uri": "gs://bucket/m",
+        "reload_roots": ("/models",),
+        "reload_log_roots": ("/logs",),
         "mesh": MeshShape(2, 4),
         "grpc_channel_arguments": (("a.b", 7), ("c", "d")),
         "tensorflow_session_parallelism": 0,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import NO_BATCHER, FakeServable, RecordingMetrics
 from tpuserve_server.command.start_report import START_REPORT_VARIABLE, StartReport, report_start
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import SystemClock
@@ -64,7 +64,7 @@ def begin(registry: ModelRegistry, name: str) -> ServableId:
 
 
 def make_available(registry: ModelRegistry, name: str) -> None:
-    loaded = LoadedVersion(FakeServable(), None, ())  # type: ignore[arg-type]  # the test does not predict
+    loaded = LoadedVersion(FakeServable(), NO_BATCHER, ())
     registry.available(begin(registry, name), loaded)
 
 

@@ -1,5 +1,6 @@
 import logging
 import os
+import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,12 +149,34 @@ def test_the_thread_looks_by_itself_and_survives_a_defect(file: Path) -> None:
     assert "model-config-file" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_zero_seconds_reads_the_file_once(file: Path, applied: Applied) -> None:
-    once = ModelConfigFile(file, poll_wait_s=0)
-    once.read()
-    once.watch(applied)
+def test_with_zero_seconds_only_a_request_polls_the_file(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    applied: queue.Queue[str] = queue.Queue()
+    asked = ModelConfigFile(file, poll_wait_s=0)
+    asked.read()
+    asked.watch(lambda configs: applied.put(configs[0].name))
+    try:
+        for name in ("b", "c"):
+            file.write_text(models(name))
+            asked.poll_soon()
+            assert applied.get(timeout=10) == name
+    finally:
+        asked.stop_watching()
     assert "model-config-file" not in {thread.name for thread in threading.enumerate()}
-    once.stop_watching()
+
+
+def test_request_logs_its_outcome_in_any_case(file: Path, applied: Applied, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    asked = ModelConfigFile(file, poll_wait_s=0)
+    asked.read()
+    asked.poll_soon()
+    asked.poll(applied)
+    assert "has not changed" in caplog.text
+    file.write_text("model_config_list {")
+    for _ in range(2):
+        asked.poll_soon()
+        asked.poll(applied)
+    assert caplog.text.count("refused") == 2
 
 
 def test_at_the_start_a_bad_file_is_an_error(file: Path) -> None:

@@ -14,6 +14,7 @@ from tpuserve_server.core.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     ServingError,
     Unavailable,
     Unknown,
@@ -51,7 +52,20 @@ def test_a_model_that_is_taken_away_answers_the_requests_it_has(house: House) ->
         house.apply()
         house.wait_for("a", 1, State.UNLOADING)
     house.wait_for("a", 1, State.END)
-    assert house.service.is_ready()
+    assert house.service.why_not_ready() == "no model is configured"
+
+
+def test_a_configuration_that_removes_every_model_is_refused_unless_allowed(tmp_path: Path) -> None:
+    house = House(tmp_path, allow_no_models=False)
+    house.save("a", 1)
+    house.start(house.config("a"))
+    try:
+        house.wait_for("a", 1, State.AVAILABLE)
+        with pytest.raises(FailedPrecondition, match="--allow_reload_without_models"):
+            house.apply()
+        assert house.number("a") == 1
+    finally:
+        house.stop()
 
 
 @pytest.mark.parametrize(
@@ -328,3 +342,41 @@ def test_a_base_path_that_cannot_be_read_brings_no_labelled_version(
     monkeypatch.setattr(Path, "iterdir", fail)
     with pytest.raises(FailedPrecondition, match="version 2 of model a"):
         house.models.begin([house.config("a", {"stable": 2})])
+
+
+def test_a_client_may_configure_models_beside_those_of_the_operator_alone(house: House, tmp_path: Path) -> None:
+    house.save("b", 4)
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    (outside / "1").mkdir(parents=True)
+    with pytest.raises(PermissionDenied, match="--reload_roots"):
+        house.models.reload([house.config("a"), ModelConfig("c", str(outside))])
+    assert house.service.models() == ["a"]
+    house.models.reload([house.config("a"), house.config("b")])
+    house.wait_for("b", 4, State.AVAILABLE)
+    # The operator's own file may name any path, and the client may repeat it.
+    house.models.begin([house.config("a"), ModelConfig("c", str(outside))])
+    house.models.reload([ModelConfig("c", str(outside))])
+    assert house.service.models() == ["c"]
+
+
+def test_a_refused_reload_reads_no_base_path(house: House, tmp_path: Path) -> None:
+    labelled = ModelConfig("c", "/etc", version_labels={"stable": 1})
+    with pytest.raises(PermissionDenied):
+        house.models.reload([labelled])
+
+
+def test_unloading_the_last_model_is_allowed_and_makes_the_server_unready(house: House) -> None:
+    house.models.unload("a")
+    house.wait_for("a", 1, State.END)
+    assert house.service.why_not_ready() == "no model is configured"
+    house.settle(house.models.load("a"))
+    assert house.number("a") == 1
+    assert house.service.why_not_ready() == ""
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 300])
+def test_a_load_of_a_name_with_control_characters_is_refused(house: House, name: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        house.models.load(name)
+    assert len(caught.value.message) < 200
+    assert caught.value.message.isprintable()

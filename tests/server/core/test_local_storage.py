@@ -69,10 +69,24 @@ def test_a_version_with_a_link_out_of_the_model_is_refused(tmp_path: Path, targe
     assert "secret" not in caught.value.message
 
 
-def test_links_in_a_circle_lead_nowhere(tmp_path: Path) -> None:
+def test_a_version_with_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "circle").symlink_to("circle")
-    assert STORAGE.fetch(VersionLocation(str(tmp_path / "1"))) == tmp_path / "1"
+    with pytest.raises(FailedPrecondition, match=r"^circle is a link that cannot be followed"):
+        STORAGE.fetch(VersionLocation(str(tmp_path / "1")))
+
+
+def test_an_entry_that_cannot_be_followed_hides_no_version(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").symlink_to("2")
+    (tmp_path / "3").symlink_to("absent")
+    (tmp_path / "notes").symlink_to("notes")
+    os.mkfifo(tmp_path / "4")
+    found = STORAGE.find_versions(str(tmp_path))
+    assert found is not None
+    assert sorted(found) == [1, 2]
+    assert STORAGE.refusal(found[1]) == ""
+    assert STORAGE.refusal(found[2]) == "the version directory cannot be read: Too many levels of symbolic links"
 
 
 def test_a_link_whose_name_is_not_utf8_is_named_in_utf8(tmp_path: Path) -> None:

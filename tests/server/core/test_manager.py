@@ -1,4 +1,6 @@
+import contextlib
 import logging
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -6,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.support.ensembles import make_ensemble
-from tests.support.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import NO_BATCHER, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.deadline import SystemClock, WaitingClock
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
 from tpuserve_server.core.load_options import LoadOptions
 from tpuserve_server.core.loader import Loaded, LoadedVersion
@@ -28,19 +30,24 @@ class FakeLoader:
     loads: list[AspiredVersion] = field(default_factory=list)
     unloaded: list[Loaded] = field(default_factory=list)
     on_load: Callable[[], object] = lambda: None
+    on_unload: Callable[[], object] = lambda: None
     unload_fault: Exception | None = None
+    began: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         self.loads.append(aspired)
-        if gate := self.gates.get(aspired.servable.name):
+        gate = self.gates.get(aspired.servable.name)
+        self.began.release()
+        if gate:
             assert gate.wait(10)
         self.on_load()
         if fault := self.faults.get(aspired.servable.version):
             raise fault
-        return LoadedVersion(FakeServable(), None)  # type: ignore[arg-type]  # nobody predicts here
+        return LoadedVersion(FakeServable(), NO_BATCHER)
 
     def unload(self, loaded: Loaded) -> None:
         self.unloaded.append(loaded)
+        self.on_unload()
         if self.unload_fault:
             raise self.unload_fault
 
@@ -48,11 +55,11 @@ class FakeLoader:
 class House:
     """A manager with its registry, and a way to wait for a state."""
 
-    def __init__(self, options: LoadOptions) -> None:
+    def __init__(self, options: LoadOptions, clock: WaitingClock | None = None) -> None:
         self.loader = FakeLoader()
         self.metrics = RecordingMetrics()
         self.registry = ModelRegistry(["m", "n"], self.metrics)
-        self.manager = VersionManager(self.registry, self.loader, SystemClock(), options)
+        self.manager = VersionManager(self.registry, self.loader, clock or SystemClock(), options)
         self._changed = threading.Condition()
         self.registry.subscribe(self._wake)
 
@@ -162,6 +169,7 @@ def test_one_slow_model_does_not_keep_another_from_loading(house: House) -> None
 def test_versions_aspired_during_a_load_are_taken_up_after_it(house: House) -> None:
     house.loader.gates["m"] = threading.Event()
     house.aspire(1)
+    house.wait_for(1, State.LOADING)
     house.aspire(2)
     house.aspire(3)
     house.loader.gates["m"].set()
@@ -394,7 +402,7 @@ def test_an_ensemble_whose_steps_change_while_it_loads_is_loaded_again(house: Ho
     after = replace(before, fingerprint="after")
     house.manager.aspire("m", {1: before})
     house.wait_for(1, State.LOADING)
-    house.wait_until(lambda: bool(house.loader.loads))
+    assert house.loader.began.acquire(timeout=10)
     house.manager.aspire("m", {1: after})
 
     def repair_for_the_second() -> None:
@@ -443,3 +451,195 @@ def test_stop_does_not_wait_for_retries(house: House) -> None:
     house.wait_for_note(1, "corrupt")
     house.manager.stop()
     assert len(house.loader.loads) == 1
+
+
+class PatientHouse(House):
+    """A manager with one thread, which gives up a load after 100 s."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        super().__init__(LoadOptions(threads=1, max_retries=5, timeout_s=100), self.clock)
+
+    def give_up(self, version: int) -> str:
+        """Let the time of the load or unload in progress pass, and return the error of its version.
+
+        A wait that an ended load has left looks the same, so more than one may have to pass.
+        """
+        while not self.has_ended(version):
+            with contextlib.suppress(queue.Empty):
+                if self.clock.waits.get(timeout=0.05) == self.clock.now_s + 100:
+                    self.clock.advance(100)
+        return self.wait_for(version, State.END)
+
+    def has_ended(self, version: int) -> bool:
+        return any(
+            (status.servable.version, status.state) == (version, State.END) for status in self.registry.statuses("m")
+        )
+
+    def let_pass(self, limit_s: float) -> None:
+        """Wait until a load has this time left, and let it pass."""
+        while self.clock.waits.get(timeout=10) != self.clock.now_s + limit_s:
+            pass
+        self.clock.advance(limit_s)
+
+
+@pytest.fixture
+def patient() -> Iterator[PatientHouse]:
+    house = PatientHouse()
+    yield house
+    house.manager.stop()
+
+
+def test_a_load_that_hangs_fails_and_the_next_load_runs(patient: PatientHouse) -> None:
+    gate = patient.loader.gates["m"] = threading.Event()
+    patient.aspire(1)
+    assert patient.give_up(1) == (
+        "Loading took more than 100 s (--load_timeout_seconds). Its thread and memory remain in use until it ends"
+    )
+    del patient.loader.gates["m"]
+    patient.aspire(2)
+    patient.wait_for(2, State.AVAILABLE)
+    assert not gate.is_set()
+    # A stop does not wait for the load that hangs.
+    patient.manager.stop()
+    gate.set()
+
+
+def test_the_late_result_of_a_load_that_was_given_up_is_discarded(patient: PatientHouse) -> None:
+    gate = patient.loader.gates["m"] = threading.Event()
+    patient.aspire(1)
+    patient.give_up(1)
+    discarded = threading.Event()
+    patient.loader.on_unload = discarded.set
+    gate.set()
+    assert discarded.wait(10)
+    assert [status.state for status in patient.registry.statuses("m")] == [State.END]
+    # The files have changed, so the server loads the version again.
+    patient.aspire(1, fingerprint="repaired")
+    patient.wait_for(1, State.AVAILABLE)
+
+
+def test_a_version_whose_load_hangs_can_be_replaced_soon(patient: PatientHouse) -> None:
+    gate = patient.loader.gates["m"] = threading.Event()
+    patient.aspire(1, fingerprint="hangs")
+    assert patient.loader.began.acquire(timeout=10)
+    del patient.loader.gates["m"]
+    patient.aspire(1, fingerprint="repaired")
+    patient.let_pass(60)
+    assert patient.wait_for(1, State.END).startswith("The version changed during a load that did not end")
+    # The next poll reports it again.
+    patient.aspire(1, fingerprint="repaired")
+    patient.wait_for(1, State.AVAILABLE)
+    gate.set()
+
+
+def test_a_removed_model_whose_load_hangs_can_be_added_again_soon(patient: PatientHouse) -> None:
+    gate = patient.loader.gates["m"] = threading.Event()
+    patient.aspire(1, fingerprint="hangs")
+    assert patient.loader.began.acquire(timeout=10)
+    del patient.loader.gates["m"]
+    patient.manager.configure(["n"])
+    patient.manager.configure(["m", "n"])
+    patient.aspire(1, fingerprint="repaired")
+    patient.let_pass(60)
+    patient.wait_for(1, State.AVAILABLE)
+    gate.set()
+
+
+def test_a_model_whose_loads_hang_again_and_again_gets_no_more_threads(patient: PatientHouse) -> None:
+    gate = patient.loader.gates["m"] = threading.Event()
+    for version in range(1, 5):
+        patient.aspire(version)
+        patient.give_up(version)
+    patient.aspire(5)
+    patient.wait_for_note(5, "4 earlier loads or unloads of the model were given up and have not ended")
+    patient.aspire(1, "n")
+    patient.wait_for(1, State.AVAILABLE, "n")
+    gate.set()
+
+
+@pytest.mark.parametrize("house", [LoadOptions(threads=1, max_retries=0, timeout_s=0)], indirect=True)
+def test_without_a_limit_a_load_may_take_any_time(house: House) -> None:
+    gate = house.loader.gates["m"] = threading.Event()
+    house.aspire(1)
+    assert house.loader.began.acquire(timeout=10)
+    gate.set()
+    house.wait_for(1, State.AVAILABLE)
+
+
+@pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
+def test_a_refused_version_is_not_retried(house: House) -> None:
+    house.loader.faults[1] = FailedPrecondition("saved_model.pb is a named pipe")
+    refused = replace(aspired("m", 1, ""), refusal="saved_model.pb is a named pipe")
+    house.manager.aspire("m", {1: refused, 2: aspired("m", 2, "")})
+    assert house.wait_for(1, State.END) == "saved_model.pb is a named pipe"
+    house.wait_for(2, State.AVAILABLE)
+
+
+class HeldUnload:
+    """Unloads of a manager that do not end until the gate opens."""
+
+    def __init__(self, house: House) -> None:
+        self.gate = threading.Event()
+        self.began = threading.Semaphore(0)
+        house.loader.on_unload = self._run
+
+    def _run(self) -> None:
+        self.began.release()
+        self.gate.wait(10)
+
+
+def test_a_version_whose_unload_hangs_can_be_loaded_again(patient: PatientHouse) -> None:
+    unload = HeldUnload(patient)
+    patient.aspire(1)
+    patient.wait_for(1, State.AVAILABLE)
+    patient.manager.configure(["n"])
+    assert unload.began.acquire(timeout=10)
+    patient.manager.configure(["m", "n"])
+    patient.aspire(1)
+    patient.let_pass(60)
+    patient.wait_for(1, State.AVAILABLE)
+    assert patient.registry.statuses("m")[0].notes[0] == (
+        "The version was wanted again during an unload that did not end. Its memory remains in use until its last run "
+        "ends"
+    )
+    with patient.registry.acquire(ModelSpec("m")) as handle:
+        assert handle.servable_id == ServableId("m", 1)
+    unload.gate.set()
+
+
+def test_an_unload_that_hangs_is_given_up_with_the_reason(patient: PatientHouse) -> None:
+    unload = HeldUnload(patient)
+    patient.aspire(1)
+    patient.wait_for(1, State.AVAILABLE)
+    patient.aspire(None)
+    assert unload.began.acquire(timeout=10)
+    assert patient.give_up(1).startswith("Unloading took more than 100 s (--load_timeout_seconds).")
+    unload.gate.set()
+
+
+def test_requests_that_hold_a_version_outlive_its_unload(patient: PatientHouse) -> None:
+    patient.aspire(1)
+    patient.wait_for(1, State.AVAILABLE)
+    unloaded = threading.Event()
+    patient.loader.on_unload = unloaded.set
+    with patient.registry.acquire(ModelSpec("m")) as handle:
+        patient.aspire(None)
+        patient.give_up(1)
+        assert patient.loader.unloaded == []
+        assert handle.loaded is not None
+    # The last request releases the memory, although the unload was given up.
+    assert unloaded.wait(10)
+
+
+def test_a_model_whose_unloads_hang_again_and_again_is_not_loaded_again(patient: PatientHouse) -> None:
+    unload = HeldUnload(patient)
+    for version in range(1, 5):
+        patient.aspire(version)
+        patient.wait_for(version, State.AVAILABLE)
+        patient.aspire(None)
+        assert unload.began.acquire(timeout=10)
+        patient.give_up(version)
+    patient.aspire(5)
+    patient.wait_for_note(5, "4 earlier loads or unloads of the model were given up and have not ended")
+    unload.gate.set()

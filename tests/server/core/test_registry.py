@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from tests.support.fake_device import RecordingMetrics
+from tests.support.fake_device import NO_BATCHER, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.loader import LoadedVersion
@@ -17,7 +17,7 @@ def aspired(version: int, fingerprint: str = "") -> AspiredVersion:
 
 def loaded() -> LoadedVersion:
     # The registry only passes it on and reads its notes.
-    return LoadedVersion(None, None, notes=("device: fake",))  # type: ignore[arg-type]  # opaque to the registry
+    return LoadedVersion(None, NO_BATCHER, notes=("device: fake",))  # type: ignore[arg-type]  # opaque to the registry
 
 
 @pytest.fixture
@@ -97,8 +97,7 @@ def test_unloading_waits_for_the_last_handle_and_gives_no_new_ones(registry: Mod
     done = threading.Event()
 
     def unload() -> None:
-        registry.unloading(ServableId("m", 1))
-        registry.wait_idle(ServableId("m", 1))
+        registry.wait_idle(registry.unloading(ServableId("m", 1)))
         done.set()
 
     thread = threading.Thread(target=unload)
@@ -108,6 +107,7 @@ def test_unloading_waits_for_the_last_handle_and_gives_no_new_ones(registry: Mod
     assert unloading.wait(10)
     with pytest.raises(Unavailable, match="version 1 is UNLOADING"):
         registry.acquire(ModelSpec("m"))
+    assert registry.statuses("m")[0].waits == "unloads after its last 2 requests"
     with first:
         pass
     assert not done.is_set()
@@ -115,6 +115,7 @@ def test_unloading_waits_for_the_last_handle_and_gives_no_new_ones(registry: Mod
         pass
     thread.join(10)
     assert done.is_set()
+    assert registry.statuses("m")[0].waits == "unloads after the model's last run; a run that hangs keeps it in memory"
     registry.aspire("m", {})
     registry.ended(ServableId("m", 1))
     assert registry.statuses("m")[0].state is State.END
@@ -230,3 +231,55 @@ def test_nothing_is_expected_of_a_model_that_is_not_configured(registry: ModelRe
     registry.expect("unknown", Pending("its base path does not exist"))
     assert registry.statuses("m") == []
     assert registry.why_no_versions("unknown") == ""
+
+
+def test_server_is_ready_once_every_version_of_the_start_has_loaded_or_failed(registry: ModelRegistry) -> None:
+    registry.aspire("m", {version: aspired(version) for version in (1, 2, 3)})
+    for version in (1, 2):
+        registry.loading(ServableId("m", version))
+    registry.available(ServableId("m", 2), loaded())
+    assert registry.why_not_ready() == "the start has not ended for: m (version 1 is loading; version 3 is loading)"
+    registry.failed(ServableId("m", 1), Internal("broken"))
+    registry.loading(ServableId("m", 3))
+    registry.available(ServableId("m", 3), loaded())
+    assert registry.why_not_ready() == ""
+    registry.aspire("m", {version: aspired(version) for version in (2, 3, 4)})
+    registry.loading(ServableId("m", 4))
+    assert registry.why_not_ready() == ""
+
+
+def test_version_that_waits_for_its_next_attempt_does_not_delay_the_others(registry: ModelRegistry) -> None:
+    registry.aspire("m", {version: aspired(version) for version in (1, 2)})
+    for version in (1, 2):
+        registry.loading(ServableId("m", version))
+    registry.available(ServableId("m", 1), loaded())
+    registry.waiting(ServableId("m", 2), "load attempt 1 of 6 failed")
+    assert registry.why_not_ready() == ""
+    registry.waiting(ServableId("m", 2), "")
+    assert registry.why_not_ready() == ""
+
+
+def test_server_is_ready_once_the_next_poll_has_looked_at_new_versions(registry: ModelRegistry) -> None:
+    registry.expect("m", Pending(versions={2: "its files have changed"}, new=frozenset({2})))
+    bring_up(registry, 1)
+    assert "version 2 is not complete yet" in registry.why_not_ready()
+    registry.expect("m", Pending(versions={2: "its files have changed"}))
+    assert registry.why_not_ready() == ""
+
+
+def test_server_is_ready_once_labels_have_taken_effect(registry: ModelRegistry) -> None:
+    registry.assign_labels("m", {"stable": 1, "canary": 2, "old": 9})
+    registry.expect("m", Pending(versions={2: "its files have changed"}))
+    bring_up(registry, 1)
+    assert "version 2 is not complete yet" in registry.why_not_ready()
+    registry.aspire("m", {1: aspired(1), 2: aspired(2)})
+    registry.expect("m", Pending())
+    registry.loading(ServableId("m", 2))
+    assert "version 2 is loading" in registry.why_not_ready()
+    registry.available(ServableId("m", 2), loaded())
+    assert registry.why_not_ready() == ""
+    assert registry.labels("m") == {"stable": 1, "canary": 2}
+
+
+def test_server_without_models_is_not_ready() -> None:
+    assert ModelRegistry([], RecordingMetrics()).why_not_ready() == "no model is configured"

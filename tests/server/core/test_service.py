@@ -341,8 +341,7 @@ async def test_large_inputs_are_found_too(cached: House) -> None:
     large = np.ones((1, 1 << 19), np.float32)
     assert [(await ask(cached, {"x": large})).cache for _ in range(2)] == ["miss", "miss"]
     cached.responses = ResponseCaches().open(ID, 1 << 30)
-    cached.registry.unloading(ID)
-    cached.registry.wait_idle(ID)
+    cached.registry.wait_idle(cached.registry.unloading(ID))
     cached.registry.ended(ID)
     cached.registry.aspire("m", {})
     cached.bring_up()

@@ -12,6 +12,7 @@ from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.source import Source
+from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import Pending
 
 
@@ -29,6 +30,7 @@ class Watch:
         self.reports: list[list[int]] = []
         self.locations: list[str] = []
         self.batching: list[BatchingParameters | None] = []
+        self.refusals: dict[int, str] = {}
         self.whole = whole
         self.reported = threading.Condition()
         self.pending = Pending()
@@ -43,6 +45,7 @@ class Watch:
     def _on_aspired(self, name: str, aspired: Mapping[int, AspiredVersion]) -> None:
         with self.reported:
             self.reports.append(sorted(aspired))
+            self.refusals = {number: version.refusal for number, version in aspired.items()}
             self.batching = [version.batching for version in aspired.values()]
             self.locations = [version.location.uri for version in aspired.values()]
             self.reported.notify_all()
@@ -129,8 +132,8 @@ def test_an_unreadable_base_path_does_not_stop_the_others(
     source.watch([ModelConfig(name, str(tmp_path / name)) for name in ("bad", "good")])
     real = os.scandir
 
-    def scandir(path: Path) -> object:
-        if path.name == "bad":
+    def scandir(path: Path | str) -> object:
+        if Path(path).name == "bad":
             raise PermissionError(13, "Permission denied")
         return real(path)
 
@@ -421,3 +424,66 @@ def test_what_a_model_waits_for_is_not_told_once_it_was_taken_away(tmp_path: Pat
     watch.source.watch([])
     watch.source.poll()
     assert watch.pending == Pending()
+
+
+def test_a_refused_version_is_reported_beside_the_one_that_serves(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+    add(tmp_path, "2")
+    add(tmp_path, "3")
+    (tmp_path / "3" / "saved_model.pb").unlink()
+    os.mkfifo(tmp_path / "3" / "saved_model.pb")
+    (tmp_path / "4").symlink_to("4")
+    assert watch.source.poll()
+    assert watch.reports == [[2, 3, 4]]
+    assert watch.refusals == {
+        2: "",
+        3: "saved_model.pb is a named pipe. A version may contain only regular files and directories",
+        4: "the version directory cannot be read: Too many levels of symbolic links",
+    }
+
+
+def test_a_repaired_version_replaces_the_one_before(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+    add(tmp_path, "2")
+    os.mkfifo(tmp_path / "2" / "pipe")
+    watch.source.poll()
+    (tmp_path / "2" / "pipe").unlink()
+    watch.source.poll()
+    assert watch.reports == [[1, 2], [2]]
+    assert watch.refusals == {2: ""}
+
+
+def test_a_pipe_in_a_served_version_changes_nothing(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+    add(tmp_path, "2")
+    watch.source.poll()
+    os.mkfifo(tmp_path / "2" / "pipe")
+    watch.source.poll()
+    assert watch.reports == [[2], [2]]
+    assert watch.refusals == {2: ""}
+
+
+def test_an_error_in_one_version_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch(tmp_path)
+    add(tmp_path, "1")
+    add(tmp_path, "2")
+    real = LocalStorage.fingerprint
+
+    def fingerprint(self: LocalStorage, location: VersionLocation) -> str:
+        if location.uri.endswith("/2"):
+            raise OSError(5, "Input/output error", location.uri)
+        return real(self, location)
+
+    monkeypatch.setattr(LocalStorage, "fingerprint", fingerprint)
+    assert not watch.source.poll()
+    assert watch.reports == [[1]]
+    assert watch.pending == Pending(versions={2: "its files cannot be read"})
+    assert "Model m version 2 cannot be checked: [Errno 5] Input/output error" in caplog.text
+    monkeypatch.undo()
+    assert watch.source.poll()
+    assert watch.reports == [[1], [2]]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.ensembles import StepModels, make_ensemble
 from tests.support.fake_device import DOUBLE, FLOAT, FakeServable
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import (
@@ -170,8 +171,15 @@ async def test_the_error_of_a_step_arrives_with_its_code_and_name(models: StepMo
     assert caught.value.message.endswith("x must not be negative")
 
 
-async def test_the_retry_hint_of_a_step_reaches_the_client(models: StepModels) -> None:
-    servable(models, "b").fault = TooLate("too late", 1.5)
+async def test_the_retry_hint_of_a_step_reaches_the_client(models: StepModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, late = Batcher.submit, models.batchers[ServableId("b", 1)]
+
+    def refuse(batcher: Batcher, task: Task) -> None:
+        if batcher is late:
+            raise TooLate("too late", 1.5)
+        submit(batcher, task)
+
+    monkeypatch.setattr(Batcher, "submit", refuse)
     with pytest.raises(TooLate) as caught:
         await predict(models)
     assert caught.value.retry_after_s == 1.5
@@ -207,7 +215,7 @@ async def test_a_request_keeps_the_versions_of_all_steps_from_its_start(models: 
     assert len(servable(models, "b", 1).batches) == 1
     assert servable(models, "b", 2).batches == []
     # The old version is released, and later requests take the new one.
-    models.registry.wait_idle(ServableId("b", 1))
+    models.wait_released("b")
     await predict(models)
     assert len(servable(models, "b", 2).batches) == 1
 
@@ -220,7 +228,7 @@ async def test_a_step_that_was_unloaded_makes_the_ensemble_unavailable(models: S
     assert caught.value.message == ("Ensemble chain: step 2 (b) cannot run: Servable not found for request: Latest(b)")
     # The steps that were held before are released.
     models.remove("a")
-    models.registry.wait_idle(ServableId("a", 1))
+    models.wait_released("a")
 
 
 async def test_a_step_that_has_changed_is_checked_again(models: StepModels) -> None:
@@ -254,7 +262,7 @@ async def test_other_signatures_and_versions_of_the_ensemble_do_not_exist(models
         models.service.acquire(ModelSpec("chain", 2))
     # Neither holds a step.
     models.remove("a")
-    models.registry.wait_idle(ServableId("a", 1))
+    models.wait_released("a")
 
 
 async def test_a_request_that_names_no_signature_runs_the_only_one(models: StepModels) -> None:
@@ -264,7 +272,7 @@ async def test_a_request_that_names_no_signature_runs_the_only_one(models: StepM
         result = await version.predict(signature, {"image": X}, NEVER)
     np.testing.assert_array_equal(result.outputs["fourfold"], 4 * X)
     models.remove("a")
-    models.registry.wait_idle(ServableId("a", 1))
+    models.wait_released("a")
 
 
 def test_class_labels_are_those_of_the_last_step_that_has_any(models: StepModels) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.support.device_programs import FOLDER, double_and_add, read_manifest, write_device_manifest, write_programs
 from tests.support.fake_device import FakeClock, FakeExecutor, FakeServable
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
+from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.candidate import Refusal
@@ -257,7 +258,7 @@ class TestWhatKeepsAVersionFromTheDevice:
 
 def test_where_the_saved_model_fails_too_both_reasons_are_said(tmp_path: Path) -> None:
     chosen = Chosen("auto", on_cpu)
-    tensorflow = TensorFlowOnDemand(TensorFlowOptions())
+    tensorflow = TensorFlowOnDemand(TensorFlowOptions(), HostMemory())
     chosen.choice = ExecutorChoice((chosen.programs, tensorflow), chosen.measured)
     assert re.search(
         r"SavedModel.* \(the device programs also failed: .*b2\.jaxexport is damaged",

@@ -18,6 +18,7 @@ from tests.support.tflite_models import convert, save
 from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.choice import ExecutorChoice
@@ -63,8 +64,8 @@ def executor(kind: str) -> Executor:
 
 
 def preferring_tflite() -> Executor:
-    tflite = PreferredTflite(TfliteOptions(preferred=True, max_interpreters=2, num_threads=1))
-    return ExecutorChoice((tflite, TensorFlowOnDemand(TensorFlowOptions())), DeviceMeasurements())
+    tflite = PreferredTflite(TfliteOptions(preferred=True, max_interpreters=2, num_threads=1), HostMemory())
+    return ExecutorChoice((tflite, TensorFlowOnDemand(TensorFlowOptions(), HostMemory())), DeviceMeasurements())
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.errors import Code, NotFound, TooLate
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.exchange import ExchangeOptions, HttpCall, raw_path
@@ -59,7 +60,13 @@ async def site() -> AsyncIterator[Site]:
         Mount("/v9/models/special", EchoProtocol(headers=((b"x-echo", b"special"),)), {}, {}),
         Mount("/v9/", echo, documented, {"Echo": {"type": "string"}}),
     )
-    app = RestApp(mounts, RequestMeter(FakeService(), metrics, clock, "rest"), clock, OPTIONS)
+    app = RestApp(
+        mounts,
+        RequestMeter(FakeService(), metrics, clock, "rest"),
+        clock,
+        OPTIONS,
+        ReceivingBudget(1 << 20, 1 << 20, clock),
+    )
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         yield Site(echo, metrics, app, client)

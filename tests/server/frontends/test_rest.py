@@ -26,6 +26,7 @@ from tpuserve_server.core.errors import (
     Unimplemented,
 )
 from tpuserve_server.core.types import CacheOutcome, Precision, ServableId, Signature, State, TensorSpec, VersionStatus
+from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.tf_rest import v1
 
@@ -212,6 +213,35 @@ async def test_the_shorter_timeout_counts(rest: Rest, headers: dict[str, str], a
     assert [request.deadline.at_s for request in rest.service.requests] == [at_s]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PREDICT, b'{"instances": ["a"]}'),
+        ("/v2/models/m/infer", b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [9], "data": [1]}]}'),
+    ],
+)
+async def test_a_request_that_would_be_late_is_refused_before_it_is_decoded(rest: Rest, path: str, body: bytes) -> None:
+    assert (await rest.post(path, body)).status_code == 400
+    rest.service.busy_until_s = 100.0
+    response = await rest.post(path, body)
+    assert (response.status_code, response.headers["retry-after"]) == (429, "2")
+
+
+async def test_the_clients_timeout_counts_from_the_arrival_of_the_request(rest: Rest) -> None:
+    headers = [(b"x-tpuserve-timeout-ms", b"2000")]
+    scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": headers, LAG_KEY: 0.5}
+
+    async def receive() -> dict[str, Any]:
+        return chunk(ROWS)
+
+    async def send(message: Any) -> None:  # noqa: ANN401 (ASGI's messages)
+        assert message["type"].startswith("http.response")
+
+    await rest.app(scope, receive, send)
+    # The clock shows 10 s.
+    assert [request.deadline.at_s for request in rest.service.requests] == [11.5]
+
+
 @pytest.mark.parametrize("header", ["x-tpuserve-timeout-ms", "x-tpuserve-priority"])
 async def test_a_wrong_header_is_told_before_the_body_is_read(rest: Rest, header: str) -> None:
     start, body = await rest.messages(headers=((header.encode(), b"-1"),))
@@ -361,6 +391,9 @@ async def test_liveness_and_readiness_differ(rest: Rest) -> None:
     unready = await rest.get("/readyz")
     assert (unready.status_code, unready.json()) == (503, {"ready": False, "reason": "draining"})
     assert (await rest.get("/healthz")).status_code == 200
+    rest.service.not_live = "a run has taken 300 s"
+    dead = await rest.get("/healthz")
+    assert (dead.status_code, dead.json()) == (503, {"status": "not alive", "reason": "a run has taken 300 s"})
 
 
 async def test_metrics_are_what_the_renderer_gives(rest: Rest) -> None:

@@ -1,6 +1,7 @@
 """Tests for gRPC's methods, called through the table like by a host."""
 
 import asyncio
+import math
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from tests.server.hosts.asgi_client import Exchange
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tests.support.open_gate import OPEN_GATE
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
@@ -175,7 +178,8 @@ def asking_for_zeros(*names: str, count: int, model: str = "m") -> predict_pb2.P
         (
             asking_for_zeros("x", count=1 << 25),
             Code.INVALID_ARGUMENT,
-            f"tensor parsing error: x: shape [{1 << 25}] is too large for 0 values",
+            f"tensor parsing error: x: shape [{1 << 25}] is too large for 0 values: repeating the last one takes "
+            f"{1 << 27} bytes, and {1 << 26} bytes of max_request_bytes are left",
         ),
     ],
 )
@@ -197,7 +201,8 @@ async def test_repeated_values_are_bounded_by_the_tables_option() -> None:
     response = predict_pb2.PredictResponse.FromString(await caller.unary(PREDICT, asking_for_zeros("x", count=2)))
     assert list(response.outputs["y"].float_val) == [2, 2]
     code, text = await caller.refusal(PREDICT, asking_for_zeros("x", count=3))
-    assert (code, text) == (Code.INVALID_ARGUMENT, "tensor parsing error: x: shape [3] is too large for 0 values")
+    assert code == Code.INVALID_ARGUMENT
+    assert text.startswith("tensor parsing error: x: shape [3] is too large for 0 values: repeating the last one takes")
 
 
 async def test_the_model_is_held_from_before_decoding_until_the_answer(caller: Caller) -> None:
@@ -223,6 +228,14 @@ async def test_overload_is_passed_on(caller: Caller) -> None:
     assert await caller.refusal(PREDICT, predict_request()) == (Code.UNAVAILABLE, caller.service.fault.message)
 
 
+async def test_a_call_that_would_be_late_is_refused_before_it_is_decoded(caller: Caller) -> None:
+    request = predict_request()
+    request.inputs["x"].tensor_shape.dim[0].size = 9
+    assert (await caller.refusal(PREDICT, request))[0] is Code.INVALID_ARGUMENT
+    caller.service.busy_until_s = math.inf
+    assert (await caller.refusal(PREDICT, request))[0] is Code.RESOURCE_EXHAUSTED
+
+
 async def test_cancelling_the_call_cancels_the_prediction(caller: Caller) -> None:
     caller.service.gate.clear()
     task = asyncio.create_task(caller.unary(PREDICT, predict_request()))
@@ -242,6 +255,8 @@ async def test_a_call_that_its_host_cancels_at_the_deadline_is_counted_so() -> N
         max_message_bytes=1 << 20,
         in_flight=InFlight(),
         watch=DisconnectWatch(),
+        receiving=ReceivingBudget(1 << 20, 1 << 20, clock),
+        gate=OPEN_GATE,
         clock=clock,
     )
     sent = predict_request().SerializeToString()

@@ -14,12 +14,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, ServingError, TooLate
+from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -52,18 +57,25 @@ class EchoApplication:
             raise HostError("There is nothing to echo.")
         if fifo := os.environ.get("ECHO_LOADS"):
             Path(fifo).read_text()
+        # By default larger than any message of a test.
+        connection_bytes = int(os.environ.get("ECHO_RECEIVING_BYTES", 128 << 20))
+        self.receiving = ReceivingBudget(4 * connection_bytes, connection_bytes, SystemClock())
+        self.overload_gate = OverloadGate(tuple, PrometheusMetrics(), SystemClock())
         self._gate = asyncio.Event()
         self._doomed = asyncio.Event()
+        self._hung = asyncio.Event()
         self.answered = 0
         self.rpc: RpcTable = {
             "/echo.Echo/Unary": UnaryMethod(self.unary),
             "/echo.Echo/Size": UnaryMethod(self.size),
+            "/echo.Echo/Client": UnaryMethod(self.client),
             "/echo.Echo/Held": UnaryMethod(self.held),
             "/echo.Echo/Open": UnaryMethod(self.open),
             "/echo.Echo/Context": UnaryMethod(self.context),
             "/echo.Echo/Environment": UnaryMethod(self.environment),
             "/echo.Echo/Fail": UnaryMethod(self.fail),
             "/echo.Echo/Doom": UnaryMethod(self.doom),
+            "/echo.Echo/Hang": UnaryMethod(self.hang),
             "/echo.Echo/Count": StreamMethod(self.count),
             "/echo.Echo/Each": StreamMethod(self.each),
             "/echo.Echo/Watch": StreamMethod(self.watch),
@@ -88,8 +100,15 @@ class EchoApplication:
         await self._doomed.wait()
         return "There will never be an echo."
 
+    async def replacement(self) -> Replacement:
+        await self._hung.wait()
+        return Replacement("hung run", "an echo has taken too long")
+
     def announce(self, listening: Listening) -> None:
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
+
+    def reload(self) -> None:
+        say("reload")
 
     def drain(self) -> None:
         self._draining = True
@@ -107,9 +126,17 @@ class EchoApplication:
         self._doomed.set()
         return request
 
+    async def hang(self, request: bytes, _context: CallContext) -> bytes:
+        self._hung.set()
+        return request
+
     async def unary(self, request: bytes, _context: CallContext) -> bytes:
         self.answered += 1
         return request
+
+    async def client(self, _request: bytes, context: CallContext) -> bytes:
+        """Return the client's address."""
+        return str(context.find_client()).encode()
 
     async def size(self, request: bytes, _context: CallContext) -> bytes:
         """Return as many bytes as the request's number, or the size of a request that is not a number."""
@@ -203,14 +230,19 @@ class EchoApplication:
 asgi = EnvoyEntry(EchoApplication)
 
 
+def read_tls() -> TlsOptions:
+    """Read the certificates again from a test's file, for SIGHUP."""
+    return TlsOptions(**json.loads(Path(os.environ["ECHO_TLS"]).read_text()))
+
+
 def main(backend: str, options: HostOptions) -> int:
     if backend == "python":
-        from tpuserve_server.hosts import python
+        from tpuserve_server.hosts.python import host as python
 
-        return python.run(EchoApplication, options)
+        return python.run(EchoApplication, options, read_tls)
     from tpuserve_server.hosts.envoy import host as envoy
 
-    return envoy.run("echo_application:asgi", options, {})
+    return envoy.run("echo_application:asgi", options, {}, read_tls)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,22 @@ _ROUTER = {
 }
 
 
-def _config(options: HostOptions, admin: Path) -> dict[str, Any]:
+def _config(options: HostOptions, admin: Path, filters: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the product's configuration with a direct response instead of the application."""
     config = bootstrap(options, Embedding(Path("none"), "none:none"), admin)
     manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    manager["http_filters"] = [_ROUTER]
+    manager["http_filters"] = [*filters, _ROUTER]
     [host] = manager["route_config"]["virtual_hosts"]
     host["routes"] = [{"match": {"prefix": "/"}, "direct_response": {"status": 200}}]
     return config
 
 
 @contextmanager
-def plain_envoy(options: HostOptions, folder: Path) -> Iterator[Path]:
-    """Start Envoy and yield its admin socket."""
+def plain_envoy(options: HostOptions, folder: Path, filters: Sequence[dict[str, Any]] = ()) -> Iterator[Path]:
+    """Start Envoy with these filters, and yield its admin socket."""
     admin = folder / "admin.sock"
     config = folder / "envoy.json"
-    config.write_text(json.dumps(_config(options, admin)))
+    config.write_text(json.dumps(_config(options, admin, filters)))
     process = subprocess.Popen(
         [
             envoy_process.envoy_binary(),

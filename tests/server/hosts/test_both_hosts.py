@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_metadata_and_deadline_reach_the_method(channel: grpc.Channel) -> None:
     assert 50 < context["deadline"] < 102  # grpcio rounds up to whole seconds
 
 
+def test_a_client_cannot_set_its_time_of_arrival(channel: grpc.Channel) -> None:
+    metadata = [("x-tpuserve-arrived", f"{time.time() - 50:.6f}")]
+    context = json.loads(unary(channel, "Context")(b"", metadata=metadata, timeout=100))
+    assert 80 < context["deadline"] < 102
+    assert "x-tpuserve-arrived" not in context["metadata"]
+
+
 def test_without_a_timeout_there_is_no_deadline(channel: grpc.Channel) -> None:
     assert json.loads(unary(channel, "Context")(b""))["deadline"] is None
 
@@ -176,6 +184,26 @@ async def test_two_way_stream_answers_while_the_client_still_sends(aio_channel: 
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
+
+
+def test_methods_see_the_address_of_the_connection(host: HostProcess, channel: grpc.Channel) -> None:
+    assert unary(channel, "Client")(b"", metadata=[("x-forwarded-for", "203.0.113.1")]) == b"127.0.0.1"
+    with grpc.insecure_channel(host.listening["grpc_socket"]) as local:
+        assert unary(local, "Client")(b"") == b"None"
+
+
+async def test_metadata_over_the_limit_ends_its_call_alone(aio_channel: grpc.aio.Channel) -> None:
+    other = two_way_stream(aio_channel, "Each")()
+    await other.write(b"a")
+    assert await other.read() == b"a"
+    for metadata in ([("x-long", "x" * 100_000)], [(f"x-{index}", "x" * 10_000) for index in range(10)]):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await unary(aio_channel, "Unary")(b"", metadata=metadata, timeout=PATIENCE_S)
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await other.write(b"b")
+    assert await other.read() == b"b"
+    await other.done_writing()
+    assert await other.code() is grpc.StatusCode.OK
 
 
 async def test_cancelled_stream_cancels_the_method(host: HostProcess, aio_channel: grpc.aio.Channel) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.server.hosts.grpc_calls import server_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
+from tpuserve_server.hosts.ending import LOST_REQUESTS
 
 BACKENDS = ["envoy", "python"]
 
@@ -95,6 +96,29 @@ def test_sigterm_lets_a_held_call_end(host: HostProcess) -> None:
     assert host.exit_code() == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_to_every_process_loses_no_call(host: HostProcess, number: signal.Signals) -> None:
+    with grpc.insecure_channel(host.grpc) as channel, httpx.Client(base_url=host.rest, timeout=PATIENCE_S) as client:
+        client.get("/ready").raise_for_status()  # connect before the port closes
+        held = unary(channel, "Held").future(b"slow")
+        host.wait_for("held")
+        for pid in {host.serving_pid(), host.process.pid}:
+            os.kill(pid, number)
+        host.wait_for("drain")
+        client.get("/open").raise_for_status()
+        assert held.result(PATIENCE_S) == b"slow"
+    assert host.exit_code() == 0
+
+
+def test_signals_to_envoy_alone_change_nothing() -> None:
+    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(host.serving_pid(), number)
+            assert unary(channel, "Unary")(b"still") == b"still"
+        host.terminate()
+        assert host.exit_code() == 0
+
+
 def test_readiness_says_no_while_requests_are_still_taken(backend: str) -> None:
     with running(backend, drain_delay_s=600.0) as host, grpc.insecure_channel(host.grpc) as channel:
         assert httpx.get(f"{host.rest}/ready", timeout=PATIENCE_S).status_code == 200
@@ -131,7 +155,7 @@ def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
         host.terminate()
         assert held.code() is grpc.StatusCode.UNAVAILABLE
         assert held.details() == "The server is shutting down"
-        assert host.exit_code() == 0
+        assert host.exit_code() == LOST_REQUESTS
 
 
 def test_drain_timeout_cuts_rest_with_an_answer(backend: str) -> None:
@@ -141,7 +165,7 @@ def test_drain_timeout_cuts_rest_with_an_answer(backend: str) -> None:
         host.terminate()
         answer = stuck.result(PATIENCE_S)
         assert (answer.status_code, answer.json()) == (503, {"error": "The server is shutting down"})
-        assert host.exit_code() == 0
+        assert host.exit_code() == LOST_REQUESTS
     assert any("Cancelled the requests that were still in flight after 0.3 s" in line for line in host.errors)
 
 
@@ -153,7 +177,7 @@ def test_drain_timeout_cuts_a_client_that_takes_no_answer(backend: str) -> None:
             client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size))
             assert client.recv(1)
             host.terminate()
-            assert host.exit_code() == 0
+            assert host.exit_code() == LOST_REQUESTS
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -166,7 +190,7 @@ def test_application_that_never_stops_does_not_hold_the_process(backend: str, cu
         host.terminate()
         if cut:
             assert stuck.result(PATIENCE_S).status_code == 503
-        assert host.exit_code() == 0
+        assert host.exit_code() == (LOST_REQUESTS if cut else 0)
         assert_gone(host.serving_pid())
     [said] = [line for line in host.errors if "The application did not stop within 5 s" in line]
     assert said.endswith("Threads still running: uvloop_0\n")
@@ -288,11 +312,77 @@ def test_killed_supervisor_leaves_no_envoy_and_cuts_no_call() -> None:
         assert_gone(host.serving_pid())
 
 
-def test_envoys_own_end_is_an_error() -> None:
-    with running("envoy") as host:
-        psutil.Process(host.serving_pid()).kill()
-        assert host.exit_code() == 1
-        assert host.errors[-1].startswith("tpuserve: Envoy ended by itself (signal SIGKILL)")
+def test_killed_envoy_is_started_again_on_the_same_addresses(tmp_path: Path) -> None:
+    path = str(tmp_path / "grpc.sock")
+    with running("envoy", grpc_socket_path=path) as host, grpc.insecure_channel(host.grpc) as channel:
+        for number in (signal.SIGKILL, signal.SIGSEGV):
+            held = unary(channel, "Held").future(b"")
+            host.wait_for("held")
+            before = host.listening
+            os.kill(host.serving_pid(), number)
+            assert held.code() is grpc.StatusCode.UNAVAILABLE
+            host.listening = host.wait_for("announce")
+            assert {**host.listening, "pid": before["pid"]} == before
+            assert unary(channel, "Unary")(b"again", wait_for_ready=True, timeout=PATIENCE_S) == b"again"
+            with grpc.insecure_channel(f"unix:{path}") as local:
+                assert unary(local, "Unary")(b"again", timeout=PATIENCE_S) == b"again"
+        host.terminate()
+        assert host.exit_code() == 0
+    ends = [line for line in host.errors if "Envoy ended by itself" in line]
+    assert [how in line for how, line in zip(["SIGKILL", "SIGSEGV"], ends, strict=True)] == [True, True]
+
+
+def test_process_whose_run_hangs_is_drained_and_replaced_on_the_same_addresses() -> None:
+    with running("envoy", drain_delay_s=600.0) as host, grpc.insecure_channel(host.grpc) as channel:
+        held = unary(channel, "Held").future(b"slow")
+        host.wait_for("held")
+        before = host.listening
+        unary(channel, "Hang")(b"")
+        host.wait_for("drain")
+        assert not held.done()
+        unary(channel, "Open")(b"")
+        assert held.result(PATIENCE_S) == b"slow"
+        host.listening = host.wait_for("announce")
+        assert host.serving_pid() != before["pid"]
+        assert {**host.listening, "pid": before["pid"]} == before
+        assert unary(channel, "Unary")(b"again", wait_for_ready=True, timeout=PATIENCE_S) == b"again"
+    [replaced] = [line for line in host.errors if "Envoy has drained and ended" in line]
+    assert "(an echo has taken too long). The server starts it again" in replaced
+
+
+def test_envoy_that_dies_during_the_drain_is_told_by_the_exit_status() -> None:
+    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+        held = unary(channel, "Held").future(b"")
+        host.wait_for("held")
+        host.terminate()
+        host.wait_for("drain")
+        os.kill(host.serving_pid(), signal.SIGKILL)
+        assert host.exit_code() == LOST_REQUESTS
+        assert held.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_hang_up_reloads_and_user_signal_does_nothing(host: HostProcess) -> None:
+    host.process.send_signal(signal.SIGUSR1)
+    host.process.send_signal(signal.SIGHUP)
+    host.wait_for("reload")
+    with grpc.insecure_channel(host.grpc) as channel:
+        assert unary(channel, "Unary")(b"still") == b"still"
+    host.terminate()
+    assert host.exit_code() == 0
+
+
+@pytest.mark.parametrize("next_backend", BACKENDS)
+def test_next_start_removes_what_sigkill_left(next_backend: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with running("envoy", environment) as host:
+        [left] = tmp_path.iterdir()
+        os.kill(host.process.pid, signal.SIGSTOP)  # so that it does not start Envoy again
+        os.kill(host.serving_pid(), signal.SIGKILL)
+        host.process.kill()
+        host.exit_code()
+        assert left.exists()
+    with running(next_backend, environment):
+        assert not left.exists()
 
 
 def test_sigterm_while_the_application_loads_ends_at_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.server.hosts.asgi_client import Exchange, body
+from tests.support.open_gate import OPEN_GATE, ClosedGate
 from tpuserve_server.hosts import unread_body
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
 from tpuserve_server.hosts.in_flight import InFlight
@@ -42,7 +43,7 @@ def nothing() -> ConformingReceive:
 
 
 def calls_to(app: "ASGIApp") -> "ASGIApp":
-    calls = RestCalls(app, InFlight())
+    calls = RestCalls(app, InFlight(), OPEN_GATE)
 
     async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
         await calls(scope, ConformingReceive(receive, DisconnectWatch()), send)
@@ -64,7 +65,7 @@ async def test_answers_ask_clients_to_go_only_when_it_is_time(farewell: bool) ->
         await send(BODY)
 
     sent: list[Message] = []
-    calls = RestCalls(answer, InFlight())
+    calls = RestCalls(answer, InFlight(), OPEN_GATE)
     calls.farewell = farewell
     await calls(SCOPE, nothing(), collecting(sent))
     assert sent[0]["headers"] == ([(b"connection", b"close")] if farewell else [])
@@ -75,7 +76,7 @@ async def test_a_call_that_is_cut_before_its_answer_is_refused() -> None:
     in_flight = InFlight()
     app = Held()
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing(), collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight, OPEN_GATE)(SCOPE, nothing(), collecting(sent)))
     await app.entered.wait()
     in_flight.cut()
     await call
@@ -88,7 +89,7 @@ async def test_an_answer_that_has_begun_breaks_off_when_it_is_cut() -> None:
     in_flight = InFlight()
     app = Held(START)
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing(), collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight, OPEN_GATE)(SCOPE, nothing(), collecting(sent)))
     await app.entered.wait()
     in_flight.cut()
     with pytest.raises(asyncio.CancelledError):
@@ -101,7 +102,7 @@ async def test_a_call_that_somebody_else_cancels_is_not_answered() -> None:
     in_flight = InFlight()
     app = Held()
     sent: list[Message] = []
-    call = asyncio.create_task(RestCalls(app, in_flight)(SCOPE, nothing(), collecting(sent)))
+    call = asyncio.create_task(RestCalls(app, in_flight, OPEN_GATE)(SCOPE, nothing(), collecting(sent)))
     await app.entered.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -150,3 +151,34 @@ async def test_a_body_without_end_is_left(monkeypatch: pytest.MonkeyPatch, name:
 async def test_an_answer_to_head_has_no_body() -> None:
     exchange = await Exchange([body(b"")], method="HEAD", headers=[]).run(calls_to(refuse_unread))
     assert exchange.sent[1:] == [{**BODY, "body": b""}]
+
+
+@pytest.mark.parametrize("sent", [b"{}", b"x" * 70_000])
+async def test_overload_refuses_inference_with_a_timeout(sent: bytes) -> None:
+    reached = []
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        reached.append(scope["path"])
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    calls = RestCalls(app, InFlight(), ClosedGate())
+
+    async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await calls(scope, ConformingReceive(receive, DisconnectWatch()), send)
+
+    length = (b"content-length", b"%d" % len(sent))
+    timeout = (b"x-tpuserve-timeout-ms", b"500")
+    found = []
+    for path, headers in (
+        ("/v1/models/m:predict", [length, timeout]),
+        ("/v1/models/m:predict", [length]),
+        ("/v1/models/m/metadata", [length, timeout]),
+    ):
+        exchange = await Exchange([body(sent)], headers=headers, path=path).run(answer)
+        found.append(exchange.http_status)
+    # A large body would have to be read, or the connection closed: its request is refused later.
+    is_small = len(sent) < 65_536
+    assert found == [429 if is_small else 200, 200, 200]
+    assert len(reached) == 3 - is_small

@@ -119,7 +119,7 @@ def test_envoys_process_and_folder_tell_no_key() -> None:
         assert "PRIVATE KEY" not in f"{serving.environ()} {serving.cmdline()}"
         command = serving.cmdline()
         folder = Path(command[command.index("--config-path") + 1]).parent
-        assert [path.name for path in folder.iterdir()] == ["admin.sock"]
+        assert sorted(path.name for path in folder.iterdir()) == ["admin.sock", "lock"]
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 

@@ -3,11 +3,15 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.storage.by_scheme import StorageByScheme, is_uri
+from tpuserve_server.core.uri import is_uri
+from tpuserve_server.core.version_tree import MAX_DEPTH
+from tpuserve_server.storage import remote
+from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.parts import find_version_file
 
@@ -51,6 +55,25 @@ def test_uris_are_copied(storage: StorageByScheme, tmp_path: Path) -> None:
     files.store.clear()
 
 
+def test_only_the_version_with_objects_that_are_too_deep_or_too_many_is_refused(
+    storage: StorageByScheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/by-scheme/1/saved_model.pb", b"x")
+    files.pipe_file(f"/by-scheme/2/{'d/' * (MAX_DEPTH + 1)}x", b"x")
+    for name in ("a", "b", "c"):
+        files.pipe_file(f"/by-scheme/3/{name}", b"x")
+    monkeypatch.setattr(remote, "MAX_ENTRIES", 2)
+    found = storage.find_versions("memory://by-scheme")
+    files.store.clear()
+    assert found is not None
+    assert storage.refusal(found[1]) == ""
+    assert storage.refusal(found[2]) == f"{'d/' * (MAX_DEPTH + 1)}x is nested in more than {MAX_DEPTH} directories"
+    assert storage.refusal(found[3]) == "the version has 3 objects; the limit is 2"
+    with pytest.raises(FailedPrecondition, match="is nested in more than"):
+        storage.fetch(found[2])
+
+
 def test_a_base_path_that_nothing_can_read_is_refused_before_anybody_waits_for_it(storage: StorageByScheme) -> None:
     storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "memory://by-scheme")])
     with pytest.raises(InvalidArgument, match="does not support base paths of nosuch://"):
@@ -76,3 +99,31 @@ def test_a_version_in_a_store_is_known_for_one(storage: StorageByScheme) -> None
     assert storage.find_versions("memory://by-scheme")
     assert storage.find_version_file("memory://by-scheme") == ""
     files.store.clear()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("foo://x/m", "The server does not support base paths of foo://"),
+        ("ftp://x/m", "The server does not support base paths of ftp://"),
+        ("s3://", "Model m: base path s3:// has no bucket or host after ://"),
+        ("gs:///m", "Model m: base path gs:///m has no bucket or host after ://"),
+        ("local:///etc", "Model m: base path local:///etc has no bucket or host after ://"),
+        ("FILE:///etc", "Model m: base path FILE:///etc has no bucket or host after ://"),
+        ("file://etc", "Model m: base path file://etc is relative. Write an absolute path, such as file:///models/…"),
+        ("file://", "Model m: base path file:// is relative. Write an absolute path, such as file:///models/…"),
+    ],
+)
+def test_a_base_path_that_no_store_can_read_is_refused_by_its_form(
+    storage: StorageByScheme, path: str, message: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        storage.check([ModelConfig("m", path)])
+    assert caught.value.message == message
+
+
+def test_an_unusual_uri_is_an_error_of_the_store_and_no_other() -> None:
+    files = ObjectStore("http")
+    for uri in ("http://[::1", "http://[bad/%zz"):
+        with pytest.raises(StoreError):
+            files.list(uri)

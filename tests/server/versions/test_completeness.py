@@ -41,6 +41,11 @@ def test_what_a_version_without_a_manifest_lacks(tmp_path: Path, names: list[str
     assert missing(tmp_path) == (lacks or None)
 
 
+def test_a_folder_in_place_of_the_model_is_named(tmp_path: Path) -> None:
+    add(tmp_path, "saved_model.pb/variables.index")
+    assert missing(tmp_path) == "saved_model.pb is a directory, not a file"
+
+
 def test_a_name_that_is_not_utf8_is_shown_in_utf8(tmp_path: Path) -> None:
     add(tmp_path, "saved_model.pb")
     (tmp_path / os.fsdecode(b"\xff.data-00000-of-00001")).touch()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.saved_models import write_manifest
 from tpuserve_formats.manifest import MANIFEST_FILE
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition
 from tpuserve_server.core.types import Precision
 from tpuserve_server.versions.manifest import Manifest, missing_file
 
@@ -64,6 +64,15 @@ def test_a_changed_file_of_the_same_size_is_seen_when_loading(version: Path) -> 
     assert missing_file(version) == ""
     with pytest.raises(FailedPrecondition, match="variables/data is corrupt: its sha256 is"):
         read(version).verify_files(version)
+
+
+def test_a_file_that_takes_too_long_to_hash_is_given_up(version: Path) -> None:
+    os.truncate(version / "variables" / "data", 2**43)
+    manifest = json.loads((version / MANIFEST_FILE).read_text())
+    manifest["files"]["variables/data"]["size_bytes"] = 2**43
+    (version / MANIFEST_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(DeadlineExceeded, match=r"The hash of \S+ takes too long"):
+        read(version).verify_files(version, lambda: True)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format_version": "x"}', '{"format_version": 1, "files": {"a": {}}}'])

@@ -324,3 +324,12 @@ def test_made_up_rows_that_a_model_refuses_are_no_error(tmp_path: Path) -> None:
         assert warm_up(servable, tmp_path / "1", options, WarmupOptions()) == WarmupCount(1, 3)
     finally:
         servable.close()
+
+
+def test_a_file_of_records_of_any_size_is_not_read(tmp_path: Path, mlp: Watched) -> None:
+    path = tmp_path / RECORDS_PATH
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(2**43)
+    with pytest.raises(InvalidArgument, match="has 8796093022208 bytes; the limit is 2147483648"):
+        warm_up(mlp, tmp_path, {}, WarmupOptions())

@@ -91,9 +91,18 @@ def test_values_repeat_up_to_one_limit_for_all_tensors_together() -> None:
     _, inputs = decode(repeated(a=900, b=100))
     assert {name: array.size for name, array in inputs.items()} == {"a": 900, "b": 100}
     with pytest.raises(
-        InvalidArgument, match=r"^tensor parsing error: (a|b): shape \[\d+\] is too large for 0 values$"
+        InvalidArgument,
+        match=r"^tensor parsing error: (a|b): shape \[\d+\] is too large for 0 values: repeating the last one "
+        r"takes \d+ bytes, and \d+ bytes of max_request_bytes are left$",
     ):
         decode(repeated(a=900, b=101))
+
+
+def test_values_repeat_for_the_rows_of_a_batch() -> None:
+    proto = parse_predict_request(repeated(a=9))
+    assert decode_predict_inputs(proto, LIMIT, 9)["a"].shape == (9,)
+    with pytest.raises(InvalidArgument, match=r"^Task size 9 is larger than maximum input batch size 8"):
+        decode_predict_inputs(proto, LIMIT, 8)
 
 
 def test_what_was_sent_is_never_over_the_limit() -> None:

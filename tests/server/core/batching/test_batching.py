@@ -16,10 +16,12 @@ from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
+    Code,
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    OutOfMemory,
     ResourceExhausted,
     ServingError,
     Unavailable,
@@ -350,6 +352,26 @@ async def test_the_owner_of_a_bad_row_is_found_in_few_runs(bench: Bench) -> None
     assert [await y_of(task) for task in tasks[:-1]] == [[[2 * value] * 2] for value in range(1, 8)]
     # The held batch, all eight rows, then halves of 4, 2 and 1.
     assert [len(batch["x"]) for batch in bench.servable.batches] == [1, 8, 4, 4, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("fault", [ResourceExhausted("OOM when allocating tensor"), MemoryError()])
+async def test_a_row_that_needs_too_much_memory_is_a_fault_of_its_own(bench: Bench, fault: Exception) -> None:
+    await bench.hold()
+    good, bad, also_good = (bench.submit([[value, value]]) for value in (1, 100, 2))
+
+    def allocate(inputs: Tensors) -> None:
+        if (inputs["x"] == 100).any():
+            raise fault
+
+    bench.servable.on_inputs = allocate
+    bench.servable.gate.set()
+    assert await y_of(good) == [[2, 2]]
+    assert await y_of(also_good) == [[4, 4]]
+    error = await error_of(bad)
+    # Not RESOURCE_EXHAUSTED, which is 429 over HTTP.
+    assert (type(error), error.code) == (OutOfMemory, Code.INTERNAL)
+    assert "ran out of memory" in error.message
+    assert str(fault) in error.message
 
 
 async def test_what_expires_while_halves_run_is_dropped(bench: Bench) -> None:

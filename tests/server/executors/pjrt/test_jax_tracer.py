@@ -9,6 +9,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.fake_device import FakeClock
 from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.tracer import TraceOptions
 from tpuserve_server.core.types import ServableId
@@ -60,7 +61,7 @@ def test_there_is_nothing_to_stop_before_a_start() -> None:
 
 
 def test_jax_records_where_device_programs_run_and_tensorflow_where_none_do(tmp_path: Path) -> None:
-    saved_model = TensorFlowOnDemand(TensorFlowOptions())
+    saved_model = TensorFlowOnDemand(TensorFlowOptions(), HostMemory())
     programs = DevicePrograms.of(PjrtOptions("cpu"), saved_model, DeviceMeasurements(), FakeClock())
     choice = ExecutorChoice((programs, saved_model), DeviceMeasurements())
     tracer = ChosenTracer(choice.tracer)

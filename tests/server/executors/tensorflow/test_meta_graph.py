@@ -70,7 +70,7 @@ def test_a_default_that_is_no_tensor_is_an_error() -> None:
         parse_signatures(broken.SerializeToString())
 
 
-@pytest.mark.parametrize("damaged", [b"\x2a", b"\x2a\x05ab", b"\x80" * 12, b"\x08\x01"])
+@pytest.mark.parametrize("damaged", [b"\x2a", b"\x2a\x05ab", b"\x80" * 12, b"\x0b\x01", b"\x0d\x01"])
 def test_what_is_no_meta_graph_is_an_error(damaged: bytes) -> None:
     with pytest.raises(InvalidArgument, match="MetaGraphDef is damaged"):
         parse_signatures(damaged)

@@ -10,12 +10,13 @@ LOAD = """
 import gc, logging, sys, threading
 from pathlib import Path
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 
-executor = TensorFlowOnDemand(TensorFlowOptions())
+executor = TensorFlowOnDemand(TensorFlowOptions(), HostMemory())
 assert "tensorflow" not in sys.modules
 """
 

@@ -136,6 +136,8 @@ async def test_health_follows_the_service(caller: Caller) -> None:
     assert ServerReadyResponse.FromString(await caller.call("ServerReady")).ready
     caller.service.set_ready("loading")
     assert ServerLiveResponse.FromString(await caller.call("ServerLive")).live
+    caller.service.not_live = "a run has taken 300 s"
+    assert not ServerLiveResponse.FromString(await caller.call("ServerLive")).live
     assert not ServerReadyResponse.FromString(await caller.call("ServerReady")).ready
 
 

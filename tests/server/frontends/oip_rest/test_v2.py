@@ -34,6 +34,7 @@ class Rest:
         self.metrics = FakeMetrics()
         options = RestOptions(max_body_bytes=4 << 20, timeout_s=2.5, disconnect_watch_delay_s=0)
         app = rest_app(self.service, self.metrics, FakeClock(now_s=10), lambda: (b"", ""), options)
+        self.app = app
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
 
     async def infer(self, document: object, binary: bytes = b"", path: str = INFER, **headers: str) -> httpx.Response:
@@ -197,6 +198,9 @@ async def test_health_has_the_protocol_s_bodies(rest: Rest) -> None:
     rest.service.set_ready("loading")
     assert await rest.get("/v2/health/live") == (200, {"live": True})
     assert await rest.get("/v2/health/ready") == (400, {"ready": False, "error": "loading"})
+    rest.service.not_live = "a run has taken 300 s"
+    assert await rest.get("/v2/health/live") == (400, {"live": False, "error": "a run has taken 300 s"})
+    assert (await rest.get("/v2/models/m/ready"))[1]["error"] == "a run has taken 300 s"
 
 
 async def test_metadata_describe_the_server_and_the_model(rest: Rest) -> None:
@@ -228,3 +232,17 @@ def test_the_guard_finds_the_model_of_a_path() -> None:
     assert protocol.find_model("POST", b"/v2/models/a%20b/infer") == "a b"
     assert protocol.find_model("GET", b"/v2") is None
     assert protocol.find_model("GET", b"/v2/nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("client", "status"), [(("10.0.0.1", 1), 403), (("127.0.0.1", 1), 404), (("::ffff:127.0.0.1", 1), 404)]
+)
+@pytest.mark.parametrize("path", ["/v2/repository/models/m/load", "/v2/repository/models/m/unload", "/v2/logging"])
+async def test_control_is_refused_to_other_machines(
+    rest: Rest, client: tuple[str, int], status: int, path: str
+) -> None:
+    # Without an administration these paths are unknown to those who may use them.
+    transport = httpx.ASGITransport(rest.app, client=client)
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as other:
+        assert (await other.post(path, content=b"{}")).status_code == status
+        assert (await other.get("/v2/health/live")).status_code == 200

@@ -383,9 +383,9 @@ async def test_a_request_that_is_cancelled_lets_its_version_go(tmp_path: Path) -
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        served.registry.unloading(served.id)
+        unloading = served.registry.unloading(served.id)
         # Returns when no request holds the version any more.
-        assert served.registry.wait_idle(served.id) is served.loaded
+        assert served.registry.wait_idle(unloading) is served.loaded
 
 
 async def test_a_deadline_that_has_passed_is_told(model: ServedModel) -> None:

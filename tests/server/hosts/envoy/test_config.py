@@ -1,5 +1,6 @@
 """Tests for the generated configuration, as data and as Envoy itself reads it."""
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 
 EVERYWHERE = HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=0, grpc_socket_path="/tmp/tpuserve-test.sock")
+LIMITED = dataclasses.replace(EVERYWHERE, max_connections=7, max_requests_per_s=2.5, max_heap_bytes=1 << 30)
 
 IDLE = """
 async def app(scope, receive, send):
@@ -53,6 +55,10 @@ def test_every_address_is_the_one_listeners() -> None:
     assert found["enable_reuse_port"] is False
 
 
+def test_second_server_may_share_the_ports() -> None:
+    assert listener(dataclasses.replace(EVERYWHERE, reuse_port=True))["enable_reuse_port"] is True
+
+
 @pytest.mark.parametrize(
     ("options", "address"),
     [
@@ -90,6 +96,7 @@ def test_streams_may_stay_open_but_requests_must_come_in() -> None:
     assert config["request_timeout"] == "300s"
     assert config["request_headers_timeout"] == "10s"
     assert config["http2_protocol_options"]["max_concurrent_streams"] == 1024
+    assert config["http2_protocol_options"]["max_header_field_size_kb"] <= config["max_request_headers_kb"]
     assert "access_log" not in config
 
 
@@ -98,7 +105,9 @@ def test_tls_is_the_whole_listeners() -> None:
     socket = chain["transport_socket"]["typed_config"]
     assert socket["require_client_certificate"] is False
     assert socket["common_tls_context"]["alpn_protocols"] == ["h2", "http/1.1"]
-    assert "validation_context" not in socket["common_tls_context"]
+    [source] = socket["common_tls_context"]["tls_certificate_sds_secret_configs"]
+    assert source["sds_config"]["path_config_source"] == {"path": "/run/tpuserve/server.json"}
+    assert "validation_context_sds_secret_config" not in socket["common_tls_context"]
     assert chain["transport_socket_connect_timeout"] == "10s"
 
 
@@ -106,7 +115,13 @@ def test_mutual_tls_asks_for_a_certificate_of_the_authority() -> None:
     [chain] = listener(HostOptions(tls=TlsOptions("key", "chain", "authority")))["filter_chains"]
     socket = chain["transport_socket"]["typed_config"]
     assert socket["require_client_certificate"] is True
-    assert socket["common_tls_context"]["validation_context"] == {"trusted_ca": {"inline_string": "authority"}}
+    source = socket["common_tls_context"]["validation_context_sds_secret_config"]
+    assert source["sds_config"]["path_config_source"] == {"path": "/run/tpuserve/client_ca.json"}
+
+
+def test_the_configuration_contains_no_key() -> None:
+    config = json.dumps(configured(HostOptions(tls=TlsOptions("private text", "chain", "authority"))))
+    assert "private text" not in config
 
 
 def test_without_tls_there_is_no_trace_of_it() -> None:
@@ -119,7 +134,7 @@ def test_envoy_accepts_it(tmp_path: Path) -> None:
     (tmp_path / "idle_application.py").write_text(IDLE)
     path = tmp_path / "envoy.json"
     embedding = Embedding(envoy_process.embedding_library(), "idle_application:app")
-    path.write_text(json.dumps(bootstrap(EVERYWHERE, embedding, tmp_path / "admin.sock")))
+    path.write_text(json.dumps(bootstrap(LIMITED, embedding, tmp_path / "admin.sock")))
     environment = envoy_process.child_environment({})
     environment["PYTHONPATH"] += f":{tmp_path}"
     checked = subprocess.run(
@@ -128,3 +143,8 @@ def test_envoy_accepts_it(tmp_path: Path) -> None:
     )  # fmt: skip
     assert checked.returncode == 0, checked.stderr
     assert "warning" not in checked.stderr
+
+
+def test_envoy_returns_freed_memory() -> None:
+    returned = configured(EVERYWHERE)["memory_allocator_manager"]
+    assert returned == {"bytes_to_release": 128 * MEBIBYTE, "memory_release_interval": "1s"}

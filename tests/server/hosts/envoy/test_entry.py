@@ -11,9 +11,14 @@ import pytest
 
 from tests.server.hosts.asgi_client import Exchange, body
 from tests.server.hosts.plain_envoy import plain_envoy
+from tests.support.open_gate import OPEN_GATE
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code
+from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
 from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
@@ -32,6 +37,9 @@ class Recorded:
         self.told: list[object] = []
         self.gate = asyncio.Event()
         self.doomed = asyncio.Event()
+        self.hung = asyncio.Event()
+        self.receiving = ReceivingBudget(1 << 20, 1 << 20, SystemClock())
+        self.overload_gate = OPEN_GATE
         self.rpc: RpcTable = {"/a.A/Echo": UnaryMethod(self.echo), "/a.A/Held": UnaryMethod(self.held)}
         self._start_error = start_error
         self._stop_error = stop_error
@@ -48,8 +56,15 @@ class Recorded:
         await self.doomed.wait()
         return "Nothing will ever be served."
 
+    async def replacement(self) -> Replacement:
+        await self.hung.wait()
+        return Replacement("hung run", "a run has taken too long")
+
     def announce(self, listening: Listening) -> None:
         self.told.append(listening)
+
+    def reload(self) -> None:
+        self.told.append("reload")
 
     def drain(self) -> None:
         self.told.append("drain")
@@ -83,7 +98,9 @@ class Hosted:
         self.exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.lifespan_sent: list[Message] = []
         self.lifespan_end = asyncio.Event()
-        setup = ChildSetup(OPTIONS, str(admin), theirs.detach(), os.getcwd(), {"PYTHONHOME": None, "LD_PRELOAD": ""})
+        setup = ChildSetup(
+            OPTIONS, str(admin), theirs.detach(), -1, os.getcwd(), {"PYTHONHOME": None, "LD_PRELOAD": ""}
+        )
         monkeypatch.setenv(VARIABLE, setup.to_json())
         monkeypatch.setenv("PYTHONHOME", "/embedded")
         monkeypatch.delenv("LD_PRELOAD", raising=False)
@@ -179,7 +196,7 @@ async def test_drain_waits_for_the_call_in_flight(
 
 async def test_drain_ends_although_envoy_does_not_answer(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
     hosted.channel.send("drain")
-    assert await hosted.exit_code == 0
+    assert await hosted.exit_code == LOST_REQUESTS
     assert "admin interface does not respond" in caplog.text
 
 
@@ -209,7 +226,7 @@ async def test_call_that_never_ends_is_cut(
         running = asyncio.create_task(Exchange.unary(b"", path="/a.A/Held").run(hosted.entry))
         await until(lambda: "held" in application.told)
         hosted.channel.send("drain")
-        assert await hosted.exit_code == 0
+        assert await hosted.exit_code == LOST_REQUESTS
         assert "still in flight after 0.2 s" in caplog.text
         running.cancel()
         monkeypatch.setattr(os, "_exit", lambda _code: None)
@@ -242,3 +259,14 @@ async def test_application_that_cannot_stop_is_no_success(tmp_path: Path, monkey
     hosted.lifespan_end.set()
     assert await hosted.exit_code == 1
     await hosted.close()
+
+
+async def test_long_headers_refuse_only_their_request(hosted: Hosted) -> None:
+    long = (b"x", bytes(61 << 10))
+    assert (await Exchange.unary(b"x", long, path="/a.A/Echo").run(hosted.entry)).status == (
+        Code.RESOURCE_EXHAUSTED,
+        "Headers of more than 61440 bytes",
+    )
+    for path, headers in (("/v1/models/m", [long]), ("/v1/models/m?" + "x" * (61 << 10), [])):
+        rest = await Exchange([body(b"")], path=path, headers=headers).run(hosted.entry)
+        assert (rest.http_status, rest.content) == (431, b'{"error":"Headers of more than 61440 bytes"}')

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
+from tests.support.open_gate import OPEN_GATE, ClosedGate
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, NotFound
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.disconnects import DisconnectWatch
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
 LIMIT = 1000
+RECEIVING = ReceivingBudget(1 << 21, 1 << 21, SystemClock())
 
 
 class Methods:
@@ -102,7 +106,14 @@ def in_flight() -> InFlight:
 def app(methods: Methods, in_flight: InFlight) -> GrpcOverAsgi:
     # The interval shortens the tests and is not asserted.
     watch = DisconnectWatch(interval_s=0.001)
-    return GrpcOverAsgi(methods.table(), max_message_bytes=LIMIT, in_flight=in_flight, watch=watch)
+    return GrpcOverAsgi(
+        methods.table(),
+        max_message_bytes=LIMIT,
+        in_flight=in_flight,
+        watch=watch,
+        receiving=RECEIVING,
+        gate=OPEN_GATE,
+    )
 
 
 async def test_unary_answer_is_headers_one_frame_and_trailers(app: GrpcOverAsgi) -> None:
@@ -173,8 +184,36 @@ async def test_compressed_messages(app: GrpcOverAsgi, encoding: bytes, compress:
     assert wrong.status[0] == Code.INTERNAL
 
 
+@pytest.mark.parametrize("at_first", [True, False])
+async def test_overload_refuses_inference_with_a_timeout_and_a_hint(methods: Methods, at_first: bool) -> None:
+    predict, other = "/tensorflow.serving.PredictionService/Predict", "/echo.Echo/Unary"
+    table = {path: UnaryMethod(methods.unary) for path in (predict, other)}
+    app = GrpcOverAsgi(
+        table,
+        max_message_bytes=LIMIT,
+        in_flight=InFlight(),
+        watch=DisconnectWatch(),
+        receiving=RECEIVING,
+        gate=ClosedGate(at_first=at_first),
+    )
+    timeout = (b"grpc-timeout", b"5S")
+    refused = await Exchange.unary(b"x", timeout, path=predict).run(app)
+    assert refused.status[0] == Code.RESOURCE_EXHAUSTED
+    assert (b"grpc-retry-pushback-ms", b"250") in refused.sent[0]["headers"]
+    assert not methods.contexts
+    answered = await Exchange.unary(b"x", timeout, path=other).run(app)
+    assert answered.status[0] == Code.OK
+
+
 async def test_large_compressed_message_is_inflated_too(methods: Methods) -> None:
-    app = GrpcOverAsgi(methods.table(), max_message_bytes=1 << 20, in_flight=InFlight(), watch=DisconnectWatch())
+    app = GrpcOverAsgi(
+        methods.table(),
+        max_message_bytes=1 << 20,
+        in_flight=InFlight(),
+        watch=DisconnectWatch(),
+        receiving=RECEIVING,
+        gate=OPEN_GATE,
+    )
     message = bytes(range(256)) * 1000
     data = zlib.compress(message, level=0)
     headers = [*HEADERS, (b"grpc-encoding", b"deflate")]
@@ -324,3 +363,8 @@ async def test_server_future_of_a_send_is_never_cancelled(app: GrpcOverAsgi, met
     scope = {"type": "http", "method": "POST", "path": exchange.path, "headers": exchange.headers}
     await app(scope, exchange.receive, send)
     assert [sent.cancelled() for sent in sends] == [False]
+
+
+async def test_a_deadline_counts_from_the_arrival_of_the_call(app: GrpcOverAsgi) -> None:
+    late = await Exchange.unary(b"", (b"grpc-timeout", b"2S"), path="/echo.Echo/Held", lag_s=2.5).run(app)
+    assert late.status[0] == Code.DEADLINE_EXCEEDED

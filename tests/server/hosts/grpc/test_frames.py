@@ -1,10 +1,16 @@
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.server.hosts.asgi_client import Exchange, body
-from tpuserve_server.hosts.grpc.frames import FrameReader, frame
+from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.errors import ResourceExhausted
+from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving, frame
+
+RECEIVING = Receiving(ReceivingBudget(1 << 20, 1 << 20, SystemClock()))
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
@@ -13,6 +19,28 @@ async def test_any_messages_in_any_chunks_come_out_whole(messages: list[bytes], 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     edges = [0, *cuts, len(stream)]
     chunks = [body(stream[start:end], more=True) for start, end in itertools.pairwise(edges)]
-    reader = FrameReader(Exchange([*chunks, body(b"")]).receive, 1 << 20, b"identity")
+    reader = FrameReader(Exchange([*chunks, body(b"")]).receive, 1 << 20, b"identity", RECEIVING)
     assert [await reader.next() for _ in messages] == messages
     assert await reader.next() is None
+
+
+async def test_messages_that_are_still_arriving_are_charged_and_returned() -> None:
+    receiving = ReceivingBudget(100, 100, SystemClock())
+    whole = frame(b"x" * 60)
+    reader = FrameReader(
+        Exchange([body(whole[:30], more=True), body(whole[30:], more=True), body(b"")]).receive,
+        1 << 20,
+        b"identity",
+        Receiving(receiving),
+    )
+    assert await reader.next() == b"x" * 60
+    assert receiving.held_bytes == 0
+
+
+async def test_a_message_over_the_budget_is_refused_while_it_arrives() -> None:
+    receiving = ReceivingBudget(100, 100, SystemClock())
+    pieces = [body(b"\0\0\0\1\0" + bytes(40), more=True), *[body(bytes(40), more=True)] * 6]
+    reader = FrameReader(Exchange(pieces).receive, 1 << 20, b"identity", Receiving(receiving))
+    with pytest.raises(ResourceExhausted, match="max_receiving_bytes"):
+        await reader.only()
+    assert receiving.held_bytes == 0

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tpuserve_server.hosts.http1.connection import Http1Protocol
+from tpuserve_server.hosts.http1.limits import Http1Limits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,12 +35,14 @@ def config(app: "ASGIApp", **more: Any) -> uvicorn.Config:  # noqa: ANN401  # uv
 
 
 @contextlib.asynccontextmanager
-async def served(app: "ASGIApp") -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def served(
+    app: "ASGIApp", limits: Http1Limits | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Yield a connection to a server of `app`."""
     state = ServerState()
     state.default_headers = [(b"date", b"today")]
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Http1Protocol(config(app), state, {}), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Http1Protocol(config(app), state, {}, limits=limits), "127.0.0.1", 0)
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         try:
@@ -327,6 +330,18 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
 
 class Timers:
     """An event loop's clock, which stands still, and at most one timer."""
@@ -422,6 +437,119 @@ async def test_a_short_response_is_one_write() -> None:
     await request(protocol)
     assert writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nGET /?"]
     protocol.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "body", "status"),
+    [
+        pytest.param(Http1Limits(body_start_s=0.05), b"", b"408 Request Timeout", id="no body"),
+        pytest.param(Http1Limits(body_start_s=0.05, request_s=0.1), b"x", b"408 Request Timeout", id="half a body"),
+        pytest.param(Http1Limits(head_s=0.05), None, b"408 Request Timeout", id="half a head"),
+    ],
+)
+async def test_request_that_is_late_is_refused_and_its_application_ends(
+    limits: Http1Limits, body: bytes | None, status: bytes
+) -> None:
+    ended: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        while (message := await receive())["type"] == "http.request":
+            pass
+        ended.put_nowait(message)
+
+    async with served(app, limits) as (reader, writer):
+        head = b"POST / HTTP/1.1\r\ncontent-length: 2\r\n"
+        writer.write(head if body is None else head + b"\r\n" + body)
+        assert (await reader.read()).startswith(b"HTTP/1.1 " + status + b"\r\n")
+        if body is not None:
+            assert await ended.get() == {"type": "http.disconnect"}
+
+
+async def test_late_body_after_the_response_began_ends_the_connection() -> None:
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await send(start(TWO))
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        await read_body(receive)
+
+    async with served(app, Http1Limits(body_start_s=0.05)) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n")
+        assert await reader.read() == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ndate: today\r\n\r\nx"
+
+
+async def test_body_is_not_late_while_the_server_does_not_read() -> None:
+    timers, transport = Timers(asyncio.get_running_loop()), Transport()
+    protocol = Http1Protocol(config(echo), ServerState(), {}, timers)  # type: ignore[arg-type]
+    protocol.connection_made(transport)
+    protocol.data_received(b"POST / HTTP/1.1\r\ncontent-length: 100000\r\n\r\n" + b"x" * 80_000)
+    timers.fire()
+    assert not transport.closed
+    protocol.connection_lost(None)
+    await asyncio.wait(protocol.tasks)
+
+
+async def test_client_that_takes_no_bytes_of_its_response_loses_its_connection() -> None:
+    gone = asyncio.Event()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await read_body(receive)
+        await respond(send, b"x" * 50_000_000)
+        await receive()
+        gone.set()
+
+    async with served(app, Http1Limits(unsent_s=0.05)) as (reader, writer):
+        reader.feed_eof()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # a read transport, too
+        writer.write(GET % b"")
+        await gone.wait()
+
+
+async def test_connections_over_the_limit_are_closed_and_others_go_on() -> None:
+    async with served(echo, Http1Limits(connections=1)) as (reader, writer):
+        writer.write(GET % b"")
+        assert await reader.readexactly(len(response(b""))) == response(b"")
+        more, other = await asyncio.open_connection(*writer.get_extra_info("peername"))
+        assert await more.read() == b""
+        other.close()
+        writer.write(GET % b"")
+        assert await reader.readexactly(len(response(b""))) == response(b"")
+
+
+async def test_requests_after_a_large_body_wait_for_its_response() -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        body = await read_body(receive)
+        begun.set()
+        await gate.wait()
+        await respond(send, b"%d" % len(body))
+
+    async with served(app) as (reader, writer):
+        writer.write(POST % (200_000, b"x" * 200_000) + GET % b"" * 3_000)
+        await begun.wait()
+        gate.set()
+        expected = response(b"200000") + response(b"0") * 3_000
+        assert await reader.readexactly(len(expected)) == expected
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 16_384, 100_000])
+async def test_requests_are_the_same_in_pieces_of_any_size(size: int) -> None:
+    requests = (
+        GET % b"" + POST % (70_000, b"x" * 70_000) + GET % b"" * 3 + b"POST / HTTP/1.1\r\na: %b\r\n" % (b"y" * 40_000)
+    )
+    requests += b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx: y\r\n\r\n" + POST % (2, b"ok") + b"bad\r\n\r\n"
+    async with served(echo) as (reader, writer):
+
+        async def write() -> None:
+            for at in range(0, len(requests), size):
+                writer.write(requests[at : at + size])
+                await writer.drain()
+
+        writing = asyncio.create_task(write())
+        bodies = [b"", b"x" * 70_000, b"", b"", b"", b"abc", b"ok"]
+        received = await reader.read(-1)
+        assert received.startswith(b"".join(map(response, bodies)) + b"HTTP/1.1 400 ")
+        with contextlib.suppress(ConnectionError):
+            await writing
 
 
 def test_uvicorn_still_has_the_class_that_this_one_is_made_on() -> None:

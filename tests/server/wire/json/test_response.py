@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array
+from tpuserve_server.wire.json import array_text, response
 from tpuserve_server.wire.json.response import encode_predictions
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Oc"]
@@ -146,3 +147,16 @@ def test_what_has_no_json_is_told_in_upstreams_words(outputs: dict[str, Array], 
     with pytest.raises(InvalidArgument) as caught:
         encode_predictions({name: np.asarray(array) for name, array in outputs.items()}, is_row=is_row)
     assert caught.value.message == message
+
+
+@given(st.booleans(), arrays(first=3), arrays(first=3))
+@settings(max_examples=200, deadline=None)
+def test_long_outputs_are_written_in_parts_with_the_same_text(is_row: bool, left: Array, right: Array) -> None:
+    texts = strings([b"a", b"\xff", "é".encode()])
+    for outputs in ({"y": left}, {"s": texts}, {"l": left, "r": right, "s": texts}):
+        whole = encode_predictions(outputs, is_row=is_row)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(array_text, "_PART_VALUES", 2)
+            patch.setattr(array_text, "_PART_ITEMS", 2)
+            patch.setattr(response, "_PART_VALUES", 2)
+            assert encode_predictions(outputs, is_row=is_row) == whole

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tpuserve_formats.messages.oip import InferTensorContents
+from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
@@ -199,3 +200,11 @@ def test_a_declared_shape_allocates_nothing(shape: tuple[int, ...], data: Any) -
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1_000_000
+
+
+def test_many_strings_in_binary_form_are_refused_before_they_take_memory() -> None:
+    signature = Signature("s", {"x": TensorSpec("x", np.dtype(np.object_), (None,))}, {})
+    request = InferenceRequest(inputs=[InputTensor("x", "BYTES", [1000], bytes(4000))])
+    assert decode_inputs("m", signature, request, DecodedBudget(160_000))["x"].tolist() == [b""] * 1000
+    with pytest.raises(InvalidArgument, match=r"about 160000 bytes when decoded \(1000 strings\)"):
+        decode_inputs("m", signature, request, DecodedBudget(159_999))

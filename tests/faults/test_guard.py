@@ -4,7 +4,7 @@ The routes come from the server's own tables.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,8 +13,9 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from tests.e2e import guarded_application
-from tests.e2e.guarded_application import FOLDER_VARIABLE, PASSWORD, make_server
+from tests.faults import guarded_application
+from tests.faults.fault_row import FaultRow
+from tests.faults.guarded_application import FOLDER_VARIABLE, PASSWORD, make_server
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess
 from tpuserve_server.frontends.rest import RestApp
 from tpuserve_server.frontends.rpc import UnaryMethod
@@ -80,7 +81,17 @@ def call(channel: Any, path: str, *, unary: bool, password: tuple[str, ...]) -> 
     return grpc.StatusCode.OK
 
 
-def test_every_grpc_method_passes_the_guard_once(guarded: GuardedProcess, rpc_paths: dict[str, bool]) -> None:
+Record = Callable[[FaultRow], None]
+
+
+def row(guarded: GuardedProcess, protocol: str, routes: int) -> FaultRow:
+    expected = "UNAUTHENTICATED, PERMISSION_DENIED" if protocol == "gRPC" else "401, 403"
+    return FaultRow(18, f"no or a wrong password, {routes} routes", protocol, guarded.backend, expected, expected)
+
+
+def test_every_grpc_method_passes_the_guard_once(
+    guarded: GuardedProcess, rpc_paths: dict[str, bool], record: Record
+) -> None:
     assert {path.split(".")[0] for path in rpc_paths} == {"/tensorflow", "/grpc", "/inference"}
     with grpc.insecure_channel(guarded.grpc) as channel:
         for path, unary in rpc_paths.items():
@@ -91,9 +102,12 @@ def test_every_grpc_method_passes_the_guard_once(guarded: GuardedProcess, rpc_pa
             assert passed not in {code for _, code, _ in REFUSALS}, path
             assert guarded.attempt() == ("grpc", "POST", path, None)
     expect_no_more(guarded)
+    record(row(guarded, "gRPC", len(rpc_paths)))
 
 
-def test_every_rest_route_passes_the_guard_once(guarded: GuardedProcess, rest_paths: list[tuple[str, str]]) -> None:
+def test_every_rest_route_passes_the_guard_once(
+    guarded: GuardedProcess, rest_paths: list[tuple[str, str]], record: Record
+) -> None:
     assert {
         "/healthz",
         "/readyz",
@@ -116,6 +130,7 @@ def test_every_rest_route_passes_the_guard_once(guarded: GuardedProcess, rest_pa
             assert passed.status_code not in (401, 403), path
             assert guarded.attempt() == seen
     expect_no_more(guarded)
+    record(row(guarded, "REST", len(rest_paths)))
 
 
 def expect_no_more(guarded: GuardedProcess) -> None:

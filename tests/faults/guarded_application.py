@@ -65,7 +65,7 @@ asgi = EnvoyEntry(_make_guarded)
 
 def main(backend: str, options: HostOptions) -> int:
     if backend == "python":
-        from tpuserve_server.hosts import python
+        from tpuserve_server.hosts.python import host as python
 
         return python.run(_make_guarded, options)
     from tpuserve_server.hosts.envoy import host as envoy

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.fake_device import FakeClock
 from tpuserve_server.core.deadline import SystemClock, WaitingClock
-from tpuserve_server.core.retry_timer import RetryTimer
 from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.version_timer import VersionTimer
 
 A, B = ServableId("a", 1), ServableId("b", 1)
 FOR_EVER_S = 1e9
@@ -16,7 +16,7 @@ FOR_EVER_S = 1e9
 class Timer:
     def __init__(self, clock: WaitingClock | None = None) -> None:
         self.called: queue.Queue[ServableId] = queue.Queue()
-        self.timer = RetryTimer(clock or SystemClock(), self.called.put)
+        self.timer = VersionTimer(clock or SystemClock(), self.called.put, name="timer")
 
 
 def test_each_is_called_once_when_it_is_due() -> None:

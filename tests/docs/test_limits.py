@@ -1,0 +1,78 @@
+"""Tests that docs/reference/limits.md has the values of the code and names existing flags."""
+
+import re
+
+import pytest
+
+from tests.deploy.dockerfile import ROOT
+from tpuserve_server.command.settings import flags
+from tpuserve_server.core import ensemble_rules, manager, version_tree
+from tpuserve_server.core.journal import MOST_ENDS
+from tpuserve_server.executors.tensorflow import call_graph
+from tpuserve_server.frontends.http import body
+from tpuserve_server.frontends.oip import shared_memory
+from tpuserve_server.frontends.oip_grpc import stream
+from tpuserve_server.hosts import limits
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.envoy import config
+from tpuserve_server.hosts.grpc import limits as grpc_limits
+from tpuserve_server.wire.json import body as json_body
+
+PAGE = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
+ROWS = {
+    cells[0]: cells[1:]
+    for line in PAGE.splitlines()
+    if line.startswith("| ")
+    for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+}
+DEFAULTS = {f"--{flag.name}": flag.default for flag in flags()}
+# Flags whose default is a number, or None if another setting gives it.
+NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(default, int | float)}
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown"),
+    [
+        ("chunks of a REST body", f"{body._MAX_CHUNKS:,}"),
+        ("headers of one request, with its path", f"{limits.MAX_HEADER_BYTES >> 10} KiB"),
+        ("one header field on Envoy", f"{config.MAX_HEADER_FIELD_KIB} KiB"),
+        ("headers of one request", f"{limits.MAX_HEADERS_COUNT} on Envoy and for REST on the Python host"),
+        ("nesting of JSON", f"{json_body.MAX_DEPTH} levels"),
+        ("time for a whole request", f"{limits.REQUEST_TIMEOUT_S} s"),
+        ("connections (`--max_connections`)", f"{HostOptions().max_connections:,}"),
+        ("requests of one stream (`ModelStreamInfer`) that wait", f"{stream.MAX_PENDING}"),
+        ("regions of shared memory", f"{shared_memory._MAX_REGIONS}"),
+        ("steps of an ensemble", f"{ensemble_rules._MAX_STEPS}"),
+        ("ensembles within ensembles", f"{ensemble_rules._MAX_LEVELS} levels"),
+        ("loads of one model that hang", f"{manager._MAX_HUNG}"),
+        ("files and directories of a version", f"{version_tree.MAX_ENTRIES:,}"),
+        ("nested directories of a version", f"{version_tree.MAX_DEPTH}"),
+        ("calls within calls of a TensorFlow graph", f"{call_graph._MAX_DEPTH}"),
+        ("nodes that function calls add to a graph", f"{call_graph._MAX_ADDED_NODES:,}"),
+        ("ends of the server's process by one model", f"{MOST_ENDS} in 1 hour"),
+    ],
+)
+def test_limit_has_the_value_of_the_code(limit: str, shown: str) -> None:
+    assert ROWS[limit][0] == shown
+
+
+def test_limits_of_connections_differ_between_hosts() -> None:
+    calls = ROWS["calls at the same time on one gRPC connection"][:2]
+    assert calls == [f"{config.MAX_STREAMS_PER_CONNECTION}", f"{grpc_limits.MAX_STREAMS_PER_CONNECTION}"]
+
+
+def test_every_flag_exists() -> None:
+    named = set(re.findall(r"`(--\w+)[=`]", PAGE))
+    assert len(named) > 10
+    assert named <= DEFAULTS.keys()
+
+
+def test_plain_defaults_are_those_of_the_flags() -> None:
+    """Compare numbers, also with `s` for flags in seconds. Other defaults have a unit that this test cannot derive."""
+    compared = 0
+    for cells in ROWS.values():
+        if len(cells) == 3 and (name := cells[1].strip("`")) in NUMBERS and re.fullmatch(r"\d+( s)?", cells[0]):
+            factor = 1000 if name.endswith("_ms") else 1
+            assert float(cells[0].split()[0]) * factor == NUMBERS[name], name
+            compared += 1
+    assert compared >= 6

@@ -1,0 +1,17 @@
+"""Parts of the cases that no test here covers, with the reason. `make faults` prints them."""
+
+from typing import Final
+
+NOT_TESTED: Final[dict[int, tuple[str, ...]]] = {
+    14: ("slow messages over gRPC on the Python host take 300 s: tests/server/hosts/grpc/test_grpcio_table.py",),
+    18: (
+        "clients of another address: the server of a test binds loopback alone; tests/server/frontends/test_control.py",
+    ),
+    22: ("goodput is a benchmark: python -m benchmarks simulate overload",),
+    26: ("a lost device: a CPU cannot be lost; tests/server/executors/pjrt/test_device_health.py has the failures",),
+    27: ("SIGKILL of the worker: tests/server/hosts/test_host_lifecycle.py, on an echo application",),
+    30: ("a second signal, and SIGTERM while loading: tests/server/hosts/test_host_lifecycle.py",),
+    33: ("goodput is a benchmark: python -m benchmarks simulate overload",),
+    39: ("what SIGKILL leaves: tests/server/hosts/test_host_lifecycle.py and test_runtime_folder.py",),
+    42: ("a reload from another address: as 18",),
+}

@@ -1,0 +1,114 @@
+"""Tests for clients that send slowly, or much at once, and then wait (cases 14 and 40)."""
+
+import concurrent.futures
+import contextlib
+import itertools
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.faulted_server import (
+    OIP_GRPC,
+    OIP_REST,
+    PATHS,
+    PATIENCE_S,
+    TF_GRPC,
+    TF_REST,
+    VERTEX,
+    Faults,
+    good_body,
+)
+from tests.faults.raw_http1 import CLOSED, connected, post, received, send, statuses
+from tests.server.hosts import raw_http2
+
+REST = (TF_REST, OIP_REST, VERTEX)
+# The pause of one piece is shorter than each timeout.
+PAUSE_S = 0.05
+PIPELINED = 20_000
+CALL_ENDED = "call ended"
+
+
+def pieces_until_cut(client: socket.socket, pieces: Iterator[bytes]) -> bytes:
+    """Send a piece after each pause until the server answers or closes, and return everything that it sent."""
+    deadline = time.monotonic() + PATIENCE_S
+    client.settimeout(PAUSE_S)
+    while time.monotonic() < deadline:
+        send(client, [next(pieces)])
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            first = client.recv(1 << 16)
+            client.settimeout(PATIENCE_S)
+            return first + (received(client) if first else b"")
+    raise TimeoutError("the server did not cut the client")
+
+
+@pytest.mark.parametrize("protocol", REST)
+def test_headers_that_never_end_are_cut(faults: Faults, protocol: str) -> None:
+    head = f"POST {PATHS[protocol]} HTTP/1.1\r\nhost: x\r\n".encode()
+    fault = "headers, a line each 50 ms"
+    with (
+        faults.fault(14, fault, protocol, "408", CLOSED, beside=True, pause_s=0.05) as attempt,
+        connected(faults.server) as client,
+    ):
+        attempt.got = statuses(pieces_until_cut(client, itertools.chain([head], itertools.repeat(b"a: b\r\n"))))
+
+
+def test_grpc_preface_that_never_ends_is_cut(faults: Faults) -> None:
+    host, _, port = faults.server.grpc.rpartition(":")
+    preface = (bytes([byte]) for byte in b"PRI * HTTP/2.0\r\n\r\nSM")
+    with (
+        faults.fault(14, "HTTP/2 preface, a byte each 50 ms, then silence", "gRPC", CLOSED) as attempt,
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client,
+    ):
+        # A server may send its settings before it closes the connection.
+        pieces_until_cut(client, itertools.chain(preface, itertools.repeat(b"")))
+        attempt.got = CLOSED
+
+
+def test_bodies_that_never_end_are_cut(faults: Faults) -> None:
+    """Leave bodies of every protocol unfinished at the same time, because each takes the server's 30 s."""
+    with contextlib.ExitStack() as stack:
+        attempts = {
+            protocol: stack.enter_context(faults.fault(14, "half of a body", protocol, *expected, pause_s=0.05))
+            for protocol, expected in HALF_BODIES.items()
+            if faults.server.host == "envoy" or protocol in REST  # not_tested.py
+        }
+        with concurrent.futures.ThreadPoolExecutor(len(attempts)) as pool:
+            found = pool.map(lambda protocol: leave_half(faults, protocol), attempts)
+            for attempt, got in zip(attempts.values(), found, strict=True):
+                attempt.got = got
+
+
+HALF_BODIES = {
+    **dict.fromkeys(REST, ("408", "504")),
+    TF_GRPC: (CALL_ENDED,),
+    OIP_GRPC: (CALL_ENDED,),
+}
+
+
+def leave_half(faults: Faults, protocol: str) -> str:
+    body = good_body(protocol)
+    half = body[: len(body) // 2]
+    if protocol in REST:
+        with connected(faults.server) as client:
+            send(client, [post(PATHS[protocol], content_length=str(len(body))), half])
+            return statuses(received(client))
+    with contextlib.closing(raw_http2.connect(faults.server.grpc)) as client:
+        message = struct.pack(">BI", 0, len(body)) + half
+        client.sendall(raw_http2.grpc_call(1, PATHS[protocol]) + raw_http2.data(1, message))
+        raw_http2.wait_for_headers(client, 1)
+    return CALL_ENDED
+
+
+@pytest.mark.parametrize("protocol", REST)
+def test_many_pipelined_requests_are_answered(faults: Faults, protocol: str) -> None:
+    """The client reads only after its last request, like many simple clients."""
+    ping = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+    requests = ping * PIPELINED + post(PATHS[protocol], good_body(protocol))
+    with faults.fault(40, f"{PIPELINED:,} pipelined requests", protocol, f"{PIPELINED + 1:,} times 200") as attempt:
+        with connected(faults.server) as client:
+            send(client, [requests])
+            found = statuses(received(client)).split()
+        attempt.got = f"{len(found):,} times {' '.join(sorted(set(found)))}"

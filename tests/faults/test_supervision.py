@@ -1,0 +1,197 @@
+"""Tests for supervision on real servers: new processes, quarantine, hung runs, SIGHUP (cases 26, 27, 37, 39)."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
+from tests.faults.fault_row import FaultRow
+from tests.support.saved_models import save_function, save_half_plus_two
+from tpuserve_client import Client, DeadlineExceeded, Retry, State, Unavailable
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ONE = {"x": np.ones((1, 1), np.float32)}
+
+
+def save_endless(path: Path) -> Path:
+    """Save a model that never answers a positive number: it waits for an element of an empty queue."""
+
+    def wait() -> tf.Tensor:
+        queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]])
+        return tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])[0]
+
+    def answer(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.cond(tf.reduce_all(x > 0), lambda: x + wait(), lambda: x)}
+
+    return save_function(path, answer, tf.TensorSpec([None, 1], tf.float32, "x"))
+
+
+def configuration(folder: Path, *names: str) -> str:
+    models = "".join(
+        f'config {{ name: "{name}" base_path: "{folder}/{name}" model_platform: "tensorflow" }}' for name in names
+    )
+    return f"model_config_list {{ {models} }}"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """Yield an Envoy host with a good model and one that never answers."""
+    save_half_plus_two(tmp_path / "good" / "1")
+    save_half_plus_two(tmp_path / "late" / "1")
+    save_endless(tmp_path / "endless" / "1")
+    (tmp_path / "models.config").write_text(configuration(tmp_path, "good", "endless"))
+    flags = (f"--model_config_file={tmp_path / 'models.config'}", "--drain_timeout_seconds=1")
+    with run_configured_server("envoy", tmp_path / "log", *flags, model="good") as server:
+        yield server
+
+
+def worker(server: RunningServer) -> psutil.Process:
+    [process] = psutil.Process(server.process.pid).children()
+    return process
+
+
+def end_while_running(server: RunningServer, client: Client) -> None:
+    """End the process with a fault while it runs the endless model, and wait until the good model serves again."""
+    # The second request reaches its deadline in the queue, so the first one is running.
+    with ThreadPoolExecutor(1) as pool:
+        stuck = pool.submit(client.predict, "endless", ONE, timeout_s=START_TIMEOUT_S)
+        with pytest.raises(DeadlineExceeded):
+            client.predict("endless", ONE, timeout_s=2.0)
+        process = worker(server)
+        process.send_signal(signal.SIGSEGV)
+        with pytest.raises(Unavailable):
+            stuck.result()
+    process.wait(START_TIMEOUT_S)
+    client.wait_until_ready(START_TIMEOUT_S, "good")
+    assert client.predict("good", ONE).outputs["y"].tolist() == [[2.5]]
+
+
+def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
+    server: RunningServer, tmp_path: Path, record: Callable[[FaultRow], None]
+) -> None:
+    once = Retry(max_attempts=1)
+    with Client(server.grpc, retry=once) as client:
+        end_while_running(server, client)
+        record(FaultRow(27, "SIGSEGV of the worker", "TF gRPC", "envoy", "respawned", "respawned"))
+        client.wait_until_ready(START_TIMEOUT_S, "endless")
+        end_while_running(server, client)
+        wait_for_log(server, "quarantined")
+        [status] = client.status("endless")
+        assert status.state is State.END
+        assert "quarantined: 2 times within an hour" in status.error
+        assert "last while running (signal SIGSEGV)" in status.error
+        assert httpx.get(f"{server.rest}/readyz").status_code == 200
+
+        record(FaultRow(37, "model that ends the worker twice", "TF gRPC", "envoy", "quarantined", "quarantined"))
+
+        save_half_plus_two(tmp_path / "hidden")
+        os.rename(tmp_path / "hidden", tmp_path / "endless" / "2")
+        client.wait_until_ready(START_TIMEOUT_S, "endless")
+        assert client.predict("endless", ONE).version == 2
+
+        config = tmp_path / "models.config"
+        config.write_text(configuration(tmp_path))
+        server.process.send_signal(signal.SIGHUP)
+        wait_for_log(server, "--allow_reload_without_models")
+        config.write_text(configuration(tmp_path, "good", "endless", "late"))
+        server.process.send_signal(signal.SIGHUP)
+        wait_for_log(server, "Applied the changed model configuration file")
+        client.wait_until_ready(START_TIMEOUT_S, "late")
+        assert client.predict("late", ONE).version == 1
+        record(FaultRow(39, "SIGHUP with a changed configuration", "signal", "envoy", "reloaded", "reloaded"))
+    for process in (worker(server), psutil.Process(server.process.pid)):
+        process.send_signal(signal.SIGTERM)
+    assert server.process.wait(START_TIMEOUT_S) == 0
+
+
+@pytest.fixture
+def watched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    """Yield a server with a good model and one that never answers, whose runs have a short limit."""
+    save_half_plus_two(tmp_path / "good" / "1")
+    save_endless(tmp_path / "endless" / "1")
+    (tmp_path / "models.config").write_text(configuration(tmp_path, "good", "endless"))
+    flags = (
+        f"--model_config_file={tmp_path / 'models.config'}",
+        "--run_timeout_seconds=2",
+        "--replace_hung_after_seconds=15",
+    )
+    with run_configured_server(request.param, tmp_path / "log", *flags, model="good") as server:
+        yield server
+
+
+def check_hung(server: RunningServer, client: Client) -> None:
+    """Let a run hang, which has a limit of 2 s, and check its effects.
+
+    The caller gets an error, probes and status report the hung run, and the other model serves.
+    """
+    with pytest.raises(DeadlineExceeded, match="has taken more than 2 s"):
+        client.predict("endless", ONE, timeout_s=START_TIMEOUT_S)
+    probes = {"/healthz": 503, "/readyz": 503, "/v2/health/live": 400, "/v2/models/endless/ready": 400}
+    for path, status in probes.items():
+        response = httpx.get(f"{server.rest}{path}")
+        assert (response.status_code, "a run" in response.text) == (status, True)
+    with pytest.raises(Unavailable, match="does not respond: a run has taken 2 s"):
+        client.predict("endless", ONE)
+    [endless] = client.status("endless")
+    assert endless.state is State.AVAILABLE
+    assert "hangs (--run_timeout_seconds)" in endless.error
+    assert client.predict("good", ONE).outputs["y"].tolist() == [[2.5]]
+
+
+HUNG, HUNG_RESULT = "a run that never ends", "caller released, not live, not ready; others serve"
+
+
+@pytest.mark.parametrize("watched", [pytest.param("python", marks=pytest.mark.xdist_group("python"))], indirect=True)
+def test_hung_run_on_the_python_host_is_visible_to_its_orchestrator(
+    watched: RunningServer, record: Callable[[FaultRow], None]
+) -> None:
+    with Client(watched.grpc, retry=Retry(max_attempts=1)) as client:
+        client.wait_until_ready(START_TIMEOUT_S, "endless")
+        check_hung(watched, client)
+    record(FaultRow(26, HUNG, "TF gRPC", "python", HUNG_RESULT, HUNG_RESULT))
+    # The run has a thread of the process, which ends in spite of it.
+    watched.terminate()
+
+
+@pytest.mark.parametrize("watched", [pytest.param("envoy", marks=pytest.mark.xdist_group("envoy"))], indirect=True)
+def test_process_whose_run_hangs_is_replaced_and_the_model_quarantined_after_the_second_time(
+    watched: RunningServer, record: Callable[[FaultRow], None]
+) -> None:
+    with Client(watched.grpc, retry=Retry(max_attempts=1)) as client:
+        for is_first in (True, False):
+            client.wait_until_ready(START_TIMEOUT_S, "endless")
+            process = worker(watched)
+            if is_first:
+                check_hung(watched, client)
+            else:
+                with pytest.raises(DeadlineExceeded, match="has taken more than 2 s"):
+                    client.predict("endless", ONE, timeout_s=START_TIMEOUT_S)
+            process.wait(START_TIMEOUT_S)
+            client.wait_until_ready(START_TIMEOUT_S, "good")
+        wait_for_log(watched, "quarantined")
+        [endless] = client.status("endless")
+        assert "last while running (hung run)" in endless.error
+        assert client.predict("good", ONE).outputs["y"].tolist() == [[2.5]]
+        for path in ("/healthz", "/readyz"):
+            assert httpx.get(f"{watched.rest}{path}").status_code == 200
+    record(FaultRow(26, HUNG, "TF gRPC", "envoy", HUNG_RESULT, HUNG_RESULT))
+    quarantined = "two new processes, then quarantined"
+    record(FaultRow(37, "a model whose runs hang twice", "TF gRPC", "envoy", quarantined, quarantined))
+
+
+def wait_for_log(server: RunningServer, text: str) -> None:
+    """Wait until the log contains `text`."""
+    waiting = threading.Event()
+    while text not in server.log.read_text():
+        assert server.process.poll() is None
+        waiting.wait(0.05)

@@ -1,0 +1,47 @@
+"""Tests for the limit on messages of methods other than inference."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import ResourceExhausted
+from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
+from tpuserve_server.frontends.small_messages import MAX_SMALL_BYTES, limit_messages
+
+CONTEXT = CallContext(Deadline.never(), {})
+
+
+async def echo(body: bytes, _context: CallContext) -> bytes:
+    return body
+
+
+async def echo_all(messages: AsyncIterator[bytes], _context: CallContext) -> AsyncIterator[bytes]:
+    async for message in messages:
+        yield message
+
+
+async def two(first: bytes, second: bytes) -> AsyncIterator[bytes]:
+    yield first
+    yield second
+
+
+async def test_only_inference_takes_large_messages() -> None:
+    table = limit_messages({"/infer": UnaryMethod(echo), "/status": UnaryMethod(echo)}, {"/infer"})
+    infer, status = table["/infer"], table["/status"]
+    assert isinstance(infer, UnaryMethod)
+    assert isinstance(status, UnaryMethod)
+    large = bytes(MAX_SMALL_BYTES + 1)
+    assert await infer.handle(large, CONTEXT) == large
+    assert await status.handle(large[1:], CONTEXT) == large[1:]
+    with pytest.raises(ResourceExhausted, match="at most 1048576 bytes; was 1048577"):
+        await status.handle(large, CONTEXT)
+
+
+async def test_a_large_message_of_a_stream_ends_it() -> None:
+    method = limit_messages({"/watch": StreamMethod(echo_all)}, ())["/watch"]
+    assert isinstance(method, StreamMethod)
+    answers = method.handle(two(b"a", bytes(MAX_SMALL_BYTES + 1)), CONTEXT)
+    assert await anext(answers) == b"a"
+    with pytest.raises(ResourceExhausted):
+        await anext(answers)

@@ -1,0 +1,93 @@
+"""Tests for the conversion of large JSON values, against a parser and numpy."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+
+from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.wire.json import layout, leaves
+from tpuserve_server.wire.json.layout import Layout
+from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_flat, decode_nested
+
+BUDGET = DecodedBudget(1 << 24)
+FLOAT, INT, STRING = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.object_)
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_CHUNK_BYTES", 11)
+    monkeypatch.setattr(leaves, "PIECE_BYTES", 5)
+
+
+def value_of(text: str) -> Layout:
+    return Layout(f'{{"a":{text}}}'.encode(), BUDGET)
+
+
+def nested(text: str, dtype: np.dtype = FLOAT) -> np.ndarray:
+    found = value_of(text)
+    return decode_nested(found, found.members["a"], dtype)
+
+
+@given(array_shapes(max_dims=4, max_side=4), st.sampled_from([None, 1]))
+def test_numbers_keep_their_shape(shape: tuple[int, ...], indent: int | None) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape)
+    np.testing.assert_array_equal(nested(json.dumps(array.tolist(), indent=indent), INT), array)
+    np.testing.assert_array_equal(nested(json.dumps((array / 2).tolist(), indent=indent)), array / 2)
+
+
+@given(st.lists(st.lists(st.text('a["],\\{ ', max_size=5), min_size=2, max_size=2), min_size=1, max_size=5))
+def test_strings_keep_their_brackets(rows: list[list[str]]) -> None:
+    assert nested(json.dumps(rows), STRING).tolist() == [[item.encode() for item in row] for row in rows]
+
+
+def test_base64_objects_are_leaves() -> None:
+    assert nested('[{"b64":"YQ=="}, {"b64": "Yg=="}]', STRING).tolist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"), [("[]", (0,)), ("[[],[]]", (2, 0)), ("[[[]]]", (1, 1, 0)), ("7", ()), (" [ 7 ] ", (1,))]
+)
+def test_empty_lists_and_scalars_have_their_shape(text: str, shape: tuple[int, ...]) -> None:
+    assert nested(text).shape == shape
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[1,2],[3]]",
+        "[[1],2]",
+        "[1,[2]]",
+        "[[1,2],[3,[4]]]",
+        "[[],[1]]",
+        "[[1],[]]",
+        "[[[1],[2]],[[3]]]",
+        "[" * 65 + "1" + "]" * 65,
+    ],
+)
+def test_irregular_nesting_is_refused(text: str) -> None:
+    with pytest.raises((Irregular, InvalidArgument)):
+        nested(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["[1[,2]]", "[[1]2]", "[[1][2]]", "[1 2]", "[1,,2]", "[1,]", '["a"[,"b"]]', '[["a"]"b"]']
+)
+def test_malformed_lists_are_refused(text: str) -> None:
+    with pytest.raises((InvalidArgument, Irregular)):
+        nested(text, STRING if '"' in text else FLOAT)
+
+
+@pytest.mark.parametrize(("text", "dtype"), [("[1,true]", FLOAT), ("[1.5]", INT), ('["a",1]', STRING), ("[{}]", FLOAT)])
+def test_leaves_of_another_type_are_reported(text: str, dtype: np.dtype) -> None:
+    with pytest.raises(Unconvertible):
+        nested(text, dtype)
+
+
+def test_flat_values_ignore_the_nesting() -> None:
+    found = value_of("[1,[2,[3]],4]")
+    assert decode_flat(found, found.members["a"], INT, lambda _: None).tolist() == [1, 2, 3, 4]

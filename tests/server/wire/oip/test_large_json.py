@@ -1,0 +1,94 @@
+"""Tests for large JSON requests: they decode as small ones, and are refused before they take memory."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.wire.oip.decoding import decode_inputs
+from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
+
+MEBIBYTE = 1 << 20
+ROWS = 100_000
+SIGNATURE = Signature(
+    "serving_default",
+    {
+        "f": TensorSpec("f", np.dtype(np.float32), (None, 2)),
+        "s": TensorSpec("s", np.dtype(np.object_), (None,)),
+    },
+    {},
+)
+
+
+def request(**changes: Any) -> bytes:  # noqa: ANN401 (JSON)
+    tensors = [
+        {"name": "f", "shape": [ROWS, 2], "datatype": "FP32", "data": [[0.5, 1]] * ROWS},
+        {"name": "s", "shape": [ROWS], "datatype": "BYTES", "data": ["a],["] * ROWS},
+    ]
+    tensors[0] |= changes
+    return json.dumps({"id": "7", "inputs": tensors}).encode()
+
+
+def decode(body: bytes, json_bytes: int | None = None) -> dict[str, np.ndarray]:
+    return decode_inputs("m", SIGNATURE, parse_infer_json("m", body, json_bytes))
+
+
+def test_data_are_decoded_in_pieces() -> None:
+    body = request()
+    parsed = parse_infer_json("m", body, None)
+    arrays = decode_inputs("m", SIGNATURE, parsed)
+    assert parsed.id == "7"
+    np.testing.assert_array_equal(arrays["f"], np.full((ROWS, 2), (0.5, 1), np.float32))
+    assert set(arrays["s"].tolist()) == {b"a],["}
+    assert is_infer_json(body)
+
+
+def test_binary_data_may_follow() -> None:
+    values = np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
+    tensors = [
+        {"name": "f", "shape": [ROWS, 2], "datatype": "FP32", "parameters": {"binary_data_size": values.nbytes}},
+        {"name": "s", "shape": [ROWS], "datatype": "BYTES", "data": ["x"] * ROWS},
+    ]
+    text = json.dumps({"inputs": tensors}).encode()
+    np.testing.assert_array_equal(decode(text + values.tobytes(), len(text))["f"], values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data": [True] * 200_000}, "non-number as double: FP32 input 'f' has the value True"),
+        ({"data": [0] * 199_999}, "input 'f' has 199999 elements, expected 200000"),
+        ({"data": {"a": 1}}, "Unable to parse 'data': attempt to access JSON non-array as array"),
+        ({"data": None}, "no field is set"),
+        ({"shape": [[1]] * 50_000}, "Unable to parse 'shape'"),
+    ],
+)
+def test_faults_are_those_of_small_requests(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        decode(request(**changes))
+
+
+@pytest.mark.parametrize("item", [b"[]", b"{}", b"0", b'""'])
+def test_floods_are_refused_before_they_take_memory(item: bytes) -> None:
+    data = b",".join([item] * (4 * MEBIBYTE // (len(item) + 1)))
+    body = b'{"inputs":[{"name":"f","shape":[1,2],"datatype":"FP32","data":[%b]}]}' % data
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgument, match="more than the 8388608 bytes of max_decoded_bytes"):
+            parse_infer_json("m", body, None, DecodedBudget(8 * MEBIBYTE))
+        assert tracemalloc.get_traced_memory()[1] < 32 * MEBIBYTE
+    finally:
+        tracemalloc.stop()
+
+
+def test_floods_outside_the_data_are_refused() -> None:
+    body = b'{"inputs":[],"parameters":[%b]}' % b",".join([b"[]"] * 400_000)
+    with pytest.raises(InvalidArgument, match="of max_decoded_bytes"):
+        parse_infer_json("m", body, None, DecodedBudget(8 * MEBIBYTE))
+    with pytest.raises(InvalidArgument, match="more than 1024 inputs"):
+        parse_infer_json("m", b'{"inputs":[%b]}' % b",".join([b"{}"] * 400_000), None)
