@@ -22,6 +22,7 @@ BENCHMARKS: Final = {
     "tpu_models": "devices.tpu_models",
     "simulate": "batching.simulate",
     "objective_live": "batching.objective_live",
+    "overload": "batching.overload_live",
     "sequences": "batching.sequences",
     "loadgen": "loadgen.loadgen",
     "loadtest": "loadgen.loadtest",

@@ -171,7 +171,7 @@ def simulate(device: Device, setting: Setting, times: Sequence[float], seed: int
         parameters=BatchingParameters(max_enqueued_batches=setting.max_enqueued_batches),
         clock=clock,
         metrics=SILENT_METRICS,
-        costs=_warmed(setting.options.buckets, cost_s),
+        costs=warmed(setting.options.buckets, cost_s),
     )
     clients = _Clients(clock, batcher, times, device.latency_s)
     began_s = time.perf_counter()
@@ -189,7 +189,8 @@ def _jittered(device: Device, seed: int) -> Callable[[int], float]:
     return lambda rows: device.cost_s(rows) * rng.lognormvariate(0, device.jitter)
 
 
-def _warmed(buckets: Sequence[int], cost_s: Callable[[int], float]) -> CostModel:
+def warmed(buckets: Sequence[int], cost_s: Callable[[int], float]) -> CostModel:
+    """Return the costs that a version's warm-up learns."""
     costs = CostModel()
     for rows in buckets:
         for _ in range(_WARMUP_RUNS):

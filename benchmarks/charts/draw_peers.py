@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from style import plt, save
 
-# Color and label of each kind of wire. Wires of custom handlers are JSON over HTTP, too.
+# Color and label of each kind of wire.
 KINDS = {
     "predict_rest": ("#3b82d6", "HTTP, JSON"),
     "predict_grpc": ("#e0823d", "gRPC"),
@@ -17,8 +17,9 @@ KINDS = {
     "infer_binary": ("#5aa469", "OIP, HTTP, binary"),
     "infer_grpc": ("#efb98f", "OIP, gRPC"),
 }
+# Wires of custom handlers also send JSON over HTTP. The chart shows them as this kind.
 CUSTOM = {"row_rest": "predict_rest", "rows_rest": "predict_rest"}
-# Bars of a server share this height.
+# Sum of the heights of a server's bars, where 1 is the distance between servers.
 HEIGHT = 0.84
 
 

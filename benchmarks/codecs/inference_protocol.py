@@ -5,7 +5,6 @@ is the same work in TensorFlow Serving's protocol, except for binary HTTP, whose
 """
 
 import asyncio
-import json
 import math
 import time
 import timeit
@@ -17,6 +16,7 @@ import numpy as np
 
 from benchmarks.codecs.report import CodecCost, CodecTable
 from benchmarks.codecs.requests import ConstantService, asker
+from benchmarks.harness.json_bodies import infer_body, instances_body
 from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
@@ -52,7 +52,6 @@ from tpuserve_server.wire.predict_proto import (
 
 ROUNDS: Final = 7
 ROUND_S: Final = 0.1
-DECIMALS: Final = 6
 MODEL: Final = "m"
 PREDICT_PATH, INFER_PATH = f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer"
 _FLOAT: Final = np.dtype(np.float32)
@@ -93,13 +92,12 @@ class Case:
     @property
     def rows(self) -> bytes:
         """The request as JSON of TensorFlow Serving, in row form."""
-        return json.dumps({"instances": _rounded(self.x)}).encode()
+        return instances_body(self.x)
 
     @property
     def tensors(self) -> bytes:
         """The request as JSON of OIP, with the values in one list."""
-        tensor = {"name": "x", "datatype": "FP32", "shape": self.x.shape, "data": _rounded(self.x.ravel())}
-        return json.dumps({"inputs": [tensor]}).encode()
+        return infer_body(self.x)
 
 
 _RANDOM: Final = np.random.default_rng(0)
@@ -208,8 +206,3 @@ def _awaited(ask: Ask) -> Callable[[int], float]:
         return time.process_time() - started_s
 
     return lambda calls: asyncio.run(round_s(calls))
-
-
-def _rounded(values: Array) -> object:
-    """Return nested lists of numbers with six decimals, as most clients send them."""
-    return np.round(values.astype(np.float64), DECIMALS).tolist()

@@ -77,6 +77,9 @@ class ConstantModel(AcquiredModel):
         """Return False: without a batcher, there is no latency objective."""
         return False
 
+    def check_deadline(self, deadline: Deadline, priority: Priority) -> None:
+        """Accept every deadline."""
+
     async def predict(
         self,
         inputs: Tensors,
@@ -95,6 +98,9 @@ class ConstantService(InferenceService):
         """Create the service with an empty registry."""
         super().__init__(ModelRegistry((), PrometheusMetrics()), SystemClock())
         self._model = signature, result
+
+    def check_deadline(self, spec: ModelSpec, deadline: Deadline, priority: Priority) -> None:
+        """Accept every deadline."""
 
     def acquire(self, spec: ModelSpec) -> AcquiredModel:
         """Return the only model."""

@@ -3,13 +3,12 @@
 Writing needs TensorFlow and runs in a separate process (`image_model.py BASE`).
 """
 
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import mlp_model
+from benchmarks.harness.function_model import write_function
 from benchmarks.harness.mlp_model import Floats
 
 NAME = "image"
@@ -29,16 +28,7 @@ def expected(x: Floats) -> Floats:
 
 def write(base: Path) -> Path:
     """Write version 1 below `base` and return its directory. Imports TensorFlow."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
-
-    module = tf.Module()
-    spec = tf.TensorSpec((None, *SHAPE), tf.float32, name=mlp_model.INPUT)
-    module.mean = tf.function(lambda x: {mlp_model.OUTPUT: tf.reduce_mean(x, (1, 2))}, input_signature=[spec])
-    version = base / str(mlp_model.VERSION)
-    tf.saved_model.save(module, str(version), signatures={mlp_model.SIGNATURE: module.mean})
-    mlp_model.write_manifest(version, (mlp_model.SIGNATURE,))
-    return version
+    return write_function(base, SHAPE, lambda tf, x: tf.reduce_mean(x, (1, 2)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import mlp_model
+from benchmarks.harness.json_bodies import instances_body
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.process_tree import Memory
 from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Host, Protocol, Target, http_get, http_post
@@ -57,7 +58,7 @@ def write_bodies(scratch: Path) -> Bodies:
     x = mlp_model.example()
     bodies = Bodies(grpc=scratch / "body.grpc", rest=scratch / "body.json")
     bodies.grpc.write_bytes(framed(grpc_request(x)))
-    bodies.rest.write_bytes(rest_request(x))
+    bodies.rest.write_bytes(instances_body(x))
     return bodies
 
 
@@ -75,11 +76,6 @@ def predict_request(model: str, inputs: Mapping[str, mlp_model.Floats], signatur
     return GrpcWire().predict(PredictCall(ModelSpec(model), inputs, signature_name)).body
 
 
-def rest_request(x: mlp_model.Floats) -> bytes:
-    """Return a predict body in row form, the form of most REST clients."""
-    return json.dumps({"instances": [[round(float(value), 6) for value in row] for row in x]}).encode()
-
-
 def measure(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scratch: Path) -> Point:
     """Warm up the target, then load it for `duration_s` seconds with `in_flight` concurrent requests."""
     _load(target, in_flight, WARM_UP_S, bodies, scratch)
@@ -95,7 +91,7 @@ def check_answer(server: Mapping[Protocol, Target]) -> None:
     x = mlp_model.example(rows=3)
     with Client(f"127.0.0.1:{server['grpc'].port}") as client:
         _compare("gRPC", client.predict(MODEL_NAME, {mlp_model.INPUT: x})[mlp_model.OUTPUT], x)
-    answer = json.loads(http_post(server["rest"].port, REST_PATH, rest_request(x)))
+    answer = json.loads(http_post(server["rest"].port, REST_PATH, instances_body(x)))
     _compare("REST", np.asarray(answer["predictions"], np.float32), x)
 
 

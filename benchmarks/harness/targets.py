@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from benchmarks.harness import ensemble_model, mlp_model
+from benchmarks.harness import ensemble_model, image_model, mlp_model
+from benchmarks.harness.model_config import config_entry, config_list
 from benchmarks.harness.process_tree import ProcessTree, ServerDied, started
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ Protocol: TypeAlias = Literal["grpc", "rest"]
 # The model server, the same with a response cache, the same model as an ensemble of two steps, and the byte echo.
 Kind: TypeAlias = Literal["server", "cache", "ensemble", "echo"]
 
+HOSTS: tuple[Host, ...] = ("envoy", "python")
 PROTOCOLS: tuple[Protocol, ...] = ("grpc", "rest")
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAME = "mlp"
@@ -85,6 +87,7 @@ def model_server(
     scratch: Path,
     *flags: str,
     name: str = MODEL_NAME,
+    kind: Kind = "server",
     environment: Mapping[str, str] | None = None,
     ready_timeout_s: float = READY_TIMEOUT_S,
     program: Sequence[str] = (),
@@ -92,7 +95,8 @@ def model_server(
     """Run `tpuserve serve` with the model on a host, and wait until it is ready. Adds `environment` to this process's
     own.
 
-    `program` is a command with arguments that replaces `tpuserve serve`. It gets the same flags.
+    `kind` names the server in its targets and its log. `program` is a command with arguments that replaces
+    `tpuserve serve`. It gets the same flags.
     """
     grpc_port, rest_port = free_port(), free_port()
     command = [
@@ -105,8 +109,8 @@ def model_server(
         "--bind_address=127.0.0.1",
         *flags,
     ]
-    with started(command, scratch / f"server-{host}.log", os.environ | dict(environment or {})) as tree:
-        targets = _pair(host, "server", (grpc_port, tree), (rest_port, tree))
+    with started(command, scratch / f"{kind}-{host}.log", os.environ | dict(environment or {})) as tree:
+        targets = _pair(host, kind, (grpc_port, tree), (rest_port, tree))
         for target in targets.values():
             _wait_until_ready(target, lambda port: _gets(port, "/readyz"), ready_timeout_s)
         yield targets
@@ -123,6 +127,16 @@ def write_ensemble(mlp_base: Path, scratch: Path) -> Path:
     _write(base, scratch, str(ensemble_model.__file__), str(base))
     path = scratch / "ensemble.config"
     path.write_text(ensemble_model.configuration(MODEL_NAME, base, mlp_base))
+    return path
+
+
+def write_image(mlp_base: Path, scratch: Path) -> Path:
+    """Write the image model if it does not exist, and return a configuration file with it and the MLP."""
+    base = scratch / "models" / image_model.NAME
+    if not base.exists():
+        _write(base, scratch, str(image_model.__file__), str(base))
+    path = scratch / "image.config"
+    path.write_text(config_list(config_entry(MODEL_NAME, mlp_base), config_entry(image_model.NAME, base)))
     return path
 
 

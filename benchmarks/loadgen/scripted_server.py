@@ -4,6 +4,7 @@ Run like `tpuserve serve`, with a batch's fixed time and its time per row, in mi
 benchmarks/loadgen/scripted_server.py 60 2 --host_backend=python --model_name=digits --model_base_path=...`.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +15,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tpuserve_server import app
 from tpuserve_server.__main__ import main as serve
+from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.hosts.envoy import host
+
+ENTRY = "benchmarks.loadgen.scripted_entry:asgi"
+# Environment variable with the two costs.
+COSTS = "SCRIPTED_DEVICE_MS"
 
 
 @dataclass
@@ -91,15 +98,24 @@ class ScriptedExecutor:
         return self.executor.tracer()
 
 
-def main() -> None:
-    """Serve until SIGTERM."""
-    t0_ms, per_row_ms = float(sys.argv.pop(1)), float(sys.argv.pop(1))
+def script_device(t0_ms: float, per_row_ms: float) -> None:
+    """Move the models of this process to the scripted device."""
 
-    def scripted(options: TensorFlowOptions) -> ScriptedExecutor:
-        return ScriptedExecutor(TensorFlowOnDemand(options), lambda rows: (t0_ms + per_row_ms * rows) / 1000)
+    def scripted(options: TensorFlowOptions, memory: HostMemory) -> ScriptedExecutor:
+        return ScriptedExecutor(TensorFlowOnDemand(options, memory), lambda rows: (t0_ms + per_row_ms * rows) / 1000)
 
     # The object graph must not know this device. `build` creates its executor by this name.
     app.TensorFlowOnDemand = scripted  # type: ignore[assignment,attr-defined]
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    t0_ms, per_row_ms = sys.argv.pop(1), sys.argv.pop(1)
+    script_device(float(t0_ms), float(per_row_ms))
+    # On the Envoy host the models run in another process, which scripted_entry.py moves to the device.
+    os.environ[COSTS] = f"{t0_ms} {per_row_ms}"
+    run = host.run
+    host.run = lambda _, *arguments: run(ENTRY, *arguments)
     serve()
 
 

@@ -7,11 +7,8 @@ from typing import Final
 
 from rich.table import Table
 
-from benchmarks.harness.targets import Host
 from benchmarks.overhead.call_turns import CallPoint
 from benchmarks.overhead.calls import IMAGE, OIP_BINARY, OIP_GRPC, OIP_JSON, PREDICT, REST, ROW
-
-HOSTS: Final[tuple[Host, ...]] = ("envoy", "python")
 
 
 @dataclass(frozen=True, slots=True)

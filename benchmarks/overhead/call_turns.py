@@ -1,8 +1,6 @@
 """Measurement of the protocol comparison: one server, and calls that take turns."""
 
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.harness import image_model
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.measurement import TOLERANCE, WARM_UP_S, WrongAnswer, check_size
-from benchmarks.harness.process_tree import ServerDied, started
-from benchmarks.harness.targets import MODEL_NAME, READY_TIMEOUT_S, ROOT, Host, Target, model_server
+from benchmarks.harness.targets import Host, Target, model_server, write_image
 from benchmarks.overhead.calls import IN_FLIGHT, Call, calls
 from tpuserve_client.errors import TpuserveError
 from tpuserve_client.grpc_transport import GrpcTransport
@@ -44,7 +40,7 @@ def measure_calls(
 
     Raises ServerDied and ToolFailed, too.
     """
-    config = _write_config(mlp_base, scratch)
+    config = write_image(mlp_base, scratch)
     with model_server(host, mlp_base, scratch, f"--model_config_file={config}") as server:
         listed = calls()
         sizes = {call.key: _check(call, server[call.protocol].port) for call in listed}
@@ -102,20 +98,3 @@ def _load(call: Call, target: Target, seconds: int, scratch: Path) -> Load:
         return run_h2load(target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch)
     headers = call.exchange.headers
     return run_wrk(target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch, headers=headers)
-
-
-def _write_config(mlp_base: Path, scratch: Path) -> Path:
-    """Write the image model, and a configuration file with it and the MLP."""
-    base = scratch / "models" / image_model.NAME
-    if not base.exists():
-        command = [sys.executable, str(image_model.__file__), str(base)]
-        with started(command, scratch / "image.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
-            if tree.process.wait(READY_TIMEOUT_S):
-                raise ServerDied(f"The benchmark did not write its model:\n{tree.log_tail()}")
-    path = scratch / "calls.config"
-    models: Mapping[str, Path] = {MODEL_NAME: mlp_base, image_model.NAME: base}
-    entries = (
-        f'config {{ name: "{name}" base_path: "{each}" model_platform: "tensorflow" }}' for name, each in models.items()
-    )
-    path.write_text(f"model_config_list {{ {' '.join(entries)} }}")
-    return path

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.harness import image_model, mlp_model
+from benchmarks.harness.json_bodies import infer_body, instances_body
 from benchmarks.harness.load_tools import JSON_HEADERS
 from benchmarks.harness.mlp_model import Floats
 from benchmarks.harness.targets import MODEL_NAME, Protocol
@@ -22,9 +23,8 @@ from tpuserve_client.oip_rest_wire import OipRestWire
 
 PREDICT, REST, OIP_GRPC, OIP_JSON, OIP_BINARY = "Predict", "REST", "OIP gRPC", "OIP JSON", "OIP binary"
 ROW, IMAGE = "1 row", "602 KB"
-# A large request holds memory on both sides, and eight of them keep two cores busy.
+# Requests in flight, by size. Eight large requests keep two cores busy, and more would only take memory.
 IN_FLIGHT: Final = {ROW: 32, IMAGE: 8}
-_DECIMALS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Call:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The call in reports: size and name."""
+        """Size and name, which identify the call in reports."""
         return self.size, self.name
 
 
 def calls() -> list[Call]:
-    """Return the calls of a small and of a large request."""
+    """Return the calls of each size: one row for the MLP, and one image."""
     row, image = mlp_model.example(), image_model.example()
     return [
         *_calls(MODEL_NAME, ROW, row, mlp_model.expected(row)),
@@ -64,23 +64,14 @@ def _calls(model: str, size: str, x: Floats, y: Floats) -> list[Call]:
     return [
         Call(PREDICT, size, "grpc", grpc.predict(call), read_with(grpc), y),
         Call(OIP_GRPC, size, "grpc", oip_grpc.predict(call), read_with(oip_grpc), y),
-        Call(REST, size, "rest", _json(f"/v1/models/{model}:predict", {"instances": _rounded(x)}), _predictions, y),
-        Call(OIP_JSON, size, "rest", _json(infer, {"inputs": [_tensor(x)]}), read_with(oip_rest), y),
+        Call(REST, size, "rest", _json(f"/v1/models/{model}:predict", instances_body(x)), _predictions, y),
+        Call(OIP_JSON, size, "rest", _json(infer, infer_body(x)), read_with(oip_rest), y),
         Call(OIP_BINARY, size, "rest", oip_rest.predict(call), read_with(oip_rest), y),
     ]
 
 
-def _json(path: str, document: object) -> Exchange:
-    return Exchange(path, json.dumps(document).encode(), headers=JSON_HEADERS)
-
-
-def _tensor(x: Floats) -> dict[str, object]:
-    return {"name": mlp_model.INPUT, "datatype": "FP32", "shape": x.shape, "data": _rounded(x.ravel())}
-
-
-def _rounded(x: Floats) -> object:
-    """Return nested lists of numbers with six decimals, as most clients send them."""
-    return np.round(x.astype(np.float64), _DECIMALS).tolist()
+def _json(path: str, body: bytes) -> Exchange:
+    return Exchange(path, body, headers=JSON_HEADERS)
 
 
 def _predictions(reply: Reply) -> Floats:

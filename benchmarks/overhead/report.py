@@ -1,17 +1,18 @@
 """Report of the benchmark: every point next to its echo, memory, and the goals with the figures reached."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from itertools import product
+from typing import Final, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness.measurement import Point
 from benchmarks.harness.process_tree import Memory
-from benchmarks.harness.targets import Host, Protocol
+from benchmarks.harness.targets import HOSTS, PROTOCOLS, Host, Kind, Protocol
 from benchmarks.overhead.call_report import GOALS as CALL_GOALS
-from benchmarks.overhead.call_report import HOSTS, RatioGoal, calls_table, cpu_ratio
+from benchmarks.overhead.call_report import RatioGoal, calls_table, cpu_ratio
 from benchmarks.overhead.call_turns import CallPoint
 
 MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
@@ -23,6 +24,7 @@ MAX_ENSEMBLE_OVER_STEP = 1.3
 REACH_IN_FLIGHT = 32
 
 Key: TypeAlias = tuple[str, str, str, int]
+Figure: TypeAlias = Callable[[Point], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,19 @@ class Goal:
     wanted: str
     got: float | None
     reached: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A limit for the CPU of a kind of server, relative to the server of the MLP alone under the same load."""
+
+    kind: Kind
+    name: str
+    at_most: float
+
+
+_HIT: Final = _Limit("cache", "CPU of a cache hit relative to a run", MAX_HIT_OVER_RUN)
+_ENSEMBLE: Final = _Limit("ensemble", "CPU of a two-step ensemble relative to its dearer step", MAX_ENSEMBLE_OVER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +73,11 @@ class Outcome:
 def goals(outcome: Outcome) -> list[Goal]:
     """Return the goals with the figures of this run."""
     found = [_cpu(outcome, "envoy", "grpc", MAX_GRPC_CPU), _envoy_over_python(outcome)]
-    found += [_cpu(outcome, host, "rest", MAX_REST_CPU) for host in ("envoy", "python")]
-    found += [_lone_p50(outcome, protocol) for protocol in ("grpc", "rest")]
-    found += [_rss(outcome, host) for host in ("envoy", "python")]
-    found += [
-        _hit_over_run(outcome, host, protocol, in_flight)
-        for host in ("envoy", "python")
-        for protocol in ("grpc", "rest")
-        for in_flight in (1, REACH_IN_FLIGHT)
-    ]
-    found += [_ensemble(outcome, host, protocol) for host in ("envoy", "python") for protocol in ("grpc", "rest")]
+    found += [_cpu(outcome, host, "rest", MAX_REST_CPU) for host in HOSTS]
+    found += [_lone_p50(outcome, protocol) for protocol in PROTOCOLS]
+    found += [_rss(outcome, host) for host in HOSTS]
+    found += [_over_server(outcome, _HIT, *load) for load in product(HOSTS, PROTOCOLS, (1, REACH_IN_FLIGHT))]
+    found += [_over_server(outcome, _ENSEMBLE, *load) for load in product(HOSTS, PROTOCOLS, (REACH_IN_FLIGHT,))]
     found += [_call_ratio(outcome, host, goal) for goal in CALL_GOALS for host in HOSTS]
     return found
 
@@ -143,17 +153,11 @@ def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> li
         host,
         protocol,
         str(in_flight),
-        _show(server, lambda point: f"{point.load.rate_per_s:,.0f}"),
-        _show(server, lambda point: f"{point.load.p50_ms:.2f}"),
-        _show(server, lambda point: f"{point.load.p99_ms:.2f}"),
-        _show(server, lambda point: f"{point.cpu_s_per_1000:.3f}"),
-        _show(echo, lambda point: f"{point.load.rate_per_s:,.0f}"),
-        _show(echo, lambda point: f"{point.load.p99_ms:.2f}"),
-        _show(echo, lambda point: f"{point.cpu_s_per_1000:.3f}"),
-        _ratio(server, echo, lambda point: point.load.rate_per_s),
-        _ratio(server, echo, lambda point: point.cpu_s_per_1000),
-        _show(cache, lambda point: f"{point.cpu_s_per_1000:.3f}"),
-        _ratio(cache, server, lambda point: point.cpu_s_per_1000),
+        *(_show(server, figure) for figure in (_rate, _p50_ms, _p99_ms, _cpu_s)),
+        *(_show(echo, figure) for figure in (_rate, _p99_ms, _cpu_s)),
+        *(_ratio(server, echo, figure) for figure in (_rate, _cpu_s)),
+        _show(cache, _cpu_s),
+        _ratio(cache, server, _cpu_s),
     ]
 
 
@@ -181,32 +185,36 @@ def _ensemble_table(outcome: Outcome) -> Table:
     for point in outcome.points:
         if point.kind == "ensemble":
             step = outcome.point(point.host, "server", point.protocol, point.in_flight)
-            figures = [_show(one, text) for one in (point, step) for text in (_rate, _p50, _cpu_s)]
-            ratios = [
-                _ratio(point, step, lambda one: one.load.rate_per_s),
-                _ratio(point, step, lambda one: one.cpu_s_per_1000),
-            ]
+            figures = [_show(each, figure) for each in (point, step) for figure in (_rate, _p50_ms, _cpu_s)]
+            ratios = [_ratio(point, step, figure) for figure in (_rate, _cpu_s)]
             table.add_row(point.host, point.protocol, str(point.in_flight), *figures, *ratios)
     return table
 
 
-def _rate(point: Point) -> str:
-    return f"{point.load.rate_per_s:,.0f}"
+def _rate(point: Point) -> float:
+    return point.load.rate_per_s
 
 
-def _p50(point: Point) -> str:
-    return f"{point.load.p50_ms:.2f}"
+def _p50_ms(point: Point) -> float:
+    return point.load.p50_ms
 
 
-def _cpu_s(point: Point) -> str:
-    return f"{point.cpu_s_per_1000:.3f}"
+def _p99_ms(point: Point) -> float:
+    return point.load.p99_ms
 
 
-def _show(point: Point | None, text: Callable[[Point], str]) -> str:
-    return "-" if point is None else text(point)
+def _cpu_s(point: Point) -> float:
+    return point.cpu_s_per_1000
 
 
-def _ratio(point: Point | None, base: Point | None, figure: Callable[[Point], float]) -> str:
+_FORMATS: Final[Mapping[Figure, str]] = {_rate: ",.0f", _p50_ms: ".2f", _p99_ms: ".2f", _cpu_s: ".3f"}
+
+
+def _show(point: Point | None, figure: Figure) -> str:
+    return "-" if point is None else format(figure(point), _FORMATS[figure])
+
+
+def _ratio(point: Point | None, base: Point | None, figure: Figure) -> str:
     if point is None or base is None or figure(base) == 0:
         return "-"
     return f"{figure(point) / figure(base):.2f}"
@@ -233,18 +241,10 @@ def _cpu(outcome: Outcome, host: Host, protocol: Protocol, limit: float) -> Goal
     return _at_most(name, limit, "", None if point is None else point.cpu_s_per_1000)
 
 
-def _hit_over_run(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> Goal:
-    run, hit = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", "cache"))
-    name = f"CPU of a cache hit relative to a run, {protocol} on {host}, {in_flight} in flight"
-    ratio = None if hit is None or run is None else hit.cpu_s_per_1000 / run.cpu_s_per_1000
-    return _at_most(name, MAX_HIT_OVER_RUN, "", ratio)
-
-
-def _ensemble(outcome: Outcome, host: Host, protocol: Protocol) -> Goal:
-    step, ensemble = (outcome.point(host, kind, protocol, REACH_IN_FLIGHT) for kind in ("server", "ensemble"))
-    name = f"CPU of a two-step ensemble relative to its dearer step, {protocol} on {host}, {REACH_IN_FLIGHT} in flight"
-    ratio = None if ensemble is None or step is None else ensemble.cpu_s_per_1000 / step.cpu_s_per_1000
-    return _at_most(name, MAX_ENSEMBLE_OVER_STEP, "", ratio)
+def _over_server(outcome: Outcome, limit: _Limit, host: Host, protocol: Protocol, in_flight: int) -> Goal:
+    server, other = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", limit.kind))
+    ratio = None if other is None or server is None else other.cpu_s_per_1000 / server.cpu_s_per_1000
+    return _at_most(f"{limit.name}, {protocol} on {host}, {in_flight} in flight", limit.at_most, "", ratio)
 
 
 def _envoy_over_python(outcome: Outcome) -> Goal:

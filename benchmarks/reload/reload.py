@@ -17,10 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import measurement, mlp_model
+from benchmarks.harness.json_bodies import instances_body
 from benchmarks.harness.load_tools import ToolFailed, missing_tools
 from benchmarks.harness.measurement import Bodies
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.harness.targets import (
+    HOSTS,
     MODEL_NAME,
     PROTOCOLS,
     REST_PATH,
@@ -93,7 +95,7 @@ def soak(host: Host, template: Path, count: int, scratch: Path, console: Console
     publish(template, base, 1)
     with model_server(host, base, scratch, POLL_FLAG) as server, Client(f"127.0.0.1:{server['grpc'].port}") as client:
         x = mlp_model.example()
-        body = measurement.rest_request(x)
+        body = instances_body(x)
         grpc = LightLoad(lambda: client.predict(MODEL_NAME, {mlp_model.INPUT: x}), LIGHT_PAUSE_S)
         rest = LightLoad(lambda: http_post(server["rest"].port, REST_PATH, body), LIGHT_PAUSE_S)
         reloads = []
@@ -212,7 +214,7 @@ def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, a
         raise click.UsageError("The load generator is missing. Run: apt-get install nghttp2-client")
     exit_on_sigterm()
     progress = Console(stderr=True)
-    chosen: list[Host] = [host for host in ("envoy", "python") if host in hosts.split(",")]
+    chosen: list[Host] = [host for host in HOSTS if host in hosts.split(",")]
     with tempfile.TemporaryDirectory(prefix="tpuserve-reload-") as directory:
         scratch = Path(directory)
         try:

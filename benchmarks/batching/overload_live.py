@@ -1,0 +1,235 @@
+"""Measure the goodput of a running server at up to five times its capacity and in a retry storm. Linux only.
+
+Run: `.venv/bin/python -m benchmarks overload [--picture FILE]`, about 10 minutes. The benchmark starts all processes on
+loopback, and always stops them.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.batching import simulated_overload
+from benchmarks.batching.deadline_load import Sent
+from benchmarks.harness import environments
+from benchmarks.harness.environments import SetupFailed
+from benchmarks.harness.load_tools import ToolFailed
+from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.harness.targets import PROTOCOLS, ROOT, Host, Protocol, Target, model_server, write_model
+
+LEAST_SHARE_OF_PEAK: Final = 0.70
+TIMEOUT_S: Final = 0.5
+# Milliseconds of a batch on the scripted device, and of each row. The generator shares the machine, so five times the
+# capacity must be within its reach.
+T0_MS, ROW_MS, MAX_ROWS = 20.0, 1.0, 32
+CAPACITY_PER_S: Final = MAX_ROWS / (T0_MS + ROW_MS * MAX_ROWS) * 1000
+HOSTS: Final[tuple[Host, ...]] = ("envoy", "python")
+_RETRIES = 3
+_SERVER = ROOT / "benchmarks" / "loadgen" / "scripted_server.py"
+_FLAGS = ("--tensorflow_intra_op_parallelism=1",)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A load, as a multiple of the capacity."""
+
+    name: str
+    load: float
+    retries: int = 0
+
+
+STEPS: Final = (
+    Step("0.9x", 0.9),
+    Step("1x", 1.0),
+    Step("2x", 2.0),
+    Step("5x", 5.0),
+    Step("storm 1.5x", 1.5, _RETRIES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The medians of one step over the rounds. `share` is the goodput over the highest of the same server.
+
+    `refused` and `late` are shares of the requests. `cpu_ms` is the server's CPU time for each request.
+    `limited` counts the rounds in which the load generator was the limit.
+    """
+
+    host: Host
+    protocol: Protocol
+    step: str
+    load: float
+    goodput_per_s: float
+    share: float
+    refused: float
+    late: float
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+    lag_ms: float
+    limited: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One round of a step: the client's results, and the server's CPU time for each request in milliseconds."""
+
+    sent: Sent
+    cpu_ms: float
+
+
+def send(target: Target, step: Step, seconds: float) -> Sent:
+    """Run deadline_load.py and return its results."""
+    program = Path(__file__).with_name("deadline_load.py")
+    command = [sys.executable, str(program), target.protocol, str(target.port)]
+    command += [str(step.load * CAPACITY_PER_S), str(seconds), str(TIMEOUT_S), str(step.retries)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * seconds + 120)
+    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
+    if done.returncode or line is None:
+        raise ToolFailed(f"The load generator failed:\n{done.stderr[-1000:]}")
+    return Sent(**json.loads(line.removeprefix("RESULT ")))
+
+
+def turn(target: Target, step: Step, seconds: float) -> Turn:
+    """Send one load, and measure the server's CPU time meanwhile."""
+    before_s = target.tree.cpu_seconds()
+    sent = send(target, step, seconds)
+    used_s = target.tree.cpu_seconds() - before_s
+    # The warm-up has the same load.
+    requests = max(sent.requests, 1)
+    return Turn(sent, 1000 * used_s / requests)
+
+
+def points(host: Host, protocol: Protocol, turns: Sequence[tuple[Step, Turn]]) -> list[Point]:
+    """Return the medians of each step."""
+    goodput = {
+        step: statistics.median(turn.sent.goodput_per_s for each, turn in turns if each == step) for step, _ in turns
+    }
+    peak = max(goodput.values())
+    found = []
+    for step, per_s in goodput.items():
+        own = [turn for each, turn in turns if each == step]
+        sent = [turn.sent for turn in own]
+        found.append(
+            Point(
+                host=host,
+                protocol=protocol,
+                step=step.name,
+                load=step.load,
+                goodput_per_s=per_s,
+                share=per_s / peak if peak else 0.0,
+                refused=statistics.median(each.refused / max(each.requests, 1) for each in sent),
+                late=statistics.median(each.late / max(each.requests, 1) for each in sent),
+                p50_ms=statistics.median(each.p50_ms for each in sent),
+                p99_ms=statistics.median(each.p99_ms for each in sent),
+                cpu_ms=statistics.median(turn.cpu_ms for turn in own),
+                lag_ms=statistics.median(each.lag_p99_ms for each in sent),
+                limited=sum(bool(each.limits) for each in sent),
+            )
+        )
+    return found
+
+
+def measure(base: Path, scratch: Path, hosts: Sequence[Host], run: "Run") -> Iterator[Point]:
+    """Measure all steps on each host and protocol. The steps take turns in each round."""
+    for host in hosts:
+        for protocol in run.protocols:
+            program = (sys.executable, str(_SERVER), f"{T0_MS:g}", f"{ROW_MS:g}")
+            turns: list[tuple[Step, Turn]] = []
+            environment = {"PYTHONPATH": str(ROOT)}
+            with model_server(host, base, scratch, *_FLAGS, environment=environment, program=program) as server:
+                for number in range(run.rounds):
+                    for step in STEPS:
+                        turns.append((step, turn(server[protocol], step, run.seconds)))
+                        per_s = turns[-1][1].sent.goodput_per_s
+                        run.console.print(f"{host} {protocol} {step.name}, round {number + 1}: {per_s:.0f}/s in time")
+            yield from points(host, protocol, turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The parameters of every step."""
+
+    seconds: float
+    rounds: int
+    protocols: tuple[Protocol, ...]
+    console: Console
+
+
+def show(found: Sequence[Point], console: Console) -> None:
+    """Print the table."""
+    table = Table(
+        title=f"Goodput with deadlines of {TIMEOUT_S:g} s; the device answers {CAPACITY_PER_S:.0f} requests/s"
+    )
+    columns = "load", "goodput/s", "of the peak", "refused", "late", "p50 ms", "p99 ms", "CPU ms", "lag ms", "limited"
+    table.add_column("server")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for each in found:
+        table.add_row(
+            f"{each.host} {each.protocol}",
+            each.step,
+            f"{each.goodput_per_s:.0f}",
+            f"{100 * each.share:.0f} %",
+            f"{100 * each.refused:.0f} %",
+            f"{100 * each.late:.1f} %",
+            f"{each.p50_ms:.0f}",
+            f"{each.p99_ms:.0f}",
+            f"{each.cpu_ms:.2f}",
+            f"{each.lag_ms:.0f}",
+            str(each.limited),
+        )
+    console.print(table)
+
+
+@click.command(epilog="Exit codes: 0 the goal is reached, 1 it is missed or a step failed.")
+@click.option("--seconds", default=10.0, show_default=True, help="Seconds per step, after a warm-up of 2 s.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds; the table has medians.")
+@click.option("--hosts", default=",".join(HOSTS), show_default=True, help="Comma-separated hosts.")
+@click.option("--protocols", default=",".join(PROTOCOLS), show_default=True, help="Comma-separated protocols.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the results to this JSON file.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw simulated and live goodput into this .svg file.")
+def main(seconds: float, rounds: int, hosts: str, protocols: str, json_file: Path | None, picture: Path | None) -> None:
+    """Send requests with a deadline of 0.5 s, at 0.9 to 5 times the capacity and in a retry storm.
+
+    The goal is a goodput of 70 % of the peak, with the load generator on the same machine and no objective.
+    """
+    exit_on_sigterm()
+    console = Console(width=132)
+    chosen_hosts = [host for host in HOSTS if host in hosts.split(",")]
+    chosen = tuple(protocol for protocol in PROTOCOLS if protocol in protocols.split(","))
+    try:
+        with tempfile.TemporaryDirectory(prefix="tpuserve-overload-") as folder:
+            scratch = Path(folder)
+            base = scratch / "model"
+            write_model(base, scratch)
+            found = list(measure(base, scratch, chosen_hosts, Run(seconds, rounds, chosen, console)))
+            show(found, console)
+            figures = json_file or scratch / "overload.json"
+            simulated = simulated_overload.as_json(_simulate(console)) if json_file or picture else []
+            figures.write_text(
+                json.dumps({"live": [asdict(point) for point in found], "simulated": simulated}, indent=2)
+            )
+            if picture is not None:
+                environments.draw("draw_overload.py", figures, picture)
+    except (ServerDied, ToolFailed, SetupFailed, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(0 if is_reached(found) else 1)
+
+
+def is_reached(found: Sequence[Point]) -> bool:
+    """Return whether the goodput is at least 70 % of the peak in every step."""
+    return all(point.share >= LEAST_SHARE_OF_PEAK for point in found)
+
+
+def _simulate(console: Console) -> list[simulated_overload.Outcome]:
+    return list(simulated_overload.measure(quick=True, report=console.print))
