@@ -183,8 +183,8 @@ class AsyncClient(ClientCore):
         parts = await self._run(split.parts(inputs))
         return join_rows(await first_then_in_tasks(lambda part: self._run(split.predict(part)), parts))
 
-    def _release(self) -> None:
-        self._connections.release_idle()
+    def _release(self) -> bool:
+        return self._connections.release_idle()
 
     def _make_connections(self) -> AsyncConnections:
         return AsyncConnections(

@@ -42,11 +42,13 @@ class AsyncConnections:
         for used in closing.values():
             await used.transport.close()
 
-    def release_idle(self) -> None:
-        """Let each transport drop what must not exist when the process forks."""
+    def release_idle(self) -> bool:
+        """Let each transport drop what must not exist when the process forks. Return whether there was any."""
+        has_released = False
         for of_loop in list(self._by_loop.values()):
             for used in list(of_loop.values()):
-                used.transport.release_idle()
+                has_released = used.transport.release_idle() or has_released
+        return has_released
 
     async def _add(self, endpoint: Endpoint) -> Used[AsyncTransport]:
         with self._lock:

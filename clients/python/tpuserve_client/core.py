@@ -79,8 +79,9 @@ class ClientCore:
         self._connections = self._make_connections()
         return old
 
-    def _release(self) -> None:
-        """Drop connections that must not exist when the process forks."""
+    def _release(self) -> bool:
+        """Drop connections that must not exist when the process forks. Return whether there were any."""
+        return False
 
     def _make_connections(self) -> "Connections | AsyncConnections":
         raise NotImplementedError

@@ -170,7 +170,11 @@ class AsyncTransport(Protocol):
     async def send(self, exchange: Exchange, timeout_s: float | None) -> Reply:
         """Return the reply. Raises TpuserveError for every failure, Unavailable without a connection."""
 
-    def release_idle(self) -> None:
-        """Drop what must not exist when the process forks, unless calls use it. Any thread may call this."""
+    def release_idle(self) -> bool:
+        """Drop what must not exist when the process forks, unless calls use it. Any thread may call this.
+
+        Return whether there was any.
+        """
+        ...
 
     async def close(self) -> None: ...

@@ -9,9 +9,13 @@ the child does not have that thread. The parent therefore drops its idle asyncio
 
 import os
 import threading
+import time
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
+# After its last channel the thread ends at once, unless the machine is busy or another library has asyncio channels.
+_POLLER_END_S: Final = 0.5
+_CLOSING_S: Final = 0.02
 # Name of the thread that serves gRPC's asyncio channels, as `threading` shows it.
 _POLLER: Final = "_poll_wrapper"
 
@@ -19,8 +23,8 @@ _POLLER: Final = "_poll_wrapper"
 class Forkable(Protocol):
     """A client whose state belongs to one process."""
 
-    def _release(self) -> None:
-        """Drop what must not exist at a fork and can be made again."""
+    def _release(self) -> bool:
+        """Drop what must not exist at a fork and can be made again. Return whether there was any."""
 
     def _renew(self) -> object:
         """Replace all state that belongs to the parent process. Return the old state."""
@@ -57,9 +61,16 @@ def is_child() -> bool:
 
 
 def _before_fork() -> None:
+    has_released = False
     for client in list(_clients):
-        client._release()
-    _inheritance.poller_was_running = any(_POLLER in thread.name for thread in threading.enumerate())
+        has_released = client._release() or has_released
+    poller = next((thread for thread in threading.enumerate() if _POLLER in thread.name), None)
+    if poller is not None and has_released:
+        # gRPC does not wait for the end of its thread, which may hold locks until then.
+        poller.join(_POLLER_END_S)
+        # Its other threads close the connection under locks that the child would inherit.
+        time.sleep(_CLOSING_S)
+    _inheritance.poller_was_running = poller is not None and poller.is_alive()
 
 
 def _in_child() -> None:

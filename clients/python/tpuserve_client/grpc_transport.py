@@ -187,10 +187,12 @@ class AsyncGrpcTransport:
         channel.silence.hear()
         return _reply(reply)
 
-    def release_idle(self) -> None:
+    def release_idle(self) -> bool:
         """Drop the channel unless calls use it. The next call opens another."""
-        if not self._pending:
-            self._channel = None
+        if self._pending or self._channel is None:
+            return False
+        self._channel = None
+        return True
 
     async def close(self) -> None:
         if self._channel is not None:

@@ -127,8 +127,9 @@ class AsyncRestTransport:
                 )
         return _reply(response, response.content)
 
-    def release_idle(self) -> None:
+    def release_idle(self) -> bool:
         """Keep the connections: a child closes its copies of their sockets without harm."""
+        return False
 
     async def close(self) -> None:
         await self._client.aclose()
