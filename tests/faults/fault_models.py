@@ -33,13 +33,20 @@ def save_main(path: Path, factor: float = 2.0) -> Path:
 
 
 def save_slow(path: Path) -> Path:
-    """Save `slow`: `serving_default` counts to `steps` (int64 [?]), and `greedy` allocates `count` numbers."""
+    """Save `slow`: `serving_default` counts to `steps` (int64 [?]), and `greedy` allocates `count` numbers.
+
+    `until` writes to the file `path`. If that is a FIFO, it runs until another process reads it.
+    """
     with tf.Graph().as_default(), tf1.Session() as session:
         steps = tf1.placeholder(tf.int64, [None], "steps")
         last = tf.reduce_max(steps)
         counted = tf.while_loop(lambda i: i < last, lambda i: (i + 1,), (tf.constant(0, tf.int64),))[0]
         count = tf1.placeholder(tf.int64, [1], "count")
+        file = tf1.placeholder(tf.string, [], "path")
+        with tf.control_dependencies([tf.io.write_file(file, "written")]):
+            written = tf.identity(file)
         signatures = {
+            "until": _signature({"path": file}, {"written": written}),
             "serving_default": _signature({"steps": steps}, {"counted": tf.fill(tf.shape(steps), counted)}),
             "greedy": _signature({"count": count}, {"sum": tf.reduce_sum(tf.random.uniform(count))}),
         }

@@ -1,10 +1,14 @@
 """Tests for the queue and the device: cancels, deadlines, overload, bad rows, lack of memory (cases 20 to 25)."""
 
 import concurrent.futures
+import contextlib
 import json
+import os
 import re
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,12 +17,12 @@ import numpy as np
 import pytest
 from tensorflow_serving.apis import predict_pb2
 
-from tests.faults.faulted_server import OIP_REST, TF_GRPC, TF_REST, VERTEX, FaultedServer, Faults
+from tests.faults.faulted_server import OIP_REST, PATIENCE_S, TF_GRPC, TF_REST, VERTEX, FaultedServer, Faults
 from tests.faults.proto_requests import predict_body
 
-# Long enough that other requests queue behind it. A step takes about 10 us.
-LONG = 200_000
 SLOW = "/v1/models/slow:predict"
+# A request has reached the queue after this time.
+ARRIVAL_S = 1.0
 # More than any address space has. TensorFlow waits 10 s for memory before it reports that there is none.
 HUGE = 10**15
 
@@ -39,49 +43,57 @@ def metric(server: FaultedServer, name: str, **labels: str) -> float:
     return sum(float(value) for have, value in rows if all(f'{key}="{given}"' in have for key, given in wanted.items()))
 
 
-class Busy:
-    """A long run of `slow`, which has begun when the context begins and has ended when the context ends."""
+def cancelled(server: FaultedServer) -> float:
+    """Return how many queued requests of `slow` were dropped because their clients left."""
+    return metric(server, "tpuserve_dropped_requests_total", reason="cancelled")
 
-    def __init__(self, server: FaultedServer) -> None:
-        self._server = server
-        self._pool = concurrent.futures.ThreadPoolExecutor(1)
 
-    def __enter__(self) -> None:
-        self._long = self._pool.submit(self._server.send, TF_GRPC, slow_body(LONG))
-        soon = {"x-tpuserve-timeout-ms": "100"}
-        while self._server.send(TF_REST, slow_json(1), soon, path=SLOW).got == "200":
-            assert not self._long.done()
-
-    def __exit__(self, *exception: object) -> None:
-        assert self._long.result().got == "OK"
-        self._pool.shutdown()
+@contextlib.contextmanager
+def busy(server: FaultedServer, folder: Path) -> Iterator[None]:
+    """Run `slow` during the context: it has begun when the context begins, and ends with the context."""
+    fifo = folder / "end"
+    os.mkfifo(fifo)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        body = predict_body("until", model="slow", path=np.array(str(fifo).encode(), np.object_))
+        run = pool.submit(server.send, TF_GRPC, body)
+        try:
+            while server.send(TF_REST, slow_json(1), {"x-tpuserve-timeout-ms": "100"}, path=SLOW).got == "200":
+                assert not run.done(), run.result()
+            yield
+        finally:
+            # Blocks until the model writes.
+            assert fifo.read_bytes()
+        assert run.result().got == "OK"
 
 
 @pytest.mark.parametrize("protocol", [TF_GRPC, TF_REST])
-def test_request_of_a_client_that_left_never_runs(faults: Faults, protocol: str) -> None:
+def test_request_of_a_client_that_left_never_runs(faults: Faults, protocol: str, tmp_path: Path) -> None:
     server = faults.server
     with faults.fault(20, "the client cancels while its request is queued", protocol, "dropped") as attempt:
-        before = metric(server, "tpuserve_dropped_requests_total", reason="cancelled")
-        with Busy(server):
+        before = cancelled(server)
+        with busy(server, tmp_path):
             if protocol == TF_GRPC:
                 call = server.channel.unary_unary("/tensorflow.serving.PredictionService/Predict").future(slow_body(1))
                 with pytest.raises(grpc.FutureTimeoutError):
-                    call.result(timeout=0.3)
+                    call.result(timeout=ARRIVAL_S)
                 call.cancel()
             else:
                 with pytest.raises(httpx.ReadTimeout):
-                    httpx.post(server.rest + SLOW, content=slow_json(1), timeout=0.3)
-        dropped = metric(server, "tpuserve_dropped_requests_total", reason="cancelled") - before
+                    httpx.post(server.rest + SLOW, content=slow_json(1), timeout=ARRIVAL_S)
+            deadline = time.monotonic() + PATIENCE_S
+            while cancelled(server) == before:
+                assert time.monotonic() < deadline
+        dropped = cancelled(server) - before
         attempt.got = "dropped" if dropped == 1 else f"{dropped:g} dropped"
 
 
 @pytest.mark.parametrize("protocol", [TF_GRPC, TF_REST])
-def test_request_whose_deadline_passes_in_the_queue_never_runs(faults: Faults, protocol: str) -> None:
+def test_request_whose_deadline_passes_in_the_queue_never_runs(faults: Faults, protocol: str, tmp_path: Path) -> None:
     # The server may also predict that it is late, and refuse it at once.
     expected = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED") if protocol == TF_GRPC else ("504", "429")
     server = faults.server
     with faults.fault(21, "the deadline passes behind a long batch", protocol, *expected) as attempt:
-        with Busy(server):
+        with busy(server, tmp_path):
             runs = metric(server, "tpuserve_batch_rows_count")
             if protocol == TF_GRPC:
                 predict = server.channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
