@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget, Upload
+from tpuserve_server.core.byte_parts import PART_BYTES, ByteParts
 from tpuserve_server.core.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
 
 if TYPE_CHECKING:
@@ -87,18 +88,17 @@ class FrameReader:
         """Read the next message. Return None at the end. Raises Internal if the body ends inside a message."""
         if self._upload is None:
             self._upload = self._receiving.begin()
-        while (found := self._take()) is None:
-            if self._ended:
-                if self._buffer:
-                    raise Internal("The request ended inside a message")
-                return None
-            self._upload.hold(len(self._buffer))
-            chunk = self._open(await self._upload.wait(self._receive()))
-            # Charged before the buffer grows.
-            self._upload.hold(len(self._buffer) + len(chunk))
-            self._buffer += chunk
+        if not await self._arrive(PREFIX_BYTES, self._upload):
+            return None
+        compressed, length = _PREFIX.unpack_from(self._buffer)
+        # Before it arrives.
+        self._check_length(length)
+        if length > PART_BYTES:
+            message = await self._take_large(length, self._upload)
+        else:
+            await self._arrive(PREFIX_BYTES + length, self._upload)
+            message = self._take(length)
         self._upload.hold(len(self._buffer))
-        compressed, message = found
         return await self._inflate(message) if compressed else message
 
     def close(self) -> None:
@@ -113,18 +113,45 @@ class FrameReader:
         body: bytes = message.get("body", b"")
         return body
 
-    def _take(self) -> tuple[bool, bytes] | None:
-        """Take a whole frame from the front of the buffer. Refuse a message that is too long before it arrives."""
-        if len(self._buffer) < PREFIX_BYTES:
-            return None
-        compressed, length = _PREFIX.unpack_from(self._buffer)
-        self._check_length(length)
+    async def _arrive(self, size_bytes: int, upload: Upload) -> bool:
+        """Wait until the buffer has `size_bytes`. Return False if the body has ended before any of them."""
+        while len(self._buffer) < size_bytes:
+            if self._ended and not self._buffer:
+                return False
+            self._buffer += await self._next_chunk(len(self._buffer), upload)
+        return True
+
+    async def _next_chunk(self, held_bytes: int, upload: Upload) -> bytes:
+        """Receive a chunk, and charge it before it is added to the `held_bytes` of this message."""
+        if self._ended:
+            raise Internal("The request ended inside a message")
+        upload.hold(held_bytes)
+        chunk = self._open(await upload.wait(self._receive()))
+        upload.hold(held_bytes + len(chunk))
+        return chunk
+
+    def _take(self, length: int) -> bytes:
+        """Take a message that has arrived, and its prefix, from the front of the buffer."""
         end = PREFIX_BYTES + length
-        if len(self._buffer) < end:
-            return None
         message = bytes(memoryview(self._buffer)[PREFIX_BYTES:end])
         del self._buffer[:end]
-        return bool(compressed), message
+        return message
+
+    async def _take_large(self, length: int, upload: Upload) -> bytes:
+        """Take a message whose copy would block the event loop."""
+        parts = ByteParts()
+        try:
+            parts.add(self._take(min(length, len(self._buffer) - PREFIX_BYTES)))
+            while parts.size_bytes < length:
+                chunk = await self._next_chunk(parts.size_bytes, upload)
+                missing_bytes = length - parts.size_bytes
+                parts.add(memoryview(chunk)[:missing_bytes])
+                self._buffer += memoryview(chunk)[missing_bytes:]
+            return await parts.join()
+        except BaseException:
+            # The error's traceback refers to the parts, and lives until the host has discarded the rest of the body.
+            parts.clear()
+            raise
 
     def _check_length(self, length: int) -> None:
         if length > self._max_message_bytes:

@@ -1,4 +1,5 @@
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -6,8 +7,9 @@ from hypothesis import strategies as st
 
 from tests.server.hosts.asgi_client import Exchange, body
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.byte_parts import PART_BYTES
 from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import ResourceExhausted
+from tpuserve_server.core.errors import Internal, ResourceExhausted
 from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving, frame
 
 RECEIVING = Receiving(ReceivingBudget(1 << 20, 1 << 20, SystemClock()))
@@ -43,4 +45,29 @@ async def test_a_message_over_the_budget_is_refused_while_it_arrives() -> None:
     reader = FrameReader(Exchange(pieces).receive, 1 << 20, b"identity", Receiving(receiving))
     with pytest.raises(ResourceExhausted, match="max_receiving_bytes"):
         await reader.only()
+    assert receiving.held_bytes == 0
+
+
+@pytest.mark.parametrize("size_bytes", [PART_BYTES + 1, 5 * PART_BYTES])
+async def test_a_large_message_and_the_one_behind_it_come_out_whole(size_bytes: int) -> None:
+    large = random.Random(0).randbytes(size_bytes)
+    stream = frame(large) + frame(b"next")
+    cuts = [0, 3, 100, PART_BYTES, size_bytes + 2, size_bytes + 9, len(stream)]
+    chunks = [body(stream[start:end], more=True) for start, end in itertools.pairwise(cuts)]
+    receiving = ReceivingBudget(2 * size_bytes, 2 * size_bytes, SystemClock())
+    reader = FrameReader(Exchange([*chunks, body(b"")]).receive, size_bytes, b"identity", Receiving(receiving))
+    assert await reader.next() == large
+    assert await reader.next() == b"next"
+    assert await reader.next() is None
+    assert receiving.held_bytes == 0
+
+
+async def test_a_body_that_ends_inside_a_large_message_is_an_error() -> None:
+    whole = frame(bytes(2 * PART_BYTES))
+    receiving = ReceivingBudget(len(whole), len(whole), SystemClock())
+    pieces = [body(whole[:-1], more=True), body(b"")]
+    reader = FrameReader(Exchange(pieces).receive, len(whole), b"identity", Receiving(receiving))
+    with pytest.raises(Internal, match="ended inside a message"):
+        await reader.next()
+    reader.close()
     assert receiving.held_bytes == 0
