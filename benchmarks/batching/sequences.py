@@ -22,8 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.batching.sequence_model import LONGEST, random_texts, write_model
 from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.local_storage import LocalStorage

@@ -7,8 +7,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, ServingError

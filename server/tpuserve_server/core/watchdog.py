@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Watched(Protocol):
-    """A batcher, as the watchdog sees it. Thread-safe."""
+    """The runs of a batcher, as the watchdog sees them. Thread-safe."""
 
     @property
     def servable_id(self) -> ServableId:

@@ -10,8 +10,8 @@ import pytest
 from tests.support.fake_device import FakeExecutor, RecordingMetrics
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_notes import describe_costs
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import InvalidArgument, ServingError

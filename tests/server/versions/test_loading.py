@@ -18,9 +18,9 @@ from tests.support.saved_models import (
 )
 from tpuserve_server.config.batching_parameters import read_model_batching_parameters
 from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError

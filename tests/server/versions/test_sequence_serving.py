@@ -13,8 +13,8 @@ from tests.support.saved_models import predict_request, save_mlp, write_manifest
 from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_server.config.batching_parameters import read_model_batching_parameters
 from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.batching.batcher import Task
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion

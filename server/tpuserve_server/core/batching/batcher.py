@@ -1,6 +1,5 @@
 """Batcher: a bounded queue for each loaded version, and the threads that run its batches on the device."""
 
-import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -9,14 +8,14 @@ from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.host_delay import HostDelay
+from tpuserve_server.core.batching.hung_runs import HungRuns
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.regroup import LEAST_RUN_S
-from tpuserve_server.core.batching.release import hung_error, release
 from tpuserve_server.core.batching.runner import BatchRunner
 from tpuserve_server.core.batching.running import RunningBatches
-from tpuserve_server.core.batching.task import Outcome, Task, complete
+from tpuserve_server.core.batching.task import Task, complete
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline, WaitingClock
 from tpuserve_server.core.device_share import DeviceShare, Turn
@@ -29,10 +28,6 @@ from tpuserve_server.core.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import asyncio
-
-_log = logging.getLogger(__name__)
-
-__all__ = ["Batcher", "Outcome", "Task"]
 
 # After a refusal, requests are checked before they are decoded for this long.
 _REFUSES_FOR_S = 1.0
@@ -106,19 +101,20 @@ class Batcher:
         self._turns = [self._device.turn(servable_id) for _ in range(parameters.threads)]
         self._threads: list[threading.Thread] = []
         self._running = RunningBatches(parameters.threads)
-        # The error of all requests while every device thread hangs.
-        self._hangs: Unavailable | None = None
-        self._watchdog = watchdog
-        self._start(servable)
-        if watchdog is not None:
-            watchdog.watch(self)
+        self._hung = HungRuns(
+            servable_id,
+            self._running,
+            self._changed,
+            clock,
+            metrics,
+            drain=self._queue.drain,
+            give_back=self._give_back,
+            watchdog=watchdog,
+        )
+        self._start(servable, watchdog)
+        self._hung.watch()
 
-    @property
-    def servable_id(self) -> ServableId:
-        """The version whose batches it runs."""
-        return self._id
-
-    def _start(self, servable: Servable) -> None:
+    def _start(self, servable: Servable, watchdog: Watchdog | None) -> None:
         count = len(self._turns)
         # Each thread gets an equal share of the in-flight limit, and buffers for it.
         in_flight = max(1, servable.max_in_flight // count)
@@ -135,7 +131,7 @@ class Batcher:
                 self._costs,
                 self._host,
                 self._running,
-                self._watchdog,
+                watchdog,
             )
             name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
             thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
@@ -253,53 +249,20 @@ class Batcher:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        if self._watchdog is not None:
-            self._watchdog.forget(self)
+        self._hung.forget()
         if self._turns:
             self._turns.clear()
             self._device.leave(self._id)
 
-    # The watchdog.
-
-    def release_hung(self, limit_s: float) -> float:
-        """Answer the callers of runs that have taken `limit_s`. Return when the next run may have taken that long.
-
-        If every device thread hangs, answer the queued callers, too, and refuse new requests until a run ends.
-        """
-        with self._changed:
-            now_s = self._clock.monotonic_s()
-            hung, behind = self._running.mark_hung(now_s, limit_s)
-            if hung and self._running.all_hang():
-                self._hangs = hung_error(self._id, limit_s)
-                behind += self._queue.drain()
-            for thread in self._running.hung_threads():
-                self._turn_of(thread).give_back()
-            next_s = self._running.next_s(now_s, limit_s)
-        if hung:
-            _log.error(
-                "A run of %s has taken more than %g s (--run_timeout_seconds). The server answers its %d requests and "
-                "%d behind it with errors",
-                *(self._id, limit_s, len(hung), len(behind)),
-            )
-            release(self._id, hung, behind, limit_s, self._metrics)
-        return next_s
-
     def hung_s(self) -> float:
         """Return for how long the longest hung run has taken, or 0 if none hangs."""
-        with self._changed:
-            since_s = self._running.hung_since_s()
-        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+        return self._hung.hung_s()
 
-    def _turn_of(self, thread: int) -> Turn:
-        return next(turn for turn, own in zip(self._turns, self._threads, strict=False) if own.ident == thread)
-
-    def _ended(self) -> None:
-        """Record that the oldest batch of this device thread has ended. Called with the lock held."""
-        if self._running.ended(threading.get_ident(), self._clock.monotonic_s()):
-            self._hangs = None
-            _log.warning("The run of %s that hung has ended", self._id)
-            if self._watchdog is not None:
-                self._watchdog.wake()
+    def _give_back(self, thread: int) -> None:
+        """End the turn of a device thread on the device."""
+        for turn, own in zip(self._turns, self._threads, strict=False):
+            if own.ident == thread:
+                turn.give_back()
 
     # The queue.
 
@@ -307,8 +270,8 @@ class Batcher:
         """Queue the task, and return whether a waiting thread should look at the queue."""
         if self._stopping:
             raise Unavailable(f"Servable {self._id} is unloading")
-        if self._hangs is not None:
-            raise self._hangs.copy()
+        if self._hung.error is not None:
+            raise self._hung.error.copy()
         try:
             return self._queue.add(task)
         except Unavailable:
@@ -419,7 +382,7 @@ class Batcher:
             return False
         run_s = runner.finish()
         with self._changed:
-            self._ended()
+            self._hung.ended(threading.get_ident())
             if not runner.in_flight:
                 self._deadlines.ended(threading.get_ident())
         turn.used_s += run_s

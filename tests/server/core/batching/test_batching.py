@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching import batcher
-from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
     Code,

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument, ServingError

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics, WatchedDevice, double_task
-from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError, Unavailable
 from tpuserve_server.core.types import ServableId

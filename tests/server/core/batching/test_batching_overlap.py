@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.support.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice, double_task
-from tpuserve_server.core.batching.batcher import Batcher, Task
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import Internal, InvalidArgument, ServingError

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching.batcher import Batcher, Outcome, Task
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tpuserve_server.core.priority import Priority

@@ -1,0 +1,107 @@
+"""HungRuns: finds the runs of a batcher that hang, and answers their callers and those behind them."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from tpuserve_server.core.batching.running import RunningBatches
+from tpuserve_server.core.batching.task import Task, complete
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import DeadlineExceeded, Unavailable
+from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.watchdog import Watchdog
+
+_log = logging.getLogger(__name__)
+
+
+class HungRuns:
+    """The part of a batcher that the watchdog sees (`watchdog.Watched`). It takes the batcher's lock itself."""
+
+    def __init__(
+        self,
+        servable_id: ServableId,
+        running: RunningBatches,
+        lock: threading.Condition,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        drain: Callable[[], Sequence[Task]],
+        give_back: Callable[[int], None],
+        watchdog: Watchdog | None,
+    ) -> None:
+        """Use `drain` to empty the queue, and `give_back` to end the turn of a device thread, both with `lock` held."""
+        self._id = servable_id
+        self._running = running
+        self._lock = lock
+        self._clock = clock
+        self._metrics = metrics
+        self._drain = drain
+        self._give_back = give_back
+        self._watchdog = watchdog
+        # The error of all requests while every device thread hangs. `lock` guards it.
+        self.error: Unavailable | None = None
+
+    @property
+    def servable_id(self) -> ServableId:
+        """The version whose batches run."""
+        return self._id
+
+    def watch(self) -> None:
+        """Let the watchdog find runs that hang."""
+        if self._watchdog is not None:
+            self._watchdog.watch(self)
+
+    def forget(self) -> None:
+        """End the watch."""
+        if self._watchdog is not None:
+            self._watchdog.forget(self)
+
+    def release_hung(self, limit_s: float) -> float:
+        """Answer the callers of runs that have taken `limit_s`. Return when the next run may have taken that long.
+
+        If every device thread hangs, answer the queued callers, too, and set the error of new requests until a run
+        ends.
+        """
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            hung, behind = self._running.mark_hung(now_s, limit_s)
+            if hung and self._running.all_hang():
+                self.error = self._blocked(limit_s)
+                behind += self._drain()
+            for thread in self._running.hung_threads():
+                self._give_back(thread)
+            next_s = self._running.next_s(now_s, limit_s)
+        if hung:
+            _log.error(
+                "A run of %s has taken more than %g s (--run_timeout_seconds). The server answers its %d requests and "
+                "%d behind it with errors",
+                *(self._id, limit_s, len(hung), len(behind)),
+            )
+            self._answer(hung, behind, limit_s)
+        return next_s
+
+    def hung_s(self) -> float:
+        """Return for how long the longest hung run has taken, or 0 if none hangs."""
+        with self._lock:
+            since_s = self._running.hung_since_s()
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+
+    def ended(self, thread: int) -> None:
+        """Record that the oldest batch of a device thread has ended. Called with the lock held."""
+        if self._running.ended(thread, self._clock.monotonic_s()):
+            self.error = None
+            _log.warning("The run of %s that hung has ended", self._id)
+            if self._watchdog is not None:
+                self._watchdog.wake()
+
+    def _blocked(self, limit_s: float) -> Unavailable:
+        return Unavailable(f"Servable {self._id} does not respond: a run has taken {limit_s:g} s")
+
+    def _answer(self, hung: Sequence[Task], behind: Sequence[Task], limit_s: float) -> None:
+        for task in behind:
+            self._metrics.task_dropped(servable=self._id, reason="hung", priority=task.priority)
+        # Clients retry UNAVAILABLE on other servers. A request that may be the reason of the hang must not go there.
+        late = DeadlineExceeded(f"The run of {self._id} has taken more than {limit_s:g} s")
+        blocked = self._blocked(limit_s)
+        complete([*((task, late) for task in hung), *((task, blocked) for task in behind)])
