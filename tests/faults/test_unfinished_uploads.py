@@ -46,7 +46,7 @@ def test_unfinished_messages_of_one_connection_are_cut_and_others_are_served(
         with grpc.insecure_channel(host.grpc, UNLIMITED) as channel:
             assert unary(channel, "Unary")(b"next") == b"next"
         after_bytes = resident_bytes(host)
-        assert after_bytes - before_bytes < 96 * MEBIBYTE
+        assert after_bytes - before_bytes < 128 * MEBIBYTE
     fault = "8 unfinished messages, 4 of 15 MiB each, one connection"
     memory_mb = (before_bytes / 1e6, after_bytes / 1e6)
     record(FaultRow(34, fault, "gRPC (echo)", "envoy", "reset", "reset (4 of 8)", *memory_mb))

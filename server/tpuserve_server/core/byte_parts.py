@@ -3,8 +3,9 @@
 import asyncio
 from typing import Final
 
-# Smaller chunks are first joined to parts of this size: a list of tiny chunks would take many times the memory of their
-# bytes.
+# Larger chunks are kept as they are. Smaller ones are joined to parts: a list of them would take many times the memory
+# of their bytes.
+_LARGE_CHUNK_BYTES: Final = 1 << 12
 PART_BYTES: Final = 1 << 20
 # The copy of more bytes takes more than a few milliseconds.
 _INLINE_BYTES: Final = 1 << 22
@@ -21,23 +22,31 @@ class ByteParts:
         self._tail = bytearray()
         self.size_bytes = 0
 
-    def add(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Add a chunk. Copies its bytes."""
+    def add(self, chunk: bytes) -> None:
+        """Add a chunk."""
         self.size_bytes += len(chunk)
+        if len(chunk) >= _LARGE_CHUNK_BYTES:
+            self._end_part()
+            self._parts.append(chunk)
+            return
         self._tail += chunk
         if len(self._tail) >= PART_BYTES:
-            self._parts.append(bytes(self._tail))
-            self._tail.clear()
+            self._end_part()
 
     async def join(self) -> bytes:
         """Return all bytes. Many bytes are copied by a thread, without the GIL."""
-        parts = [*self._parts, bytes(self._tail)]
+        self._end_part()
         if self.size_bytes <= _INLINE_BYTES:
-            return b"".join(parts)
-        return await asyncio.to_thread(b"".join, parts)
+            return b"".join(self._parts)
+        return await asyncio.to_thread(b"".join, self._parts)
 
     def clear(self) -> None:
         """Drop all bytes, because a traceback may refer to this object for long."""
         self._parts.clear()
         self._tail.clear()
         self.size_bytes = 0
+
+    def _end_part(self) -> None:
+        if self._tail:
+            self._parts.append(bytes(self._tail))
+            self._tail.clear()

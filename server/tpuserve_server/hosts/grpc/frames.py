@@ -145,8 +145,11 @@ class FrameReader:
             while parts.size_bytes < length:
                 chunk = await self._next_chunk(parts.size_bytes, upload)
                 missing_bytes = length - parts.size_bytes
-                parts.add(memoryview(chunk)[:missing_bytes])
-                self._buffer += memoryview(chunk)[missing_bytes:]
+                if len(chunk) <= missing_bytes:
+                    parts.add(chunk)
+                else:
+                    parts.add(chunk[:missing_bytes])
+                    self._buffer += memoryview(chunk)[missing_bytes:]
             return await parts.join()
         except BaseException:
             # The error's traceback refers to the parts, and lives until the host has discarded the rest of the body.
