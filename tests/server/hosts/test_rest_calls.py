@@ -182,3 +182,19 @@ async def test_overload_refuses_inference_with_a_timeout(sent: bytes) -> None:
     is_small = len(sent) < 65_536
     assert found == [429 if is_small else 200, 200, 200]
     assert len(reached) == 3 - is_small
+
+
+@pytest.mark.parametrize("farewell", [False, True])
+async def test_a_late_request_is_refused_without_the_application(farewell: bool) -> None:
+    calls = RestCalls(Held(), InFlight(), ClosedGate())
+    calls.farewell = farewell
+    headers = [(b"x-tpuserve-timeout-ms", b"100"), (b"content-length", b"2")]
+    exchange = Exchange([body(b"{}")], path="/v1/models/m:predict", headers=headers)
+
+    async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await calls(scope, ConformingReceive(receive, DisconnectWatch()), send)
+
+    await exchange.run(answer)
+    start, _ = exchange.sent
+    assert start["status"] == 429
+    assert ((b"connection", b"close") in start["headers"]) is farewell

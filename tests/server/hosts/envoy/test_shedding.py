@@ -1,6 +1,7 @@
 """Tests for the share of requests that Envoy refuses under overload."""
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,7 @@ class RecordingAdmin(EnvoyAdmin):
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"))
         self.percents: list[int] = []
+        self.refusals = 0
         self.recovered = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -81,14 +83,15 @@ class RecordingAdmin(EnvoyAdmin):
             self._loop.call_soon_threadsafe(self.recovered.set)
 
     def refused(self) -> int:
-        return 0
+        return self.refusals
 
 
 class Refusing(OverloadGate):
     """A gate that refuses on demand."""
 
     def __init__(self) -> None:
-        super().__init__(tuple, RecordingMetrics(), SystemClock())
+        self.metrics = RecordingMetrics()
+        super().__init__(tuple, self.metrics, SystemClock())
         self._begin: Callable[[], object] = lambda: None
 
     def subscribe(self, on_refused: Callable[[], object]) -> None:
@@ -114,3 +117,18 @@ async def test_the_worker_orders_a_share_while_it_refuses_and_none_afterwards(
         await admin.recovered.wait()
     assert admin.percents[0] == 30
     assert admin.percents[-1] == 0
+
+
+async def test_refusals_of_envoy_are_counted_during_a_long_overload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpuserve_server.hosts.envoy.shedding.PERIOD_S", 0.001)
+    gate, admin = Refusing(), RecordingAdmin()
+    Shedding(gate, admin)
+    admin.refusals = 7
+    async with asyncio.timeout(15):
+        while not gate.metrics.refused["envoy"]:
+            gate.refuse(1000)
+            await asyncio.sleep(0.0005)
+        await admin.recovered.wait()
+    assert gate.metrics.refused["envoy"] == 7
+    # Envoy gets an order only if the share has changed.
+    assert all(before != after for before, after in itertools.pairwise(admin.percents))

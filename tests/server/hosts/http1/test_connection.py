@@ -582,3 +582,42 @@ def test_uvicorn_still_has_the_class_that_this_one_is_made_on() -> None:
         "timeout_keep_alive_handler",
     }
     assert list(inspect.signature(HttpToolsProtocol).parameters) == ["config", "server_state", "app_state", "_loop"]
+
+
+NO_REQUEST = b"no request\r\n\r\n"
+
+
+async def test_what_comes_after_a_refusal_is_discarded_up_to_a_limit() -> None:
+    async with served(echo) as (reader, writer):
+        writer.write(NO_REQUEST)
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        with contextlib.suppress(ConnectionError):
+            # The server closes its side after a mebibyte.
+            for _ in range(64):
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+
+
+async def test_what_comes_after_a_refusal_waits_while_an_older_request_is_answered() -> None:
+    may_end = asyncio.Event()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await may_end.wait()
+        await respond(send, b"older")
+
+    transport = Transport()
+    protocol = Http1Protocol(config(app), ServerState(), {})
+    protocol.connection_made(transport)
+    protocol.data_received(GET % b"")
+    protocol.data_received(NO_REQUEST)
+    protocol.data_received(b"more")
+    assert protocol.flow.read_paused
+    assert transport.written == b""
+    may_end.set()
+    await asyncio.wait(protocol.tasks)
+    older, refusal = transport.written.split(b"older")
+    assert older.startswith(b"HTTP/1.1 200 OK")
+    assert refusal.startswith(b"HTTP/1.1 400 Bad Request")
+    # This transport cannot close one direction alone.
+    assert transport.closed
+    protocol.connection_lost(None)

@@ -1,0 +1,71 @@
+"""Tests for certificates that are read again: which are refused, and what new connections get."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.server.hosts.test_tls import CA, MUTUAL, SERVER, TLS, chain_of, key_of
+from tpuserve_server.hosts.certificates import Certificates
+from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.tls import TlsOptions, check_replacement
+
+CURRENT = TlsOptions(**TLS)
+OTHER = CA.issue_cert("127.0.0.1")
+NEXT = TlsOptions(private_key=key_of(OTHER), certificate_chain=chain_of(OTHER))
+
+
+def test_a_certificate_of_the_same_kind_may_replace_the_current_one() -> None:
+    assert check_replacement(lambda: NEXT, CURRENT) is NEXT
+    assert check_replacement(lambda: NEXT, None) is NEXT
+
+
+def test_a_reload_cannot_begin_to_require_certificates_of_clients() -> None:
+    with pytest.raises(HostError, match="not add or remove it"):
+        check_replacement(lambda: TlsOptions(**MUTUAL), CURRENT)
+
+
+async def presented(certificates: Certificates, authority: Path) -> bytes | None:
+    """Return the certificate that a new connection gets."""
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=certificates.context())
+    async with server:
+        context = ssl.create_default_context(cafile=authority)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=context)
+        certificate: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+    return certificate
+
+
+async def reload(certificates: Certificates) -> None:
+    """Read the certificates again, and wait for the end of the task that does it."""
+    before = asyncio.all_tasks()
+    certificates.reload()
+    await asyncio.wait(asyncio.all_tasks() - before)
+
+
+async def test_new_connections_get_the_certificate_that_was_read_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = tmp_path / "ca.pem"
+    CA.cert_pem.write_to_path(str(authority))
+    answers: list[TlsOptions] = [NEXT]
+
+    def read() -> TlsOptions:
+        if not answers:
+            raise HostError("no file")
+        return answers.pop()
+
+    certificates = Certificates(CURRENT, read)
+    first = await presented(certificates, authority)
+    assert first == ssl.PEM_cert_to_DER_cert(SERVER.cert_chain_pems[0].bytes().decode())
+    await reload(certificates)
+    second = ssl.PEM_cert_to_DER_cert(OTHER.cert_chain_pems[0].bytes().decode())
+    assert await presented(certificates, authority) == second
+    await reload(certificates)
+    assert "The server keeps its certificates: no file" in caplog.text
+    assert await presented(certificates, authority) == second
