@@ -234,8 +234,14 @@ async def test_changes_of_an_ensemble_while_requests_run_give_each_a_whole_answe
     house = server.house
     models = (house.config("a"), house.config("b"))
     longer = make_ensemble("a x=image -> y=1", "b x=1 -> y=2", "a x=2 -> y=fourfold")
+
+    def lengthen() -> None:
+        house.apply(*models, ensemble_config("chain", longer))
+        # Like TensorFlow Serving's, a reload waits for new models and not for new versions of the others.
+        house.wait_for("chain", 2, State.AVAILABLE)
+
     changes: list[Callable[[], object]] = [
-        lambda: house.apply(*models, ensemble_config("chain", longer)),
+        lengthen,
         server.add_chain,
         lambda: house.apply(*models),
         server.add_chain,
