@@ -18,6 +18,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
 from tpuserve_server.core.servable_handle import ServableHandle
+from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.validation import (
     check_batchable,
@@ -35,7 +36,7 @@ from tpuserve_server.core.validation import (
 class _Acquired:
     """A version that stays loaded for a request. A context manager that releases it."""
 
-    __slots__ = ("_clock", "_handle", "_is_recalled", "_loaded", "_timers")
+    __slots__ = ("_clock", "_handle", "_is_recalled", "_loaded", "_timers", "times")
 
     def __init__(self, handle: ServableHandle, loaded: LoadedVersion, clock: Clock, timers: RareTimersByLoop) -> None:
         """Own `handle` on `loaded` until the context ends."""
@@ -45,6 +46,8 @@ class _Acquired:
         self._timers = timers
         # Whether a response came from the cache.
         self._is_recalled = False
+        # One entry for each pass through a batcher that has ended, with or without success.
+        self.times: tuple[TaskTimes, ...] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +102,7 @@ class AcquiredModel(_Acquired):
         self._clock = clock
         self._timers = timers
         self._is_recalled = False
+        self.times = ()
         self.signature = signature
 
     @property
@@ -184,6 +188,8 @@ class AcquiredModel(_Acquired):
         finally:
             if timers is not None:
                 timers.cancel(task)
+            resumed_s = self._clock.monotonic_s()
+            self.times = (TaskTimes(self._handle.servable_id, task.enqueued_s, task.runs, resumed_s),)
         if isinstance(outcome, ServingError):
             raise self._explained(outcome, task, inputs)
         return PredictResult(self._handle.servable_id, self.signature.name, outcome)
@@ -294,7 +300,10 @@ class AcquiredVersion(_Acquired):
     ) -> PredictResult:
         """Run one of this version's signatures like `AcquiredModel.predict`. Several calls may be awaited at a time."""
         model = AcquiredModel(self._handle, self._loaded, signature, self._clock, self._timers)
-        result = await model.predict(inputs, deadline, output_filter, priority)
+        try:
+            result = await model.predict(inputs, deadline, output_filter, priority)
+        finally:
+            self.times += model.times
         self._is_recalled = result.cache == "hit"
         return result
 

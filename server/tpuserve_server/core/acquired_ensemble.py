@@ -23,6 +23,7 @@ class AcquiredEnsemble(AcquiredModel):
         """Own `handle` and `steps` until the context ends."""
         self._handle = handle
         self._steps = steps
+        self.times = ()
         self.signature = steps.signature
 
     def release(self) -> None:
@@ -72,6 +73,8 @@ class AcquiredEnsemble(AcquiredModel):
             # The steps check dtypes too. A wrong dtype is reported by the name of the ensemble's input.
             check_inputs(servable_id, signature, inputs)
             raise
+        finally:
+            self.times = self._steps.times()
         return PredictResult(servable_id, signature.name, outputs)
 
 
@@ -84,6 +87,7 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         """Own `acquired` until the context ends. `ensemble` is its configuration."""
         self._acquired = acquired
         self._ensemble = ensemble
+        self.times = ()
 
     def release(self) -> None:
         """Release the ensemble and the versions of its steps."""
@@ -140,4 +144,7 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """Run the ensemble like `AcquiredEnsemble.predict`."""
-        return await self._acquired.predict(inputs, deadline, output_filter, priority)
+        try:
+            return await self._acquired.predict(inputs, deadline, output_filter, priority)
+        finally:
+            self.times = self._acquired.times

@@ -12,6 +12,7 @@ from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.servable import Servable
+from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Precision, Signature, Tensors
 
 
@@ -65,6 +66,10 @@ class HeldSteps(Protocol):
         Raises:
             ServingError: the error of a step, with the names of the ensemble and of the step.
         """
+        ...
+
+    def times(self) -> tuple[TaskTimes, ...]:
+        """Return when the steps that have ended passed through their batchers."""
         ...
 
     def release(self) -> None:

@@ -9,6 +9,7 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.ensemble import Ensemble, EnsembleStep
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Array, ModelSpec, Signature, Tensors
 from tpuserve_server.ensembles.pipeline import Pipeline, Plan
 from tpuserve_server.ensembles.signature import BoundStep, connect
@@ -104,6 +105,10 @@ class HeldEnsemble:
         else:
             await self._run_concurrently(plan, tensors, deadline, priority)
         return {name: tensors[name] for name in output_names}
+
+    def times(self) -> tuple[TaskTimes, ...]:
+        """Implement HeldSteps.times."""
+        return tuple(each for model in self._models for each in model.times)
 
     def release(self) -> None:
         """Implement HeldSteps.release."""

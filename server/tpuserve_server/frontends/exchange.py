@@ -79,6 +79,8 @@ class HttpCall:
         exchange, receive = self._exchange, self._receive
         limit_bytes = exchange.options.max_body_bytes
         headers = read_headers(self.scope, limit_bytes)
+        if headers.wants_timing:
+            self.measured.trailers = []
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
@@ -153,8 +155,9 @@ class Exchange:
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer one HTTP request."""
         protocol = self.protocol
+        measured = self._meter.request("Unknown")
         try:
-            with self._meter.request("Unknown") as measured:
+            with measured:
                 response = await protocol.answer(HttpCall(self, scope, receive, measured))
         except ClientGone:
             return
@@ -162,7 +165,10 @@ class Exchange:
             response = failure_response(error, scope, protocol.error_body)
         if response.compressible and len(response.body) >= MIN_COMPRESSED_BYTES:
             response = await compressed(response, scope)
-        await send_response(send, response, protocol.headers)
+        more_headers = protocol.headers
+        if measured.trailers:
+            more_headers = (*more_headers, *((name.encode(), value.encode()) for name, value in measured.trailers))
+        await send_response(send, response, more_headers)
 
 
 def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str], bytes]) -> HttpResponse:

@@ -9,6 +9,9 @@ from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
+from tpuserve_server.core.task_times import TaskTimes
+from tpuserve_server.frontends.rpc import Trailers
+from tpuserve_server.frontends.timing import SERVER_TIMING_HEADER, server_timing, stages_of
 
 _NEVER = Deadline.never()
 # Event loops may run a timer this early: uvloop counts in whole milliseconds.
@@ -25,17 +28,20 @@ class RequestMeter:
         self._clock = clock
         self._protocol = protocol
 
-    def request(self, method: str, deadline: Deadline = _NEVER) -> "MeasuredRequest":
+    def request(self, method: str, deadline: Deadline = _NEVER, trailers: Trailers | None = None) -> "MeasuredRequest":
         """Start the clock and return a context manager for one request.
 
-        The exception that leaves the context decides the reported code. A cancellation after `deadline` counts as
-        DEADLINE_EXCEEDED, because hosts cancel requests that miss their deadline.
+        If its client wants its stages, they are added to `trailers` at its end, also if it fails. The exception that
+        leaves the context decides the reported code. A cancellation after `deadline` counts as DEADLINE_EXCEEDED,
+        because hosts cancel requests that miss their deadline.
         """
-        return MeasuredRequest(self, method, deadline, self._clock.monotonic_s())
+        return MeasuredRequest(self, method, deadline, self._clock.monotonic_s(), trailers)
 
     def finished(self, request: "MeasuredRequest", error: BaseException | None) -> None:
         """Report one request. The report names the model if the request succeeded or the model exists."""
         now_s = self._clock.monotonic_s()
+        if request.trailers is not None:
+            request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
         model = request.model
         if error is not None and model and model not in self._service.models():
             model = ""
@@ -48,8 +54,8 @@ class RequestMeter:
             code=_code(error, request.deadline, now_s),
             latency_s=now_s - request.started_s,
         )
-        if error is None and request.tracked is not None:
-            request.tracked.record_latency(request.signature, now_s - request.received_s)
+        if error is None and request.is_tracked and request.acquired is not None:
+            request.acquired.record_latency(request.signature, now_s - request.received_s)
         if request.examples:
             self._metrics.examples_received(model=model, count=request.examples)
 
@@ -58,11 +64,13 @@ class MeasuredRequest:
     """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
     __slots__ = (
-        "_meter", "deadline", "examples", "method", "model", "received_s", "signature", "started_s", "tracked",
-        "version",
+        "_meter", "acquired", "deadline", "examples", "is_recalled", "is_tracked", "method", "model", "received_s",
+        "signature", "started_s", "trailers", "version",
     )  # fmt: skip
 
-    def __init__(self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float) -> None:
+    def __init__(
+        self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float, trailers: Trailers | None
+    ) -> None:
         """Create the request; see `RequestMeter.request`."""
         self._meter = meter
         self.method = method
@@ -74,8 +82,14 @@ class MeasuredRequest:
         self.started_s = started_s
         # When the complete request had arrived: a client may send slowly.
         self.received_s = started_s
-        # The version whose latency objective the request counts towards.
-        self.tracked: AcquiredModel | AcquiredVersion | None = None
+        # More headers or trailers of the response. None: the client wants none.
+        self.trailers = trailers
+        # The version that runs the request. It may be released.
+        self.acquired: AcquiredModel | AcquiredVersion | None = None
+        # Whether the request counts towards the version's latency objective.
+        self.is_tracked = False
+        # Whether the response came from the cache, before its request was decoded.
+        self.is_recalled = False
 
     def __enter__(self) -> "MeasuredRequest":
         """Return the request itself."""
@@ -91,13 +105,19 @@ class MeasuredRequest:
         """
         self.version = acquired.servable_id.version
         self.signature = signature
-        if priority is Priority.HIGH and acquired.has_objective(signature):
-            self.tracked = acquired
+        self.acquired = acquired
+        self.is_tracked = priority is Priority.HIGH and acquired.has_objective(signature)
 
     def recalls(self, recall: Recall, signature: str) -> None:
         """Record the version and signature of a response from the cache. It counts towards no latency objective."""
         self.version = recall.servable_id.version
         self.signature = signature
+        self.is_recalled = True
+
+    @property
+    def times(self) -> tuple[TaskTimes, ...]:
+        """When the request passed through batchers: once, several times, or not at all."""
+        return () if self.acquired is None else self.acquired.times
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

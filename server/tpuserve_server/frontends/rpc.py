@@ -8,6 +8,9 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.priority import parse_priority
 
+# Headers of a response on REST, trailers on gRPC: names in lower case, and ASCII values.
+Trailers: TypeAlias = list[tuple[str, str]]
+
 
 def _on_unix_socket() -> None:
     return None
@@ -26,6 +29,8 @@ class CallContext:
     raw_priority: bytes | None = None
     # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
     find_client: Callable[[], str | None] = _on_unix_socket
+    # A method adds to it, and the host sends it after the response or the error. None: the client wants no timing.
+    trailers: Trailers | None = None
 
     @property
     def priority(self) -> Priority:

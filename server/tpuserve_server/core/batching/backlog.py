@@ -9,6 +9,7 @@ from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.capacity import check_capacity, check_room, part_sizes
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.lane import Lane, Work
+from tpuserve_server.core.batching.leaving import begin_run, ready_s
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.batching.task import SplitRequest, Task
@@ -128,18 +129,18 @@ class Backlog:
             first = batches[0]
             may_run = may_run or len(batches) > 1 or first.is_full
             order_s = first.tasks[0].order_s
-            if order_s < since_s and (not first.lane.waits or _ready_s(batches) <= now_s):
+            if order_s < since_s and (not first.lane.waits or ready_s(batches) <= now_s):
                 ready, since_s = first, order_s
         return ready if may_run else None
 
     def next_s(self) -> float:
         """Return when a batch will be ready if no request arrives, or `inf` if none waits."""
-        return min(map(_ready_s, self._batches.values())) if self._batches else math.inf
+        return min(map(ready_s, self._batches.values())) if self._batches else math.inf
 
     def take(self, batch: Batch, now_s: float) -> list[Task]:
         """Remove and return the tasks of a batch that `ready` returned, as many as the padding policy runs at once.
 
-        The remaining tasks stay first, keep their age, and accept more rows.
+        The remaining tasks stay first, keep their age, and accept more rows. Those that leave share a `BatchRun`.
         """
         batches = self._batches[batch.key]
         if len(batches) > 1:
@@ -149,15 +150,18 @@ class Backlog:
                 if not batch.tasks:
                     return []
         rows = batch.rows
+        run = begin_run(batches, now_s)
         if rows > batch.lane.least_bucket and (rows := self._rows_to_run(batch, batches, now_s)) < batch.rows:
             popped = batch.pop(rows)
             batch.lane.left(self.run_s(popped))
+            run.carries(popped)
             return popped
         batch.lane.left(batch.work_s)
         self._forget(batch)
         tasks = batch.tasks
         for task in tasks:
             task.batch = None
+            task.run = run
         return tasks
 
     def hopeless(self) -> list[Task]:
@@ -373,18 +377,3 @@ class Backlog:
 
 def _order_s(task: Task) -> float:
     return task.order_s
-
-
-def _ready_s(batches: deque[Batch]) -> float:
-    """Return when the first batch may leave.
-
-    A full or closed batch may leave at once. Any other waits for its timeout, or until the clients that were just
-    answered have had time to send again.
-    """
-    first = batches[0]
-    if len(batches) > 1 or first.is_full:
-        return first.oldest_s
-    regroup = first.lane.regroup
-    if regroup is not None:
-        return max(first.oldest_s, regroup.until_s(first.rows))
-    return first.oldest_s + first.lane.timeout_s

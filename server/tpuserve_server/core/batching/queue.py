@@ -92,7 +92,7 @@ class BatchQueue:
         while (batch := self._high.ready(now_s, closed=closed)) is not None:
             # None are left if none of them can be in time.
             if tasks := self._high.take(batch, now_s):
-                return [*tasks, *self._take_for_padding(batch, tasks)] if self._low else tasks
+                return self._filled(batch, tasks) if self._low else tasks
         if closed and self._high:
             return []
         while (batch := self._low.ready(now_s, closed=closed)) is not None:
@@ -121,6 +121,13 @@ class BatchQueue:
         """Stop all waiting for more rows, from now on."""
         self._high.hurry()
         self._low.hurry()
+
+    def _filled(self, batch: Batch, tasks: list[Task]) -> list[Task]:
+        """Return `tasks` and those of low priority that take the place of padding."""
+        fillers = self._take_for_padding(batch, tasks)
+        if fillers and (run := tasks[0].run) is not None:
+            run.carries(fillers)
+        return [*tasks, *fillers]
 
     def _take_for_padding(self, batch: Batch, tasks: list[Task]) -> list[Task]:
         """Remove and return tasks of low priority for rows that would be padding: there they cost nothing.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
+from tpuserve_server.core.batching.batch_run import BatchRun
 from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.options import BatchingOptions
@@ -43,15 +44,18 @@ _BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss, OutO
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A batch on the device, or the error that kept it from starting. It owns `buffers` until it has ended."""
+    """A batch on the device, or the error that kept it from starting. It owns `buffers` until it has ended.
+
+    `facts` are the part that its requests see.
+    """
 
     tasks: list[Task]
+    facts: BatchRun
     options: BatchingOptions | None
     bucket: int
     inputs: Tensors
     reusable: bool
     buffers: BatchBuffers
-    started_s: float
     flight: InFlight | ServingError
     # Whether it had the device to itself since the end of the batch before it, so that its duration is its cost.
     is_timed: bool = True
@@ -114,7 +118,7 @@ class BatchRunner:
         busy. Blocks; never raises.
         """
         run = self._runs.popleft()
-        begun_s = max(run.started_s, self._ended_s)
+        begun_s = max(run.facts.started_s, self._ended_s)
         self._finish(run)
         self._free_buffers.append(run.buffers)
         return self._ended_s - begun_s
@@ -131,6 +135,7 @@ class BatchRunner:
                 # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
                 if live := self._drop_dead(half):
                     self._running.run_again(threading.get_ident(), self._clock.monotonic_s())
+                    run.facts.again().carries(live)
                     part = self._start(live, run.buffers)
                     part.is_timed = not self._runs
                     self._finish(part)
@@ -165,41 +170,52 @@ class BatchRunner:
         complete([(task, error)])
 
     def _start(self, tasks: list[Task], buffers: BatchBuffers) -> _Run:
-        started_s = self._clock.monotonic_s()
         first = tasks[0]
+        facts = first.run
+        assert facts is not None, "the queue sets it"
+        facts.started_s = self._clock.monotonic_s()
         rows = 0
         for task in tasks:
             rows += task.rows
+            if task.split_request is not None:
+                task.split_request.runs.append(facts)
         options = self._options.get(first.signature_name)
         bucket = choose_bucket(rows, options.buckets if options and first.shareable else ())
+        facts.requests, facts.rows, facts.bucket = len(tasks), rows, bucket
         inputs: Tensors = {}
         reusable = False
         flight: InFlight | ServingError
         try:
             inputs, reusable = join_batch(tasks, rows, bucket, options, buffers)
+            facts.begun_s = self._clock.monotonic_s()
             flight = self._servable.dispatch(first.signature_name, inputs, first.output_names)
         except Exception as error:
             flight = self._failure(error, len(tasks))
-        return _Run(tasks, options, bucket, inputs, reusable, buffers, started_s, flight)
+        return _Run(tasks, facts, options, bucket, inputs, reusable, buffers, flight)
 
     def _outcomes(self, run: _Run) -> Sequence[Outcome]:
         """Return an outcome for each task: the same error for all if the run failed."""
-        flight, tasks = run.flight, run.tasks
+        flight, tasks, facts = run.flight, run.tasks, run.facts
         # A batch that was dispatched while another ran began when that one ended.
-        begun_s = max(run.started_s, self._ended_s)
+        begun_s = max(facts.started_s, self._ended_s)
+        facts.begun_s = max(facts.begun_s, self._ended_s)
         if isinstance(flight, ServingError):
-            self._ended_s = self._clock.monotonic_s()
+            self._end(facts, failed=True)
             return [flight] * len(tasks)
         try:
             outputs = flight.result()
-            self._ended_s = self._clock.monotonic_s()
+            self._end(facts)
             self._measure(run, self._ended_s - begun_s)
             if run.reusable:
                 outputs = detached(outputs, run.inputs)
             return split_outputs(outputs, tasks, run.bucket, run.options)
         except Exception as error:
-            self._ended_s = self._clock.monotonic_s()
+            self._end(facts, failed=True)
             return [self._failure(error, len(tasks))] * len(tasks)
+
+    def _end(self, facts: BatchRun, *, failed: bool = False) -> None:
+        self._ended_s = facts.ended_s = self._clock.monotonic_s()
+        facts.failed = failed
 
     def _failure(self, error: Exception, count: int) -> ServingError:
         """Return the error for callers, without the frames that it has passed."""
@@ -229,7 +245,7 @@ class BatchRunner:
             api=self._servable.signatures[first.signature_name].api,
             task_rows=rows,
             bucket=bucket,
-            queue_waits_s=[run.started_s - task.enqueued_s for task in run.tasks],
+            queue_waits_s=[run.facts.started_s - task.enqueued_s for task in run.tasks],
             run_s=run_s,
             expected_s=expected_s,
             has_buckets=options is not None and bool(options.buckets),

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tpuserve_server.core.batching.batch_run import BatchRun
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
 from tpuserve_server.core.priority import Priority
@@ -24,7 +25,7 @@ Outcome: TypeAlias = Tensors | ServingError
 class SplitRequest:
     """A request that runs in parts. Collects their outcomes, from any thread. `_lock` guards all changes."""
 
-    __slots__ = ("_failed", "_lock", "_outputs", "_pending_rows")
+    __slots__ = ("_failed", "_lock", "_outputs", "_pending_rows", "runs")
 
     def __init__(self, rows: int) -> None:
         """Wait for outcomes of all `rows`."""
@@ -33,6 +34,8 @@ class SplitRequest:
         self._outputs: dict[int, Tensors] = {}
         self._pending_rows = rows
         self._failed = False
+        # The batches that ran parts, in the order of their start. Device threads append to it.
+        self.runs: list[BatchRun] = []
 
     @property
     def failed(self) -> bool:
@@ -98,6 +101,15 @@ class Task:
     # Set on a split request and on its parts. The parts share its future, and `start` is a part's first row.
     split_request: SplitRequest | None = field(default=None)
     start: int = field(default=0)
+    # The batch that the task left the queue with.
+    run: BatchRun | None = field(default=None)
+
+    @property
+    def runs(self) -> tuple[BatchRun, ...]:
+        """The batches that ran the request so far: one, or those of its parts."""
+        if self.split_request is not None:
+            return tuple(self.split_request.runs)
+        return () if self.run is None else (self.run,)
 
     def split(self, sizes: Sequence[int]) -> list["Task"]:
         """Return parts of `sizes` rows, as views of this task's arrays. A part can be split again.

@@ -9,6 +9,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.http.content_coding import Coding, find_coding
 from tpuserve_server.frontends.http.errors import BodyTooLarge
 from tpuserve_server.frontends.priority import PRIORITY_HEADER, parse_priority
+from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -19,7 +20,8 @@ LAG_KEY: Final = "tpuserve.lag_s"
 
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 _PRIORITY: Final = PRIORITY_HEADER.encode()
-_KNOWN: Final = frozenset({b"content-length", b"content-encoding", _TIMEOUT, _PRIORITY})
+_TIMING: Final = TIMING_REQUEST_HEADER.encode()
+_KNOWN: Final = frozenset({b"content-length", b"content-encoding", _TIMEOUT, _PRIORITY, _TIMING})
 _MILLISECONDS = re.compile(rb"[0-9]{1,20}(\.[0-9]{1,9})?")
 # Clients that want no timeout may send their largest integer. 1e13 ms is about three hundred years.
 _MOST_MILLISECONDS = 1e13
@@ -32,6 +34,7 @@ class RequestHeaders(NamedTuple):
     coding: Coding | None = None
     timeout_s: float = math.inf
     priority: Priority = Priority.HIGH
+    wants_timing: bool = False
 
 
 _PLAIN: Final = RequestHeaders()
@@ -43,7 +46,7 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
     Raises:
         BodyTooLarge: the declared length of the body is over `limit_bytes`.
         UnsupportedEncoding: the body has an encoding other than gzip and deflate.
-        InvalidArgument: the timeout or the priority is invalid.
+        InvalidArgument: the timeout, the priority or the wish for timing is invalid.
     """
     encodings: bytes | None = None
     found: dict[bytes, bytes] = {}
@@ -61,7 +64,9 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
     coding = None if encodings is None else find_coding(encodings)
     if not (coding or found):
         return _PLAIN
-    return RequestHeaders(coding, _timeout_s(found.get(_TIMEOUT)), parse_priority(found.get(_PRIORITY)))
+    return RequestHeaders(
+        coding, _timeout_s(found.get(_TIMEOUT)), parse_priority(found.get(_PRIORITY)), wants_timing(found.get(_TIMING))
+    )
 
 
 def find_timeout_s(scope: "Scope") -> float:

@@ -53,7 +53,7 @@ class PredictionMethods:
 
     async def predict(self, body: bytes, context: CallContext) -> bytes:
         """Answer Predict."""
-        with self._meter.request("Predict", context.deadline) as measured:
+        with self._meter.request("Predict", context.deadline, context.trailers) as measured:
             is_quick_body = is_quick(body, PREDICT_REQUEST)
             if is_quick_body:
                 proto = parse_predict_request(body)

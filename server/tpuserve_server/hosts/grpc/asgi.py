@@ -1,7 +1,7 @@
 """gRPC as an ASGI application, for any server that supports HTTP/2 with trailers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.control import asgi_client
 from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 _PRIORITY = PRIORITY_HEADER.encode()
+_TIMING = TIMING_REQUEST_HEADER.encode()
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
 # Servers do not modify messages, so all calls share these.
 _START: "Message" = {"type": "http.response.start", "status": 200, "headers": [_CONTENT_TYPE], "trailers": True}
@@ -69,15 +71,22 @@ class GrpcOverAsgi:
         path = scope["path"]
         self._in_flight.begin()
         try:
-            await answer(send, await self._reply(scope, headers, path, receive, send))
+            trailers: Trailers = []
+            await answer(send, await self._reply(scope, headers, path, receive, send, trailers), trailers)
         finally:
             self._in_flight.end()
         return None
 
     async def _reply(
-        self, scope: "Scope", headers: dict[bytes, bytes], path: str, receive: "Receive", send: "Send"
+        self,
+        scope: "Scope",
+        headers: dict[bytes, bytes],
+        path: str,
+        receive: "Receive",
+        send: "Send",
+        trailers: Trailers,
     ) -> bytes | RpcFailure | None:
-        """Return the response to one call, or None if a stream has sent it."""
+        """Return the response to one call, or None if a stream has sent it. A unary method may add to `trailers`."""
         method = self._rpc.get(path)
         if method is None:
             return unknown_method(path)
@@ -87,6 +96,7 @@ class GrpcOverAsgi:
                 Metadata(scope["headers"]),
                 headers.get(_PRIORITY),
                 partial(asgi_client, scope),
+                trailers if wants_timing(headers.get(_TIMING)) and isinstance(method, UnaryMethod) else None,
             )
             encoding = headers.get(b"grpc-encoding", b"identity")
             frames = FrameReader(
@@ -209,17 +219,18 @@ def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-async def answer(send: "Send", reply: bytes | RpcFailure | None) -> None:
+async def answer(send: "Send", reply: bytes | RpcFailure | None, trailers: Sequence[tuple[str, str]] = ()) -> None:
     """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
+    more = [(name.encode(), value.encode()) for name, value in trailers] if trailers else ()
     if isinstance(reply, bytes):
         try:
             await send(_START)
             await send({"type": "http.response.body", "body": frame(reply)})
-            await send(_OK)
+            await send({**_OK, "headers": [*_OK["headers"], *more]} if more else _OK)
         except OSError:  # See `_send_all`.
             return
     elif reply is not None:
-        headers = [_CONTENT_TYPE, *_status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS)]
+        headers = [_CONTENT_TYPE, *_status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS), *more]
         await _send_all(send, {"type": "http.response.start", "status": 200, "headers": headers}, _END)
 
 

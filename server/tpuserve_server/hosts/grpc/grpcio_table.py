@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NoReturn, TypeAlias, cast
 from urllib.parse import unquote
@@ -16,7 +16,8 @@ from tpuserve_server.core.errors import Code
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.headers import Metadata
 from tpuserve_server.hosts.grpc.interruption import Interruption
@@ -33,6 +34,8 @@ Unary: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 # The client, or the limit of a message, may also have ended the call. Then grpcio does not send this status.
 _NO_MESSAGE = RpcFailure(Code.UNIMPLEMENTED, "A unary call takes exactly one message")
+
+_OWN_METADATA = frozenset((PRIORITY_HEADER, TIMING_REQUEST_HEADER))
 
 _GRPCIO_LOG = logging.getLogger("grpc._cython.cygrpc")
 
@@ -99,14 +102,18 @@ class TableHandler(grpc.GenericRpcHandler):
                 await _abort(context, RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s))
             request = await self._receive(context)
             self._in_flight.begin()
+            trailers: Trailers = []
             try:
-                return await method.handle(request, self._call_context(context))
+                response = await method.handle(request, self._call_context(context, trailers))
+                if trailers:
+                    context.set_trailing_metadata(trailers)
+                return response
             except asyncio.CancelledError:
                 if not self._in_flight.is_cut:
                     raise
                 await _abort(context, SHUTTING_DOWN)
             except Exception as error:  # A front-end's edge: the client gets a status for every error.
-                await _abort(context, failure_of(error, path))
+                await _abort(context, failure_of(error, path), trailers)
             finally:
                 self._in_flight.end()
 
@@ -137,7 +144,7 @@ class TableHandler(grpc.GenericRpcHandler):
             interruption = Interruption(Deadline.never(), self._clock, self._timers)
             self._in_flight.begin()
             self._in_flight.begin_stream(interruption.shut_down)
-            messages = method.handle(requests, self._call_context(context))
+            messages = method.handle(requests, self._call_context(context, None))
             try:
                 async for message in messages:
                     await _write(context, message)
@@ -157,9 +164,16 @@ class TableHandler(grpc.GenericRpcHandler):
 
         return handle
 
-    def _call_context(self, context: Context) -> CallContext:
-        client = partial(_client, context)
-        return CallContext(self._deadline(context), Metadata(_raw_metadata(context)), _raw_priority(context), client)
+    def _call_context(self, context: Context, trailers: Trailers | None) -> CallContext:
+        """Return the context of a call. Its method may add to `trailers` if the client wants it."""
+        own = _own_metadata(context)
+        return CallContext(
+            self._deadline(context),
+            Metadata(_raw_metadata(context)),
+            own.get(PRIORITY_HEADER),
+            partial(_client, context),
+            trailers if wants_timing(own.get(TIMING_REQUEST_HEADER)) else None,
+        )
 
     def _deadline(self, context: Context) -> Deadline:
         # None for a call without a deadline, which the stubs omit.
@@ -176,11 +190,13 @@ def _client(context: Context) -> str | None:
     return None if kind.startswith("unix") else address.rpartition(":")[0].strip("[]")
 
 
-def _raw_priority(context: Context) -> bytes | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == PRIORITY_HEADER:
-            return value.encode("latin-1") if isinstance(value, str) else value
-    return None
+def _own_metadata(context: Context) -> dict[str, bytes]:
+    """Return the metadata that is for the server itself, by key."""
+    return {
+        key: value.encode("latin-1") if isinstance(value, str) else value
+        for key, value in context.invocation_metadata() or ()
+        if key in _OWN_METADATA
+    }
 
 
 def _raw_metadata(context: Context) -> Iterator[tuple[bytes, bytes]]:
@@ -211,8 +227,8 @@ async def _write(context: Context, message: bytes) -> None:
         raise
 
 
-async def _abort(context: Context, failure: RpcFailure) -> NoReturn:
+async def _abort(context: Context, failure: RpcFailure, trailers: Iterable[tuple[str, str]] = ()) -> NoReturn:
     pushback_ms = failure.pushback_ms
-    trailing = () if pushback_ms is None else ((PUSHBACK, str(pushback_ms)),)
+    trailing = (*trailers, *(() if pushback_ms is None else ((PUSHBACK, str(pushback_ms)),)))
     await context.abort(_STATUS[failure.code], failure.message, trailing)
     raise AssertionError("grpcio's abort raises, which its stubs do not say")

@@ -1,0 +1,58 @@
+"""BatchRun: why a batch left the queue when it did, how large it was, and when it ran. All its tasks share it."""
+
+import enum
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.batching.task import Task
+
+_numbers = itertools.count(1)
+
+
+class Departure(enum.Enum):
+    """Why a batch was ready to leave the queue. The value completes `waited …`, for people."""
+
+    AT_ONCE = "for no other request"
+    FULL = "until the batch was full"
+    CLOSED = "until the next request did not fit into the batch"
+    TIMEOUT = "for more requests (batch_timeout_micros)"
+    REGROUP = "for clients that had just been answered"
+
+
+class BatchRun:
+    """One batch from the moment it leaves the queue. Its device thread writes the fields, others read them later.
+
+    Times are those of `Clock.monotonic_s`, and 0 until they are known.
+    """
+
+    __slots__ = (
+        "begun_s", "bucket", "departure", "ended_s", "failed", "number", "ready_s", "requests", "rows", "started_s",
+    )  # fmt: skip
+
+    def __init__(self, departure: Departure, ready_s: float) -> None:
+        """Record that a batch leaves, which was ready at `ready_s`."""
+        # Unique in this process.
+        self.number = next(_numbers)
+        self.departure = departure
+        self.ready_s = ready_s
+        self.requests = 0
+        # Rows of the requests, and with padding.
+        self.rows = 0
+        self.bucket = 0
+        # A device thread began to join the rows.
+        self.started_s = 0.0
+        # The device had the batch: it was joined, and the batch before it had ended.
+        self.begun_s = 0.0
+        self.ended_s = 0.0
+        self.failed = False
+
+    def again(self) -> "BatchRun":
+        """Return the record of another run of a part of this batch."""
+        return BatchRun(self.departure, self.ready_s)
+
+    def carries(self, tasks: Sequence["Task"]) -> None:
+        """Let `tasks` share this record."""
+        for task in tasks:
+            task.run = self

@@ -1,0 +1,20 @@
+"""TaskTimes: when one request, or one step of it, passed through a batcher."""
+
+from typing import NamedTuple
+
+from tpuserve_server.core.batching.batch_run import BatchRun
+from tpuserve_server.core.types import ServableId
+
+
+class TaskTimes(NamedTuple):
+    """One pass of a request through a batcher. Times are those of `Clock.monotonic_s`.
+
+    `runs` are the batches that the request left the queue with: none if it ended in the queue, several if it ran in
+    parts. A request that ended while its batch was about to start has a run whose `started_s` is 0. The request's
+    coroutine continued at `resumed_s`.
+    """
+
+    servable: ServableId
+    enqueued_s: float
+    runs: tuple[BatchRun, ...]
+    resumed_s: float

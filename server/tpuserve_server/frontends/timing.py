@@ -1,0 +1,117 @@
+"""The stages of one request, each with its duration and an explanation, and their form as a `server-timing` header."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.task_times import TaskTimes
+
+if TYPE_CHECKING:
+    from tpuserve_server.frontends.request_meter import MeasuredRequest
+
+# A client sends this with the value 1 to get the other one. gRPC sends it as metadata and gets a trailer.
+TIMING_REQUEST_HEADER: Final = "x-tpuserve-timing"
+SERVER_TIMING_HEADER: Final = "server-timing"
+
+_MILLISECONDS: Final = 1e3
+_MOST_SHOWN: Final = 32
+
+
+class Stage(NamedTuple):
+    """One stage: `decode`, for example, or `step2.queue` in a request that ran several times. `reason` may be empty."""
+
+    name: str
+    duration_s: float
+    reason: str = ""
+
+
+def wants_timing(value: bytes | None) -> bool:
+    """Return whether the value of TIMING_REQUEST_HEADER asks for the stages; None if the client sent none.
+
+    Raises:
+        InvalidArgument: the value is neither 0 nor 1.
+    """
+    if value is None or value == b"0":
+        return False
+    if value == b"1":
+        return True
+    raise InvalidArgument(f"{TIMING_REQUEST_HEADER} must be 0 or 1; was {value[:_MOST_SHOWN].decode('latin-1')!r}")
+
+
+def stages_of(request: "MeasuredRequest", now_s: float) -> list[Stage]:
+    """Return the stages of a request up to `now_s`, in order.
+
+    `receive` until the message was complete, `decode` until the request was queued, `queue` until its batch left,
+    `batch` until the rows were joined and the device was free, `execute` on the device, and `encode`. `total` is all
+    of them. A request that has failed ends with the stage in which it failed.
+    """
+    times = request.times
+    stages: list[Stage] = []
+    if request.received_s > request.started_s:
+        stages.append(Stage("receive", request.received_s - request.started_s))
+    if request.is_recalled:
+        stages.append(Stage("cache", now_s - request.received_s, "the response cache had the response"))
+    else:
+        decoded_s = min((each.enqueued_s for each in times), default=now_s)
+        stages.append(Stage("decode", decoded_s - request.received_s))
+        for position, each in enumerate(times, start=1):
+            stages += _passed(each, f"step{position}." if len(times) > 1 else "")
+        if times:
+            stages.append(Stage("encode", now_s - max(each.resumed_s for each in times)))
+    stages.append(Stage("total", now_s - request.started_s))
+    return stages
+
+
+def server_timing(stages: Sequence[Stage]) -> str:
+    """Return the value of a `server-timing` header, in milliseconds (https://www.w3.org/TR/server-timing/)."""
+    return ", ".join(
+        f"{name};dur={duration_s * _MILLISECONDS:.3f}" + (f";desc={_quoted(reason)}" if reason else "")
+        for name, duration_s, reason in stages
+    )
+
+
+def _passed(times: TaskTimes, prefix: str) -> list[Stage]:
+    """Return the stages of one pass through a batcher. The parts of a request run one after the other or at once."""
+    started = [run for run in times.runs if run.started_s]
+    if not started:
+        waited_s = times.resumed_s - times.enqueued_s
+        return [Stage(f"{prefix}queue", waited_s, f"{times.servable}: ended before it ran")]
+    first, last = started[0], started[-1]
+    begun_s = first.begun_s or times.resumed_s
+    ended_s = last.ended_s or times.resumed_s
+    return [
+        Stage(f"{prefix}queue", first.started_s - times.enqueued_s, _why_queued(times)),
+        Stage(f"{prefix}batch", begun_s - first.started_s, _size(times)),
+        Stage(f"{prefix}execute", ended_s - begun_s, str(times.servable)),
+    ]
+
+
+def _why_queued(times: TaskTimes) -> str:
+    """Return what the request waited for, as a phrase for people."""
+    run = times.runs[0]
+    waited_s = run.started_s - times.enqueued_s
+    for_rows_s = min(max(run.ready_s - times.enqueued_s, 0.0), waited_s)
+    reasons = []
+    if for_rows_s:
+        reasons.append(f"{_ms(for_rows_s)} {run.departure.value}")
+    reasons.append(f"{_ms(waited_s - for_rows_s)} for the device")
+    return " and ".join(reasons)
+
+
+def _size(times: TaskTimes) -> str:
+    """Return the batch of a request, for people. A request in parts was in several."""
+    run = times.runs[-1]
+    requests = f"{run.requests} request{'s' if run.requests > 1 else ''}"
+    padding = f", {run.bucket - run.rows} of padding" if run.bucket > run.rows else ""
+    size = f"batch {run.number} of {requests}: {run.bucket} row{'s' if run.bucket > 1 else ''}{padding}"
+    return f"{size}; the last of {len(times.runs)} batches" if len(times.runs) > 1 else size
+
+
+def _ms(duration_s: float) -> str:
+    return f"{duration_s * _MILLISECONDS:.3f} ms"
+
+
+def _quoted(text: str) -> str:
+    """Return a quoted-string (RFC 9110, 5.6.4) in ASCII. Model names may have any character."""
+    plain = "".join(each if " " <= each <= "~" else "?" for each in text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
