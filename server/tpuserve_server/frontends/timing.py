@@ -75,14 +75,14 @@ def _passed(times: TaskTimes, prefix: str) -> list[Stage]:
     started = [run for run in times.runs if run.started_s]
     if not started:
         waited_s = times.resumed_s - times.enqueued_s
-        return [Stage(f"{prefix}queue", waited_s, f"{times.servable}: ended before it ran")]
+        return [Stage(f"{prefix}queue", waited_s, f"{_version(times)}: ended before it ran")]
     first, last = started[0], started[-1]
     begun_s = first.begun_s or times.resumed_s
     ended_s = last.ended_s or times.resumed_s
     return [
         Stage(f"{prefix}queue", first.started_s - times.enqueued_s, _why_queued(times)),
         Stage(f"{prefix}batch", begun_s - first.started_s, _size(times)),
-        Stage(f"{prefix}execute", ended_s - begun_s, str(times.servable)),
+        Stage(f"{prefix}execute", ended_s - begun_s, _version(times)),
     ]
 
 
@@ -115,3 +115,7 @@ def _quoted(text: str) -> str:
     """Return a quoted-string (RFC 9110, 5.6.4) in ASCII. Model names may have any character."""
     plain = "".join(each if " " <= each <= "~" else "?" for each in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _version(times: TaskTimes) -> str:
+    return f"{times.servable.name} version {times.servable.version}"

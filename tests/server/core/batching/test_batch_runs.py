@@ -1,0 +1,161 @@
+"""Tests for the record of each batch: why it left the queue, its size, and its times."""
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
+from tpuserve_server.core.batching.batch_run import BatchRun, Departure
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.queue import BatchQueue
+from tpuserve_server.core.batching.task import Outcome, Task
+from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.types import ServableId
+
+
+class Waiting:
+    """A queue with a clock that the test sets."""
+
+    def __init__(self, options: BatchingOptions | None) -> None:
+        self.queue = BatchQueue({DOUBLE.name: DOUBLE}, {DOUBLE.name: options} if options else {}, 4, CostModel())
+        self.loop = asyncio.new_event_loop()
+
+    def add(self, rows: int, at_s: float, priority: Priority = Priority.HIGH) -> Task:
+        future: asyncio.Future[Outcome] = self.loop.create_future()
+        x = {"x": np.zeros((rows, 2), np.float32)}
+        task = Task(DOUBLE.name, ("y",), x, rows, Deadline.never(), future, rows > 0, at_s, priority)
+        self.queue.add(task)
+        return task
+
+    def take(self, now_s: float) -> BatchRun:
+        """Return the record that the tasks of the next batch share."""
+        (run,) = {task.run for task in self.queue.take(now_s)}
+        assert run is not None
+        return run
+
+
+@pytest.fixture
+def waiting(request: pytest.FixtureRequest) -> Iterator[Waiting]:
+    made = Waiting(request.param)
+    yield made
+    made.loop.close()
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4), None], indirect=True)
+def test_a_batch_without_a_timeout_is_ready_from_its_first_request(waiting: Waiting) -> None:
+    waiting.add(1, 1.0)
+    run = waiting.take(9.0)
+    assert (run.departure, run.ready_s) == (Departure.AT_ONCE, 1.0)
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=5)], indirect=True)
+def test_a_full_batch_is_ready_from_its_last_request(waiting: Waiting) -> None:
+    for at_s in (1.0, 2.0, 3.0, 4.0):
+        waiting.add(1, at_s)
+    run = waiting.take(9.0)
+    assert (run.departure, run.ready_s) == (Departure.FULL, 4.0)
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=5)], indirect=True)
+def test_a_closed_batch_is_ready_from_the_request_that_did_not_fit(waiting: Waiting) -> None:
+    waiting.add(3, 1.0)
+    waiting.add(2, 2.0)
+    run = waiting.take(9.0)
+    assert (run.departure, run.ready_s) == (Departure.CLOSED, 2.0)
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=5)], indirect=True)
+def test_any_other_batch_is_ready_after_its_timeout(waiting: Waiting) -> None:
+    waiting.add(1, 1.0)
+    waiting.add(1, 2.0)
+    run = waiting.take(9.0)
+    assert (run.departure, run.ready_s) == (Departure.TIMEOUT, 6.0)
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4, (1, 2, 4))], indirect=True)
+def test_a_task_of_low_priority_shares_the_record_of_the_batch_that_it_fills(waiting: Waiting) -> None:
+    waiting.add(3, 1.0)
+    waiting.add(1, 2.0, Priority.LOW)
+    tasks = waiting.queue.take(9.0)
+    assert [task.priority for task in tasks] == [Priority.HIGH, Priority.LOW]
+    assert tasks[0].run is tasks[1].run is not None
+
+
+class Bench:
+    """A batcher on a fake device whose runs take two seconds of the clock."""
+
+    def __init__(self, options: BatchingOptions) -> None:
+        self.clock = FakeClock()
+        self.servable = FakeServable()
+        self.servable.on_batch = self.run
+        self.batcher = Batcher(
+            ServableId("m", 1),
+            self.servable,
+            {DOUBLE.name: options},
+            parameters=BatchingParameters(num_batch_threads=1),
+            clock=self.clock,
+            metrics=RecordingMetrics(),
+        )
+
+    def run(self) -> None:
+        self.clock.now_s += 2.0
+
+    async def answer(self, *values: float) -> Task:
+        """Send a request with a row for each value, and wait for its end."""
+        x = {"x": np.array([[value, value] for value in values], np.float32)}
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        task = Task(DOUBLE.name, ("y",), x, len(values), Deadline.never(), future, True)
+        self.batcher.submit(task)
+        await future
+        return task
+
+
+async def test_a_run_has_its_size_and_its_times() -> None:
+    bench = Bench(BatchingOptions(8, (4, 8)))
+    (run,) = (await bench.answer(1, 2, 3)).runs
+    assert (run.requests, run.rows, run.bucket, run.failed) == (1, 3, 4, False)
+    assert run.ended_s - run.begun_s == 2.0
+    (other,) = (await bench.answer(1)).runs
+    assert other.number > run.number
+    bench.batcher.stop()
+
+
+async def test_a_failed_run_says_so() -> None:
+    bench = Bench(BatchingOptions(8))
+    task = await bench.answer(-1)
+    assert isinstance(task.future.result(), InvalidArgument)
+    (run,) = task.runs
+    assert run.failed
+    assert run.ended_s > run.started_s
+    bench.batcher.stop()
+
+
+async def test_a_request_in_parts_has_a_run_for_each() -> None:
+    bench = Bench(BatchingOptions(8, max_execution_batch_size=2, splits=True))
+    runs = (await bench.answer(1, 2, 3, 4, 5)).runs
+    assert [run.rows for run in runs] == [2, 2, 1]
+    assert len({run.number for run in runs}) == 3
+    bench.batcher.stop()
+
+
+async def test_requests_that_run_again_apart_have_another_run() -> None:
+    bench = Bench(BatchingOptions(8))
+    bench.servable.gate.clear()
+    first = asyncio.create_task(bench.answer(1))
+    await asyncio.to_thread(bench.servable.entered.acquire)
+    others = [asyncio.create_task(bench.answer(value)) for value in (2, -3)]
+    await asyncio.sleep(0)
+    bench.servable.gate.set()
+    await first
+    good, bad = [await other for other in others]
+    assert isinstance(bad.future.result(), InvalidArgument)
+    assert good.run is not bad.run
+    assert [task.run.failed for task in (good, bad) if task.run is not None] == [False, True]
+    bench.batcher.stop()
