@@ -79,8 +79,10 @@ class HttpCall:
         exchange, receive = self._exchange, self._receive
         limit_bytes = exchange.options.max_body_bytes
         headers = read_headers(self.scope, limit_bytes)
+        measured = self.measured
+        measured.lag_s = self.scope.get(LAG_KEY, 0.0)
         if headers.wants_timing:
-            self.measured.trailers = []
+            measured.trailers = []
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
@@ -91,10 +93,9 @@ class HttpCall:
                 body = await rest_of_body(message, receive, limit_bytes, upload)
         if headers.coding is not None:
             body = await decompress(body, headers.coding, limit_bytes)
-        measured = self.measured
         measured.received_s = now_s = exchange.clock.monotonic_s()
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
-        client_s = measured.started_s - self.scope.get(LAG_KEY, 0.0) + headers.timeout_s
+        client_s = measured.started_s - measured.lag_s + headers.timeout_s
         self.deadline = Deadline(min(now_s + exchange.options.timeout_s, client_s))
         self.priority = headers.priority
         return body

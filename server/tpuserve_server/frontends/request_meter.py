@@ -10,7 +10,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.task_times import TaskTimes
-from tpuserve_server.frontends.rpc import Trailers
+from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.frontends.timing import SERVER_TIMING_HEADER, server_timing, stages_of
 
 _NEVER = Deadline.never()
@@ -28,14 +28,21 @@ class RequestMeter:
         self._clock = clock
         self._protocol = protocol
 
-    def request(self, method: str, deadline: Deadline = _NEVER, trailers: Trailers | None = None) -> "MeasuredRequest":
+    def call(self, method: str, context: CallContext) -> "MeasuredRequest":
+        """Return a context manager for one gRPC call whose message is complete. See `request`."""
+        request = MeasuredRequest(self, method, context.deadline, self._clock.monotonic_s())
+        if context.started_s:
+            request.started_s, request.lag_s = context.started_s, context.lag_s
+        request.trailers = context.trailers
+        return request
+
+    def request(self, method: str, deadline: Deadline = _NEVER) -> "MeasuredRequest":
         """Start the clock and return a context manager for one request.
 
-        If its client wants its stages, they are added to `trailers` at its end, also if it fails. The exception that
-        leaves the context decides the reported code. A cancellation after `deadline` counts as DEADLINE_EXCEEDED,
-        because hosts cancel requests that miss their deadline.
+        The exception that leaves the context decides the reported code. A cancellation after `deadline` counts as
+        DEADLINE_EXCEEDED, because hosts cancel requests that miss their deadline.
         """
-        return MeasuredRequest(self, method, deadline, self._clock.monotonic_s(), trailers)
+        return MeasuredRequest(self, method, deadline, self._clock.monotonic_s())
 
     def finished(self, request: "MeasuredRequest", error: BaseException | None) -> None:
         """Report one request. The report names the model if the request succeeded or the model exists."""
@@ -64,13 +71,11 @@ class MeasuredRequest:
     """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
     __slots__ = (
-        "_meter", "acquired", "deadline", "examples", "is_recalled", "is_tracked", "method", "model", "received_s",
-        "signature", "started_s", "trailers", "version",
+        "_meter", "acquired", "deadline", "examples", "is_recalled", "is_tracked", "lag_s", "method", "model",
+        "received_s", "signature", "started_s", "trailers", "version",
     )  # fmt: skip
 
-    def __init__(
-        self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float, trailers: Trailers | None
-    ) -> None:
+    def __init__(self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float) -> None:
         """Create the request; see `RequestMeter.request`."""
         self._meter = meter
         self.method = method
@@ -80,10 +85,13 @@ class MeasuredRequest:
         self.examples = 0
         self.deadline = deadline
         self.started_s = started_s
+        # How many seconds before that the request had reached Envoy.
+        self.lag_s = 0.0
         # When the complete request had arrived: a client may send slowly.
         self.received_s = started_s
-        # More headers or trailers of the response. None: the client wants none.
-        self.trailers = trailers
+        # The meter adds the stages of the request to it at its end, also if it fails. None: the client does not want
+        # them. They become headers on REST, and trailers on gRPC.
+        self.trailers: Trailers | None = None
         # The version that runs the request. It may be released.
         self.acquired: AcquiredModel | AcquiredVersion | None = None
         # Whether the request counts towards the version's latency objective.

@@ -41,12 +41,14 @@ def wants_timing(value: bytes | None) -> bool:
 def stages_of(request: "MeasuredRequest", now_s: float) -> list[Stage]:
     """Return the stages of a request up to `now_s`, in order.
 
-    `receive` until the message was complete, `decode` until the request was queued, `queue` until its batch left,
-    `batch` until the rows were joined and the device was free, `execute` on the device, and `encode`. `total` is all
-    of them. A request that has failed ends with the stage in which it failed.
+    `host` from Envoy to the application, `receive` until the message was complete, `decode` until the request was
+    queued, `queue` until its batch left, `batch` until the rows were joined and the device was free, `execute` on the
+    device, and `encode`. `total` is all of them. A request that has failed ends with the stage in which it failed.
     """
     times = request.times
     stages: list[Stage] = []
+    if request.lag_s > 0.0:
+        stages.append(Stage("host", request.lag_s, "between Envoy and the application"))
     if request.received_s > request.started_s:
         stages.append(Stage("receive", request.received_s - request.started_s))
     if request.is_recalled:
@@ -58,7 +60,7 @@ def stages_of(request: "MeasuredRequest", now_s: float) -> list[Stage]:
             stages += _passed(each, f"step{position}." if len(times) > 1 else "")
         if times:
             stages.append(Stage("encode", now_s - max(each.resumed_s for each in times)))
-    stages.append(Stage("total", now_s - request.started_s))
+    stages.append(Stage("total", request.lag_s + now_s - request.started_s))
     return stages
 
 

@@ -4,10 +4,12 @@ import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.batching.batch_run import BatchRun, Departure
+from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument
 from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import ModelSpec, ServableId
 from tpuserve_server.frontends.request_meter import MeasuredRequest, RequestMeter
+from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.frontends.timing import Stage, server_timing, stages_of, wants_timing
 
 ID = ServableId("m", 7)
@@ -90,16 +92,22 @@ def test_a_request_that_failed_ends_where_it_failed() -> None:
 
 
 def test_a_failed_request_has_its_stages_too() -> None:
-    clock, trailers = FakeClock(), list[tuple[str, str]]()
+    clock, trailers = FakeClock(10.0), list[tuple[str, str]]()
+    context = CallContext(Deadline.never(), {}, started_s=9.0, lag_s=0.5, trailers=trailers)
 
     def fail() -> None:
-        with RequestMeter(FakeService(), FakeMetrics(), clock, "grpc").request("Predict", trailers=trailers):
+        with RequestMeter(FakeService(), FakeMetrics(), clock, "grpc").call("Predict", context):
             clock.now_s += 0.25
             raise DeadlineExceeded("late")
 
     with pytest.raises(DeadlineExceeded):
         fail()
-    assert trailers == [("server-timing", "decode;dur=250.000, total;dur=250.000")]
+    ((name, value),) = trailers
+    assert name == "server-timing"
+    assert value == (
+        'host;dur=500.000;desc="between Envoy and the application", receive;dur=1000.000, decode;dur=250.000, '
+        "total;dur=1750.000"
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,5 +124,5 @@ def test_a_client_asks_with_one() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"yes", b"1, 1", b"\xff" * 100])
 def test_other_values_are_refused(value: bytes) -> None:
-    with pytest.raises(InvalidArgument, match="x-tpuserve-timing must be 0 or 1; was '.{0,32}'"):
+    with pytest.raises(InvalidArgument, match=r"x-tpuserve-timing must be 0 or 1; was '.{0,32}"):
         wants_timing(value)

@@ -71,7 +71,7 @@ class AdministrationMethods:
 
     async def model_config(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelConfig."""
-        with self._meter.request("ModelConfig", context.deadline) as measured:
+        with self._meter.call("ModelConfig", context) as measured:
             request = parse_request(ModelConfigRequest, body)
             measured.model = request.name
             spec = parse_model_spec(request.name, request.version)
@@ -80,7 +80,7 @@ class AdministrationMethods:
 
     async def model_statistics(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelStatistics."""
-        with self._meter.request("ModelStatistics", context.deadline) as measured:
+        with self._meter.call("ModelStatistics", context) as measured:
             request = parse_request(ModelStatisticsRequest, body)
             measured.model = request.name
             spec = parse_model_spec(request.name, request.version)
@@ -89,14 +89,14 @@ class AdministrationMethods:
 
     async def repository_index(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryIndex."""
-        with self._meter.request("RepositoryIndex", context.deadline):
+        with self._meter.call("RepositoryIndex", context):
             request = parse_request(RepositoryIndexRequest, body)
             _refuse_repository(request.repository_name)
             return encode_index(self._administration.repository.index(only_ready=request.ready))
 
     async def repository_model_load(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryModelLoad when the model serves, or at the client's deadline."""
-        with self._meter.request("RepositoryModelLoad", context.deadline) as measured:
+        with self._meter.call("RepositoryModelLoad", context) as measured:
             request = parse_request(RepositoryModelLoadRequest, body)
             measured.model = request.model_name
             _refuse_repository(request.repository_name)
@@ -106,7 +106,7 @@ class AdministrationMethods:
 
     async def repository_model_unload(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryModelUnload."""
-        with self._meter.request("RepositoryModelUnload", context.deadline) as measured:
+        with self._meter.call("RepositoryModelUnload", context) as measured:
             request = parse_request(RepositoryModelUnloadRequest, body)
             if request.model_name in self._administration.service.models():
                 # An unknown model is no error, and must not become a label of the metrics.
@@ -121,7 +121,7 @@ class AdministrationMethods:
 
     async def trace_setting(self, body: bytes, context: CallContext) -> bytes:
         """Answer TraceSetting."""
-        with self._meter.request("TraceSetting", context.deadline) as measured:
+        with self._meter.call("TraceSetting", context) as measured:
             request = parse_request(TraceSettingRequest, body)
             measured.model = request.model_name
             current = trace_settings(self._administration.service, request.model_name)
@@ -130,44 +130,44 @@ class AdministrationMethods:
 
     async def log_settings(self, body: bytes, context: CallContext) -> bytes:
         """Answer LogSettings."""
-        with self._meter.request("LogSettings", context.deadline):
+        with self._meter.call("LogSettings", context):
             current = log_settings()
             check_unchanged(current, read_log_settings(parse_request(LogSettingsRequest, body)))
             return encode_log_settings(current)
 
     async def region_status(self, body: bytes, context: CallContext) -> bytes:
         """Answer SystemSharedMemoryStatus."""
-        with self._meter.request("SystemSharedMemoryStatus", context.deadline):
+        with self._meter.call("SystemSharedMemoryStatus", context):
             name = parse_request(SystemSharedMemoryStatusRequest, body).name
             return encode_regions(self._administration.regions.status(name or None))
 
     async def region_register(self, body: bytes, context: CallContext) -> bytes:
         """Answer SystemSharedMemoryRegister."""
-        with self._meter.request("SystemSharedMemoryRegister", context.deadline):
+        with self._meter.call("SystemSharedMemoryRegister", context):
             request = parse_request(SystemSharedMemoryRegisterRequest, body)
             self._administration.regions.register(request.name, request.key, request.offset, request.byte_size)
             return SystemSharedMemoryRegisterResponse().SerializeToString()
 
     async def region_unregister(self, body: bytes, context: CallContext) -> bytes:
         """Answer SystemSharedMemoryUnregister. An empty name means all regions."""
-        with self._meter.request("SystemSharedMemoryUnregister", context.deadline):
+        with self._meter.call("SystemSharedMemoryUnregister", context):
             name = parse_request(SystemSharedMemoryUnregisterRequest, body).name
             self._administration.regions.unregister(name or None)
             return SystemSharedMemoryUnregisterResponse().SerializeToString()
 
     async def cuda_status(self, body: bytes, context: CallContext) -> bytes:
         """Answer CudaSharedMemoryStatus: there are no regions."""
-        with self._meter.request("CudaSharedMemoryStatus", context.deadline):
+        with self._meter.call("CudaSharedMemoryStatus", context):
             return CudaSharedMemoryStatusResponse().SerializeToString()
 
     async def cuda_register(self, body: bytes, context: CallContext) -> bytes:
         """Refuse CudaSharedMemoryRegister."""
-        with self._meter.request("CudaSharedMemoryRegister", context.deadline):
+        with self._meter.call("CudaSharedMemoryRegister", context):
             raise cuda_unsupported(parse_request(CudaSharedMemoryRegisterRequest, body).name)
 
     async def cuda_unregister(self, body: bytes, context: CallContext) -> bytes:
         """Answer CudaSharedMemoryUnregister, which clients call before they use system shared memory."""
-        with self._meter.request("CudaSharedMemoryUnregister", context.deadline):
+        with self._meter.call("CudaSharedMemoryUnregister", context):
             return CudaSharedMemoryUnregisterResponse().SerializeToString()
 
 

@@ -40,7 +40,7 @@ class InferenceMethods:
 
     async def model_infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer ModelInfer, or one request of another `method`, which metrics name."""
-        with self._meter.request(method, context.deadline, context.trailers) as measured:
+        with self._meter.call(method, context) as measured:
             if is_quick(body, INFER_REQUEST):
                 spec, request = parse_infer_request(body)
             else:

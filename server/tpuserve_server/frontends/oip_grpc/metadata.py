@@ -33,17 +33,17 @@ class MetadataMethods:
 
     async def server_live(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerLive."""
-        with self._meter.request("ServerLive", context.deadline):
+        with self._meter.call("ServerLive", context):
             return ServerLiveResponse(live=not self._service.why_not_live()).SerializeToString()
 
     async def server_ready(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerReady."""
-        with self._meter.request("ServerReady", context.deadline):
+        with self._meter.call("ServerReady", context):
             return ServerReadyResponse(ready=self._service.is_ready()).SerializeToString()
 
     async def model_ready(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelReady. An unknown model is not ready: Triton's tests require it, although newer versions fail."""
-        with self._meter.request("ModelReady", context.deadline) as measured:
+        with self._meter.call("ModelReady", context) as measured:
             request = parse_request(ModelReadyRequest, body)
             # An unknown model is no error here, and must not become a label of the metrics.
             measured.model = request.name if request.name in self._service.models() else ""
@@ -52,12 +52,12 @@ class MetadataMethods:
 
     async def server_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ServerMetadata."""
-        with self._meter.request("ServerMetadata", context.deadline):
+        with self._meter.call("ServerMetadata", context):
             return self._server_metadata
 
     async def model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelMetadata."""
-        with self._meter.request("ModelMetadata", context.deadline) as measured:
+        with self._meter.call("ModelMetadata", context) as measured:
             request = parse_request(ModelMetadataRequest, body)
             measured.model = request.name
             return encode_model(describe_model(self._service, parse_model_spec(request.name, request.version)))

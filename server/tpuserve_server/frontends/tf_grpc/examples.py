@@ -63,7 +63,7 @@ class ExampleMethods:
         If tasks fail, the call fails with the error of the first one. Upstream runs all tasks as one; here each task
         shares batches with other requests for its signature.
         """
-        with self._meter.request("MultiInference", context.deadline, context.trailers) as measured:
+        with self._meter.call("MultiInference", context) as measured:
             request = await self._parse(parse_multi_inference_request, body)
             measured.model = request.tasks[0].spec.name
             priority = context.priority
@@ -87,7 +87,7 @@ class ExampleMethods:
         return await asyncio.to_thread(parse, body, *names)
 
     async def _infer(self, method: InferenceMethod, body: bytes, context: CallContext) -> bytes:
-        with self._meter.request(method.name, context.deadline, context.trailers) as measured:
+        with self._meter.call(method.name, context) as measured:
             request = await self._parse(parse_example_request, body, method.request_name)
             measured.model = request.spec.name
             priority = context.priority

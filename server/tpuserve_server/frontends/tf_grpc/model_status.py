@@ -16,7 +16,7 @@ class ModelMethods:
 
     async def get_model_status(self, body: bytes, context: CallContext) -> bytes:
         """Answer GetModelStatus, newest version first. Ignore a label, as upstream does."""
-        with self._meter.request("GetModelStatus", context.deadline) as measured:
+        with self._meter.call("GetModelStatus", context) as measured:
             spec = decode_status_request(body)
             measured.model = spec.name
             return encode_status_response(self._service.status(spec))

@@ -53,7 +53,7 @@ class PredictionMethods:
 
     async def predict(self, body: bytes, context: CallContext) -> bytes:
         """Answer Predict."""
-        with self._meter.request("Predict", context.deadline, context.trailers) as measured:
+        with self._meter.call("Predict", context) as measured:
             is_quick_body = is_quick(body, PREDICT_REQUEST)
             if is_quick_body:
                 proto = parse_predict_request(body)
@@ -92,7 +92,7 @@ class PredictionMethods:
 
     async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer GetModelMetadata."""
-        with self._meter.request("GetModelMetadata", context.deadline) as measured:
+        with self._meter.call("GetModelMetadata", context) as measured:
             request = decode_metadata_request(body)
             measured.model = request.spec.name
             return encode_metadata_response(self._service.metadata(request.spec), request.fields)

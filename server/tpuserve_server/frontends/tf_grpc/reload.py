@@ -28,7 +28,7 @@ class ReloadMethods:
 
         An error becomes the status of the call, without a response message, as upstream does.
         """
-        with self._meter.request("HandleReloadConfigRequest", context.deadline):
+        with self._meter.call("HandleReloadConfigRequest", context):
             # In a thread: a megabyte may hold many models.
             configs = await asyncio.to_thread(decode_reload_request, body)
             async with self._turn:

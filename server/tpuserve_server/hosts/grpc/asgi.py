@@ -91,12 +91,16 @@ class GrpcOverAsgi:
         if method is None:
             return unknown_method(path)
         try:
+            is_unary = isinstance(method, UnaryMethod)
+            lag_s = scope.get(LAG_KEY, 0.0)
             context = CallContext(
-                deadline_of(headers.get(b"grpc-timeout"), self._clock, scope.get(LAG_KEY, 0.0)),
+                deadline_of(headers.get(b"grpc-timeout"), self._clock, lag_s),
                 Metadata(scope["headers"]),
                 headers.get(_PRIORITY),
                 partial(asgi_client, scope),
-                trailers if wants_timing(headers.get(_TIMING)) and isinstance(method, UnaryMethod) else None,
+                self._clock.monotonic_s() if is_unary else 0.0,
+                lag_s,
+                trailers if wants_timing(headers.get(_TIMING)) and is_unary else None,
             )
             encoding = headers.get(b"grpc-encoding", b"identity")
             frames = FrameReader(

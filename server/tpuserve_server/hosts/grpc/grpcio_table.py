@@ -98,13 +98,14 @@ class TableHandler(grpc.GenericRpcHandler):
         is_inference = path in INFERENCE_METHODS
 
         async def handle(_requests: AsyncIterator[bytes], context: Context) -> bytes:
+            started_s = self._clock.monotonic_s()
             if is_inference and self._gate.may_refuse and (late_s := self._gate.lateness_s(self._deadline(context))):
                 await _abort(context, RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s))
             request = await self._receive(context)
             self._in_flight.begin()
             trailers: Trailers = []
             try:
-                response = await method.handle(request, self._call_context(context, trailers))
+                response = await method.handle(request, self._call_context(context, started_s, trailers))
                 if trailers:
                     context.set_trailing_metadata(trailers)
                 return response
@@ -144,7 +145,7 @@ class TableHandler(grpc.GenericRpcHandler):
             interruption = Interruption(Deadline.never(), self._clock, self._timers)
             self._in_flight.begin()
             self._in_flight.begin_stream(interruption.shut_down)
-            messages = method.handle(requests, self._call_context(context, None))
+            messages = method.handle(requests, self._call_context(context, 0.0, None))
             try:
                 async for message in messages:
                     await _write(context, message)
@@ -164,7 +165,7 @@ class TableHandler(grpc.GenericRpcHandler):
 
         return handle
 
-    def _call_context(self, context: Context, trailers: Trailers | None) -> CallContext:
+    def _call_context(self, context: Context, started_s: float, trailers: Trailers | None) -> CallContext:
         """Return the context of a call. Its method may add to `trailers` if the client wants it."""
         own = _own_metadata(context)
         return CallContext(
@@ -172,6 +173,8 @@ class TableHandler(grpc.GenericRpcHandler):
             Metadata(_raw_metadata(context)),
             own.get(PRIORITY_HEADER),
             partial(_client, context),
+            started_s,
+            0.0,
             trailers if wants_timing(own.get(TIMING_REQUEST_HEADER)) else None,
         )
 
