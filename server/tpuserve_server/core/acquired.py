@@ -36,7 +36,7 @@ from tpuserve_server.core.validation import (
 class _Acquired:
     """A version that stays loaded for a request. A context manager that releases it."""
 
-    __slots__ = ("_clock", "_handle", "_is_recalled", "_loaded", "_timers", "times")
+    __slots__ = ("_clock", "_handle", "_loaded", "_timers", "is_recalled", "times")
 
     def __init__(self, handle: ServableHandle, loaded: LoadedVersion, clock: Clock, timers: RareTimersByLoop) -> None:
         """Own `handle` on `loaded` until the context ends."""
@@ -45,7 +45,7 @@ class _Acquired:
         self._clock = clock
         self._timers = timers
         # Whether a response came from the cache.
-        self._is_recalled = False
+        self.is_recalled = False
         # One entry for each pass through a batcher that has ended, with or without success.
         self.times: tuple[TaskTimes, ...] = ()
 
@@ -78,7 +78,7 @@ class _Acquired:
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Record a response. See `Batcher.record_latency`. May be called after the version is released."""
         # A response from the cache shows nothing about the host's share of the time of a run.
-        if not self._is_recalled:
+        if not self.is_recalled:
             self._loaded.batcher.record_latency(signature_name, latency_s)
 
 
@@ -101,7 +101,7 @@ class AcquiredModel(_Acquired):
         self._loaded = loaded
         self._clock = clock
         self._timers = timers
-        self._is_recalled = False
+        self.is_recalled = False
         self.times = ()
         self.signature = signature
 
@@ -167,7 +167,7 @@ class AcquiredModel(_Acquired):
         look_up_s = monotonic_s() - started_s
         if outputs is not None:
             responses.add_hit_s(look_up_s)
-            self._is_recalled = True
+            self.is_recalled = True
             return PredictResult(self._handle.servable_id, name, outputs, "hit")
         result = await self._run(inputs, deadline, output_filter, priority)
         started_s = monotonic_s()
@@ -304,7 +304,7 @@ class AcquiredVersion(_Acquired):
             result = await model.predict(inputs, deadline, output_filter, priority)
         finally:
             self.times += model.times
-        self._is_recalled = result.cache == "hit"
+        self.is_recalled = result.cache == "hit"
         return result
 
 

@@ -24,6 +24,7 @@ class AcquiredEnsemble(AcquiredModel):
         self._handle = handle
         self._steps = steps
         self.times = ()
+        self.is_recalled = False
         self.signature = steps.signature
 
     def release(self) -> None:
@@ -88,6 +89,7 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         self._acquired = acquired
         self._ensemble = ensemble
         self.times = ()
+        self.is_recalled = False
 
     def release(self) -> None:
         """Release the ensemble and the versions of its steps."""

@@ -123,6 +123,11 @@ class MeasuredRequest:
         self.is_recalled = True
 
     @property
+    def is_cached(self) -> bool:
+        """Whether the response came from the cache, before or after the request was decoded."""
+        return self.is_recalled or (self.acquired is not None and self.acquired.is_recalled)
+
+    @property
     def times(self) -> tuple[TaskTimes, ...]:
         """When the request passed through batchers: once, several times, or not at all."""
         return () if self.acquired is None else self.acquired.times

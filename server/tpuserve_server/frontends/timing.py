@@ -51,7 +51,7 @@ def stages_of(request: "MeasuredRequest", now_s: float) -> list[Stage]:
         stages.append(Stage("host", request.lag_s, "between Envoy and the application"))
     if request.received_s > request.started_s:
         stages.append(Stage("receive", request.received_s - request.started_s))
-    if request.is_recalled:
+    if request.is_cached:
         stages.append(Stage("cache", now_s - request.received_s, "the response cache had the response"))
     else:
         decoded_s = min((each.enqueued_s for each in times), default=now_s)
