@@ -1,13 +1,10 @@
 """The stages of one request, each with its duration and an explanation, and their form as a `server-timing` header."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.task_times import TaskTimes
-
-if TYPE_CHECKING:
-    from tpuserve_server.frontends.request_meter import MeasuredRequest
 
 # A client sends this with the value 1 to get the other one. gRPC sends it as metadata and gets a trailer.
 TIMING_REQUEST_HEADER: Final = "x-tpuserve-timing"
@@ -25,6 +22,35 @@ class Stage(NamedTuple):
     reason: str = ""
 
 
+class TimedRequest(Protocol):
+    """The times of a request, in seconds of `Clock.monotonic_s`."""
+
+    @property
+    def lag_s(self) -> float:
+        """Duration between the arrival at Envoy and `started_s`; 0 without Envoy."""
+        ...
+
+    @property
+    def started_s(self) -> float:
+        """When the host or the front-end began to read the message."""
+        ...
+
+    @property
+    def received_s(self) -> float:
+        """When the message was complete."""
+        ...
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the response came from the cache."""
+        ...
+
+    @property
+    def times(self) -> tuple[TaskTimes, ...]:
+        """When the request passed through batchers: once, several times, or not at all."""
+        ...
+
+
 def wants_timing(value: bytes | None) -> bool:
     """Return whether the value of TIMING_REQUEST_HEADER asks for the stages; None if the client sent none.
 
@@ -38,12 +64,13 @@ def wants_timing(value: bytes | None) -> bool:
     raise InvalidArgument(f"{TIMING_REQUEST_HEADER} must be 0 or 1; was {value[:_MOST_SHOWN].decode('latin-1')!r}")
 
 
-def stages_of(request: "MeasuredRequest", now_s: float) -> list[Stage]:
+def stages_of(request: TimedRequest, now_s: float) -> list[Stage]:
     """Return the stages of a request up to `now_s`, in order.
 
     `host` from Envoy to the application, `receive` until the message was complete, `decode` until the request was
     queued, `queue` until its batch left, `batch` until the rows were joined and the device was free, `execute` on the
-    device, and `encode`. `total` is all of them. A request that has failed ends with the stage in which it failed.
+    device, `resume` until the event loop continued with the request, and `encode`. `total` is all of them. A request
+    that has failed ends with the stage in which it failed.
     """
     times = request.times
     stages: list[Stage] = []
@@ -85,6 +112,7 @@ def _passed(times: TaskTimes, prefix: str) -> list[Stage]:
         Stage(f"{prefix}queue", first.started_s - times.enqueued_s, _why_queued(times)),
         Stage(f"{prefix}batch", begun_s - first.started_s, _size(times)),
         Stage(f"{prefix}execute", ended_s - begun_s, _version(times)),
+        Stage(f"{prefix}resume", times.resumed_s - ended_s),
     ]
 
 

@@ -44,6 +44,7 @@ def test_the_stages_add_up_to_the_total() -> None:
         Stage("queue", 3.0, "3000.000 ms for the device"),
         Stage("batch", 0.5, f"batch {run.number} of 2 requests: 4 rows, 1 of padding"),
         Stage("execute", 2.0, "m version 7"),
+        Stage("resume", 0.5),
         Stage("encode", 0.25),
         Stage("total", 8.25),
     ]
@@ -76,7 +77,7 @@ def test_a_request_without_padding_in_several_batches() -> None:
 def test_a_request_that_ran_twice_names_its_steps() -> None:
     times = TaskTimes(ID, 10.0, (make_run(),), 15.5), TaskTimes(ServableId("n", 1), 11.0, (make_run(),), 16.0)
     names = [stage.name for stage in stages_of(make_request(*times), 17.0)]
-    steps = [f"step{step}.{name}" for step in (1, 2) for name in ("queue", "batch", "execute")]
+    steps = [f"step{step}.{name}" for step in (1, 2) for name in ("queue", "batch", "execute", "resume")]
     assert names == ["decode", *steps, "encode", "total"]
 
 

@@ -12,7 +12,7 @@ from tpuserve_server.core.batching.lane import Lane, Work
 from tpuserve_server.core.batching.leaving import begin_run, ready_s
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.request_size import too_many_rows
-from tpuserve_server.core.batching.task import SplitRequest, Task
+from tpuserve_server.core.batching.task import SplitRequest, Task, share_run
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.types import Signature
@@ -154,7 +154,7 @@ class Backlog:
         if rows > batch.lane.least_bucket and (rows := self._rows_to_run(batch, batches, now_s)) < batch.rows:
             popped = batch.pop(rows)
             batch.lane.left(self.run_s(popped))
-            run.carries(popped)
+            share_run(popped, run)
             return popped
         batch.lane.left(batch.work_s)
         self._forget(batch)

@@ -2,11 +2,6 @@
 
 import enum
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tpuserve_server.core.batching.task import Task
 
 _numbers = itertools.count(1)
 
@@ -51,8 +46,3 @@ class BatchRun:
     def again(self) -> "BatchRun":
         """Return the record of another run of a part of this batch."""
         return BatchRun(self.departure, self.ready_s)
-
-    def carries(self, tasks: Sequence["Task"]) -> None:
-        """Let `tasks` share this record."""
-        for task in tasks:
-            task.run = self

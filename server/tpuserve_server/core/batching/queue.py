@@ -7,7 +7,7 @@ from tpuserve_server.core.batching.backlog import Backlog
 from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.batching.task import Task, share_run
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.padding import choose_bucket
@@ -126,7 +126,7 @@ class BatchQueue:
         """Return `tasks` and those of low priority that take the place of padding."""
         fillers = self._take_for_padding(batch, tasks)
         if fillers and (run := tasks[0].run) is not None:
-            run.carries(fillers)
+            share_run(fillers, run)
         return [*tasks, *fillers]
 
     def _take_for_padding(self, batch: Batch, tasks: list[Task]) -> list[Task]:

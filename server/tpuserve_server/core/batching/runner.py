@@ -13,7 +13,7 @@ from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.running import RunningBatches
-from tpuserve_server.core.batching.task import Outcome, Task, complete
+from tpuserve_server.core.batching.task import Outcome, Task, complete, share_run
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import (
@@ -135,7 +135,7 @@ class BatchRunner:
                 # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
                 if live := self._drop_dead(half):
                     self._running.run_again(threading.get_ident(), self._clock.monotonic_s())
-                    run.facts.again().carries(live)
+                    share_run(live, run.facts.again())
                     part = self._start(live, run.buffers)
                     part.is_timed = not self._runs
                     self._finish(part)

@@ -132,6 +132,12 @@ class Task:
         return parts
 
 
+def share_run(tasks: Sequence[Task], run: BatchRun) -> None:
+    """Record that `tasks` leave the queue together."""
+    for task in tasks:
+        task.run = run
+
+
 def join_rows(parts: Sequence[Tensors]) -> Tensors:
     """Join the outputs of a request's parts, in order.
 

@@ -138,7 +138,7 @@ async def test_a_failed_run_says_so() -> None:
 
 
 async def test_a_request_in_parts_has_a_run_for_each() -> None:
-    bench = Bench(BatchingOptions(8, max_execution_batch_size=2, splits=True))
+    bench = Bench(BatchingOptions(8, max_execution_batch_size=2))
     runs = (await bench.answer(1, 2, 3, 4, 5)).runs
     assert [run.rows for run in runs] == [2, 2, 1]
     assert len({run.number for run in runs}) == 3
