@@ -60,11 +60,16 @@ def main(kind: str, address: str, calls: int) -> None:
     if (child := os.fork()) == 0:
         os.write(say_ready, b".")
         time.sleep(_HEAD_START_S)
-        print(json.dumps(loop(range(_CHILD + 1, _CHILD + calls // 2 + 1))), flush=True)
+        _report(loop(range(_CHILD + 1, _CHILD + calls // 2 + 1)))
         os._exit(0)
     os.read(ready, 1)
-    print(json.dumps(loop(range(1, calls // 2 + 1))), flush=True)
+    _report(loop(range(1, calls // 2 + 1)))
     os.waitpid(child, 0)
+
+
+def _report(outcomes: Counter[str]) -> None:
+    # In one write. `print` may write the line feed separately, and the other process then writes in between.
+    os.write(sys.stdout.fileno(), f"{json.dumps(outcomes)}\n".encode())
 
 
 def _blocking(address: str) -> Loop:
