@@ -134,7 +134,7 @@ class FakeAcquiredModel(AcquiredModel):
         self._service = service
         self._spec = spec
         self.signature = signature
-        self.times = ()
+        self._times = ()
         self.is_recalled = False
         self.released = False
         service.acquired.append(self)
@@ -180,7 +180,7 @@ class FakeAcquiredVersion(AcquiredVersion):
 
     def __init__(self, service: "FakeService") -> None:
         self._service = service
-        self.times = ()
+        self._times = ()
         self.is_recalled = False
 
     def __exit__(self, *exception: object) -> None:

@@ -36,7 +36,7 @@ from tpuserve_server.core.validation import (
 class _Acquired:
     """A version that stays loaded for a request. A context manager that releases it."""
 
-    __slots__ = ("_clock", "_handle", "_loaded", "_timers", "is_recalled", "times")
+    __slots__ = ("_clock", "_handle", "_loaded", "_timers", "_times", "is_recalled")
 
     def __init__(self, handle: ServableHandle, loaded: LoadedVersion, clock: Clock, timers: RareTimersByLoop) -> None:
         """Own `handle` on `loaded` until the context ends."""
@@ -46,8 +46,7 @@ class _Acquired:
         self._timers = timers
         # Whether a response came from the cache.
         self.is_recalled = False
-        # One entry for each pass through a batcher that has ended, with or without success.
-        self.times: tuple[TaskTimes, ...] = ()
+        self._times: tuple[TaskTimes, ...] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +69,11 @@ class _Acquired:
     def labels(self) -> tuple[str, ...]:
         """Names of the version's classes, in the order of its scores. May be empty."""
         return self._loaded.labels
+
+    @property
+    def times(self) -> tuple[TaskTimes, ...]:
+        """One entry for each pass through a batcher that has ended, with or without success."""
+        return self._times
 
     def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""
@@ -102,7 +106,7 @@ class AcquiredModel(_Acquired):
         self._clock = clock
         self._timers = timers
         self.is_recalled = False
-        self.times = ()
+        self._times = ()
         self.signature = signature
 
     @property
@@ -189,7 +193,7 @@ class AcquiredModel(_Acquired):
             if timers is not None:
                 timers.cancel(task)
             resumed_s = self._clock.monotonic_s()
-            self.times = (TaskTimes(self._handle.servable_id, task.enqueued_s, task.runs, resumed_s),)
+            self._times += (TaskTimes(self._handle.servable_id, task.enqueued_s, task.runs, resumed_s),)
         if isinstance(outcome, ServingError):
             raise self._explained(outcome, task, inputs)
         return PredictResult(self._handle.servable_id, self.signature.name, outcome)
@@ -303,7 +307,7 @@ class AcquiredVersion(_Acquired):
         try:
             result = await model.predict(inputs, deadline, output_filter, priority)
         finally:
-            self.times += model.times
+            self._times += model.times
         self.is_recalled = result.cache == "hit"
         return result
 

@@ -10,6 +10,7 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import HeldSteps
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.servable_handle import ServableHandle
+from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.validation import check_inputs, check_names, choose_outputs
 
@@ -23,7 +24,6 @@ class AcquiredEnsemble(AcquiredModel):
         """Own `handle` and `steps` until the context ends."""
         self._handle = handle
         self._steps = steps
-        self.times = ()
         self.is_recalled = False
         self.signature = steps.signature
 
@@ -36,6 +36,11 @@ class AcquiredEnsemble(AcquiredModel):
     def labels(self) -> tuple[str, ...]:
         """Names of the classes of the last step that has any."""
         return self._steps.labels
+
+    @property
+    def times(self) -> tuple[TaskTimes, ...]:
+        """The passes of the steps that have ended."""
+        return self._steps.times()
 
     def has_objective(self, signature_name: str) -> bool:
         """Return False: only the batchers of the steps have objectives."""
@@ -74,8 +79,6 @@ class AcquiredEnsemble(AcquiredModel):
             # The steps check dtypes too. A wrong dtype is reported by the name of the ensemble's input.
             check_inputs(servable_id, signature, inputs)
             raise
-        finally:
-            self.times = self._steps.times()
         return PredictResult(servable_id, signature.name, outputs)
 
 
@@ -88,7 +91,6 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         """Own `acquired` until the context ends. `ensemble` is its configuration."""
         self._acquired = acquired
         self._ensemble = ensemble
-        self.times = ()
         self.is_recalled = False
 
     def release(self) -> None:
@@ -125,6 +127,11 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         """False: only steps have response caches."""
         return False
 
+    @property
+    def times(self) -> tuple[TaskTimes, ...]:
+        """The passes of the steps that have ended."""
+        return self._acquired.times
+
     def has_objective(self, signature_name: str) -> bool:
         """Return False: only the batchers of the steps have objectives."""
         return False
@@ -146,7 +153,4 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """Run the ensemble like `AcquiredEnsemble.predict`."""
-        try:
-            return await self._acquired.predict(inputs, deadline, output_filter, priority)
-        finally:
-            self.times = self._acquired.times
+        return await self._acquired.predict(inputs, deadline, output_filter, priority)

@@ -85,12 +85,12 @@ class MeasuredRequest:
         self.examples = 0
         self.deadline = deadline
         self.started_s = started_s
-        # How many seconds before that the request had reached Envoy.
+        # Seconds between the arrival at Envoy and `started_s`; 0 without Envoy.
         self.lag_s = 0.0
         # When the complete request had arrived: a client may send slowly.
         self.received_s = started_s
-        # The meter adds the stages of the request to it at its end, also if it fails. None: the client does not want
-        # them. They become headers on REST, and trailers on gRPC.
+        # The meter adds the stages at the end of the request, also if it fails. They become headers on REST and
+        # trailers on gRPC. None: the client does not want them.
         self.trailers: Trailers | None = None
         # The version that runs the request. It may be released.
         self.acquired: AcquiredModel | AcquiredVersion | None = None
@@ -125,7 +125,8 @@ class MeasuredRequest:
     @property
     def is_cached(self) -> bool:
         """Whether the response came from the cache, before or after the request was decoded."""
-        return self.is_recalled or (self.acquired is not None and self.acquired.is_recalled)
+        # Another signature of the request may have run.
+        return self.is_recalled or (self.acquired is not None and self.acquired.is_recalled and not self.times)
 
     @property
     def times(self) -> tuple[TaskTimes, ...]:

@@ -29,9 +29,9 @@ class CallContext:
     raw_priority: bytes | None = None
     # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
     find_client: Callable[[], str | None] = _on_unix_socket
-    # When the host began to receive the message of a unary call (`Clock.monotonic_s`), or 0, and how many seconds
-    # before that the call had reached Envoy.
+    # When the host began to receive the message of a unary call, of `Clock.monotonic_s`; 0 for a stream.
     started_s: float = 0.0
+    # Seconds between the arrival at Envoy and `started_s`; 0 without Envoy.
     lag_s: float = 0.0
     # A method adds to it, and the host sends it after the response or the error. None: the client wants no timing.
     trailers: Trailers | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
+from tpuserve_server.core.batching.batch_run import BatchRun, Departure
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.task_times import TaskTimes
 
@@ -12,6 +13,9 @@ SERVER_TIMING_HEADER: Final = "server-timing"
 
 _MILLISECONDS: Final = 1e3
 _MOST_SHOWN: Final = 32
+_SEPARATOR: Final = ", "
+# gRPC clients may refuse trailers of more than 8 KiB, and an ensemble may have 256 steps.
+MAX_VALUE_BYTES: Final = 4096
 
 
 class Stage(NamedTuple):
@@ -92,49 +96,63 @@ def stages_of(request: TimedRequest, now_s: float) -> list[Stage]:
 
 
 def server_timing(stages: Sequence[Stage]) -> str:
-    """Return the value of a `server-timing` header, in milliseconds (https://www.w3.org/TR/server-timing/)."""
-    return ", ".join(
-        f"{name};dur={duration_s * _MILLISECONDS:.3f}" + (f";desc={_quoted(reason)}" if reason else "")
-        for name, duration_s, reason in stages
-    )
+    """Return the value of a `server-timing` header, in milliseconds (https://www.w3.org/TR/server-timing/).
+
+    Stages that do not fit into MAX_VALUE_BYTES are omitted, except the last one, which is the total.
+    """
+    *entries, total = map(_entry, stages)
+    room = MAX_VALUE_BYTES - len(total)
+    kept: list[str] = []
+    for entry in entries:
+        room -= len(entry) + len(_SEPARATOR)
+        if room < 0:
+            break
+        kept.append(entry)
+    return _SEPARATOR.join((*kept, total))
+
+
+def _entry(stage: Stage) -> str:
+    description = f";desc={_quoted(stage.reason)}" if stage.reason else ""
+    return f"{stage.name};dur={stage.duration_s * _MILLISECONDS:.3f}{description}"
 
 
 def _passed(times: TaskTimes, prefix: str) -> list[Stage]:
-    """Return the stages of one pass through a batcher. The parts of a request run one after the other or at once."""
-    started = [run for run in times.runs if run.started_s]
+    """Return the stages of one pass through a batcher. The parts of a request run one after the other or at once.
+
+    The device threads may write later times while this function reads: the request has left its batch at its deadline.
+    """
+    resumed_s = times.resumed_s
+    started = [run for run in times.runs if 0.0 < run.started_s <= resumed_s]
     if not started:
-        waited_s = times.resumed_s - times.enqueued_s
+        waited_s = resumed_s - times.enqueued_s
         return [Stage(f"{prefix}queue", waited_s, f"{_version(times)}: ended before it ran")]
-    first, last = started[0], started[-1]
-    begun_s = first.begun_s or times.resumed_s
-    ended_s = last.ended_s or times.resumed_s
+    first = started[0]
+    begun_s = min(first.begun_s, resumed_s)
+    ended_s = max(min(run.ended_s or resumed_s, resumed_s) for run in started)
     return [
-        Stage(f"{prefix}queue", first.started_s - times.enqueued_s, _why_queued(times)),
-        Stage(f"{prefix}batch", begun_s - first.started_s, _size(times)),
+        Stage(f"{prefix}queue", first.started_s - times.enqueued_s, _why_queued(times.enqueued_s, first)),
+        Stage(f"{prefix}batch", begun_s - first.started_s, _size(started)),
         Stage(f"{prefix}execute", ended_s - begun_s, _version(times)),
-        Stage(f"{prefix}resume", times.resumed_s - ended_s),
+        Stage(f"{prefix}resume", resumed_s - ended_s),
     ]
 
 
-def _why_queued(times: TaskTimes) -> str:
+def _why_queued(enqueued_s: float, run: BatchRun) -> str:
     """Return what the request waited for, as a phrase for people."""
-    run = times.runs[0]
-    waited_s = run.started_s - times.enqueued_s
-    for_rows_s = min(max(run.ready_s - times.enqueued_s, 0.0), waited_s)
-    reasons = []
-    if for_rows_s:
-        reasons.append(f"{_ms(for_rows_s)} {run.departure.value}")
-    reasons.append(f"{_ms(waited_s - for_rows_s)} for the device")
-    return " and ".join(reasons)
+    waited_s = run.started_s - enqueued_s
+    for_rows_s = min(max(run.ready_s - enqueued_s, 0.0), waited_s)
+    if run.departure is Departure.AT_ONCE or not for_rows_s:
+        return f"{_ms(waited_s)} for the device"
+    return f"{_ms(for_rows_s)} {run.departure.value} and {_ms(waited_s - for_rows_s)} for the device"
 
 
-def _size(times: TaskTimes) -> str:
+def _size(runs: Sequence[BatchRun]) -> str:
     """Return the batch of a request, for people. A request in parts was in several."""
-    run = times.runs[-1]
+    run = runs[-1]
     requests = f"{run.requests} request{'s' if run.requests > 1 else ''}"
     padding = f", {run.bucket - run.rows} of padding" if run.bucket > run.rows else ""
     size = f"batch {run.number} of {requests}: {run.bucket} row{'s' if run.bucket > 1 else ''}{padding}"
-    return f"{size}; the last of {len(times.runs)} batches" if len(times.runs) > 1 else size
+    return f"{size}; the last of {len(runs)} batches" if len(runs) > 1 else size
 
 
 def _ms(duration_s: float) -> str:

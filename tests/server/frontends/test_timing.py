@@ -1,16 +1,21 @@
 """Tests for the stages of a request and their header."""
 
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
+from tests.support.administered_server import AdministeredServer
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.batching.batch_run import BatchRun, Departure
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument
 from tpuserve_server.core.task_times import TaskTimes
-from tpuserve_server.core.types import ModelSpec, ServableId
-from tpuserve_server.frontends.request_meter import MeasuredRequest, RequestMeter
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
-from tpuserve_server.frontends.timing import Stage, server_timing, stages_of, wants_timing
+from tpuserve_server.frontends.timing import MAX_VALUE_BYTES, Stage, server_timing, stages_of, wants_timing
 
 ID = ServableId("m", 7)
 
@@ -25,14 +30,19 @@ def make_run(
     return run
 
 
-def make_request(*times: TaskTimes, started_s: float = 9.0, received_s: float = 9.0) -> MeasuredRequest:
-    service = FakeService()
-    request = RequestMeter(service, FakeMetrics(), FakeClock(started_s), "rest").request("Predict")
-    request.received_s = received_s
-    model = service.acquire(ModelSpec("m"))
-    model.times = times
-    request.runs(model, "serving_default")
-    return request
+@dataclass
+class Timed:
+    """The times of a request."""
+
+    times: tuple[TaskTimes, ...] = ()
+    started_s: float = 9.0
+    received_s: float = 9.0
+    lag_s: float = 0.0
+    is_cached: bool = False
+
+
+def make_request(*times: TaskTimes, started_s: float = 9.0, received_s: float = 9.0) -> Timed:
+    return Timed(times, started_s, received_s)
 
 
 def test_the_stages_add_up_to_the_total() -> None:
@@ -56,6 +66,8 @@ def test_the_stages_add_up_to_the_total() -> None:
         (Departure.AT_ONCE, 10.0, "3000.000 ms for the device"),
         # The batch was ready before this request joined it.
         (Departure.AT_ONCE, 9.0, "3000.000 ms for the device"),
+        # Requests are in the order of their deadlines, so the first one may have arrived later.
+        (Departure.AT_ONCE, 12.0, "3000.000 ms for the device"),
         (Departure.FULL, 12.0, "2000.000 ms until the batch was full and 1000.000 ms for the device"),
         (Departure.TIMEOUT, 13.0, "3000.000 ms for more requests (batch_timeout_micros) and 0.000 ms for the device"),
     ],
@@ -90,6 +102,37 @@ def test_a_request_that_failed_ends_where_it_failed() -> None:
     run.ended_s = 0.0
     running = {stage.name: stage for stage in stages_of(make_request(TaskTimes(ID, 10.0, (run,), 14.0)), 14.0)}
     assert running["execute"].duration_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("resumed_s", "names"),
+    [(12.0, ["decode", "queue", "encode"]), (14.0, ["decode", "queue", "batch", "execute", "resume", "encode"])],
+)
+def test_what_a_device_does_after_the_end_of_a_request_does_not_count(resumed_s: float, names: list[str]) -> None:
+    *stages, total = stages_of(make_request(TaskTimes(ID, 10.0, (make_run(),), resumed_s)), 16.0)
+    assert [stage.name for stage in stages] == names
+    assert all(stage.duration_s >= 0 for stage in stages)
+    assert sum(stage.duration_s for stage in stages) == total.duration_s == 7.0
+
+
+async def test_each_step_of_an_ensemble_has_its_stages(tmp_path: Path) -> None:
+    with AdministeredServer(tmp_path) as server:
+        server.add_chain()
+        image = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+        reply = await server.post("/v2/models/chain/infer", image, headers={"x-tpuserve-timing": "1"})
+    names = re.findall(r"([a-z0-9.]+);dur=", reply.headers["server-timing"])
+    steps = [f"step{step}.{name}" for step in (1, 2) for name in ("queue", "batch", "execute", "resume")]
+    assert [name for name in names if name != "receive"] == ["decode", *steps, "encode", "total"]
+    assert "b version 2" in reply.headers["server-timing"]
+
+
+def test_a_header_is_bounded_and_keeps_the_total() -> None:
+    steps = [Stage(f"step{step}.queue", 1.0, "x" * 100) for step in range(1024)]
+    value = server_timing([*steps, Stage("total", 1024.0)])
+    assert MAX_VALUE_BYTES - 150 < len(value) <= MAX_VALUE_BYTES
+    assert value.startswith("step0.queue;dur=1000.000")
+    assert value.endswith('", total;dur=1024000.000')
+    assert server_timing([Stage("queue", 1.0, "x" * MAX_VALUE_BYTES), Stage("total", 1.0)]) == "total;dur=1000.000"
 
 
 def test_a_failed_request_has_its_stages_too() -> None:
