@@ -27,7 +27,7 @@ class BatchRun:
     )  # fmt: skip
 
     def __init__(self, departure: Departure, ready_s: float) -> None:
-        """Record that a batch leaves, which was ready at `ready_s`."""
+        """Record that a batch leaves that was ready at `ready_s`."""
         # Unique in this process.
         self.number = next(_numbers)
         self.departure = departure

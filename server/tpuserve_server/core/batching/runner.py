@@ -173,7 +173,8 @@ class BatchRunner:
         first = tasks[0]
         facts = first.run
         assert facts is not None, "the queue sets it"
-        facts.started_s = self._clock.monotonic_s()
+        # The join may fail: the device then has the batch for no time.
+        facts.started_s = facts.begun_s = self._clock.monotonic_s()
         rows = 0
         for task in tasks:
             rows += task.rows

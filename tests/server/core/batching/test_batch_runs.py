@@ -1,7 +1,7 @@
 """Tests for the record of each batch: why it left the queue, its size, and its times."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
 import pytest
@@ -117,36 +117,54 @@ class Bench:
         return task
 
 
-async def test_a_run_has_its_size_and_its_times() -> None:
-    bench = Bench(BatchingOptions(8, (4, 8)))
+@pytest.fixture
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    made = Bench(request.param)
+    yield made
+    made.servable.gate.set()
+    made.batcher.stop()
+
+
+@pytest.mark.parametrize("bench", [BatchingOptions(8, (4, 8))], indirect=True)
+async def test_a_run_has_its_size_and_its_times(bench: Bench) -> None:
     (run,) = (await bench.answer(1, 2, 3)).runs
     assert (run.requests, run.rows, run.bucket, run.failed) == (1, 3, 4, False)
     assert run.ended_s - run.begun_s == 2.0
     (other,) = (await bench.answer(1)).runs
     assert other.number > run.number
-    bench.batcher.stop()
 
 
-async def test_a_failed_run_says_so() -> None:
-    bench = Bench(BatchingOptions(8))
+@pytest.mark.parametrize("bench", [BatchingOptions(8)], indirect=True)
+async def test_a_failed_run_says_so(bench: Bench) -> None:
     task = await bench.answer(-1)
     assert isinstance(task.future.result(), InvalidArgument)
     (run,) = task.runs
     assert run.failed
     assert run.ended_s > run.started_s
-    bench.batcher.stop()
 
 
-async def test_a_request_in_parts_has_a_run_for_each() -> None:
-    bench = Bench(BatchingOptions(8, max_execution_batch_size=2))
+@pytest.mark.parametrize("bench", [BatchingOptions(8)], indirect=True)
+async def test_a_batch_that_cannot_be_joined_ran_for_no_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    await bench.answer(1)
+    bench.clock.now_s += 5.0
+    monkeypatch.setattr("tpuserve_server.core.batching.runner.join_batch", fail)
+    (run,) = (await bench.answer(1)).runs
+    assert run.failed
+    assert run.started_s == run.begun_s == run.ended_s
+
+
+@pytest.mark.parametrize("bench", [BatchingOptions(8, max_execution_batch_size=2)], indirect=True)
+async def test_a_request_in_parts_has_a_run_for_each(bench: Bench) -> None:
     runs = (await bench.answer(1, 2, 3, 4, 5)).runs
     assert [run.rows for run in runs] == [2, 2, 1]
     assert len({run.number for run in runs}) == 3
-    bench.batcher.stop()
 
 
-async def test_requests_that_run_again_apart_have_another_run() -> None:
-    bench = Bench(BatchingOptions(8))
+@pytest.mark.parametrize("bench", [BatchingOptions(8)], indirect=True)
+async def test_requests_that_run_again_apart_have_another_run(bench: Bench) -> None:
     bench.servable.gate.clear()
     first = asyncio.create_task(bench.answer(1))
     await asyncio.to_thread(bench.servable.entered.acquire)
@@ -158,4 +176,3 @@ async def test_requests_that_run_again_apart_have_another_run() -> None:
     assert isinstance(bad.future.result(), InvalidArgument)
     assert good.run is not bad.run
     assert [task.run.failed for task in (good, bad) if task.run is not None] == [False, True]
-    bench.batcher.stop()
