@@ -11,10 +11,13 @@ import click
 from pydantic import ValidationError
 
 from tpuserve_server.check.finding import Finding, format_json, format_text, has_errors
-from tpuserve_server.command.flag_command import serve_command, source_variable
+from tpuserve_server.command.cache_directories import warn_of_cache_directories
+from tpuserve_server.command.credentials import open_credentials
+from tpuserve_server.command.flag_command import notices, serve_command, source_variable
 from tpuserve_server.command.listening import host_options, tls_reader
-from tpuserve_server.command.logs import configure_logging
 from tpuserve_server.command.model_settings import BASE_ROOT_VARIABLE
+from tpuserve_server.command.profiles import describe_profile
+from tpuserve_server.command.secret_files import warn_of_exposed_files
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
 from tpuserve_server.command.validation import read_settings, settings_json
 from tpuserve_server.config.batching_parameters import read_batching_parameters
@@ -23,12 +26,16 @@ from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.selection import Selection, select_host
+from tpuserve_server.logs.configuration import configure_logging
+from tpuserve_server.logs.logger_names import COMMAND
 from tpuserve_server.process.build import build_server
+from tpuserve_server.process.core_dumps import disable_core_dumps
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 logger = logging.getLogger(__name__)
+command_log = logging.getLogger(COMMAND)
 
 # TensorFlow Serving's defaults that scripts depend on. A REST port that a script does not request may belong to another
 # server. Scripts send messages of up to 2 GiB, and take an open port as a sign that the models are loaded.
@@ -59,17 +66,25 @@ Exit codes:
 
 def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) -> None:  # noqa: ANN401 - validated by read_settings
     """Serve models over gRPC and REST, as TensorFlow Serving does, until SIGTERM or Ctrl-C."""
+    try:
+        configure_logging(flags["log_format"])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    for notice in notices():
+        command_log.warning(notice)
     path = _base_path(model_base_path, flags["model_name"], has_artifact=bool(flags["model_artifact_uri"]))
     values = {"model_base_path": path, **flags}
     if check_config is not None:
         _check(values, as_json=check_config == "json")
     settings = _validate(**values)
-    configure_logging(settings.server.log_format)
     try:
         _check_files(settings)
+        warn_of_cache_directories(settings)
+        warn_of_exposed_files(settings)
         status = _run(select_host(settings.listening.host_backend), settings)
     except (HostError, ConfigError) as error:
-        raise click.ClickException(str(error)) from error
+        command_log.error("%s", error)
+        sys.exit(1)
     sys.exit(status)
 
 
@@ -114,10 +129,11 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
 
 
 def _check_models(settings: Settings) -> Iterator[Finding]:
-    # This imports most of the server.
-    from tpuserve_server.app import build_model_check, read_models
+    # These import most of the server.
+    from tpuserve_server.app import build_model_check
+    from tpuserve_server.command.start_models import model_config_file, read_models
 
-    return build_model_check(settings).findings(read_models(settings))
+    return build_model_check(settings).findings(read_models(settings.models, model_config_file(settings.models)))
 
 
 def _explain(error: "ErrorDetails") -> str:
@@ -136,6 +152,8 @@ def _check_files(settings: Settings) -> None:
         ModelConfigFile(settings.models.model_config_file, poll_wait_s=0).read()
     if settings.batching_source.batching_parameters_file is not None:
         read_batching_parameters(settings.batching_source.batching_parameters_file, settings.batching)
+    if settings.identity.are_set:
+        open_credentials(settings)
     if settings.server.monitoring_config_file is not None:
         read_metrics_path(settings.server.monitoring_config_file)
     if settings.listening.has_vertex_routes:
@@ -146,9 +164,13 @@ def _check_files(settings: Settings) -> None:
 
 
 def _run(selection: Selection, settings: Settings) -> int:
-    options = host_options(settings.listening, settings.host)
+    options = host_options(settings.listening, settings.host, settings.tracing)
     host_note = f"{selection.backend}: {selection.reason}"
     logger.info("Host %s", host_note)
+    if described := describe_profile(settings.server.profile):
+        logger.info("Profile %s: %s", settings.server.profile, described)
+    if options.tls is not None:
+        disable_core_dumps()
     if selection.backend == "envoy":
         # The supervisor stays light: only the process that Envoy embeds imports TensorFlow.
         from tpuserve_server.hosts.envoy import host as envoy

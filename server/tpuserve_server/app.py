@@ -3,28 +3,41 @@
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuserve_server.check.models import ModelCheck
+from tpuserve_server.check.operations import check_operations
+from tpuserve_server.check.runtime import check_runtime
 from tpuserve_server.command.banner import print_banner
-from tpuserve_server.command.model_settings import ARTIFACT_SETTING, BASE_ROOT_VARIABLE
+from tpuserve_server.command.changed_flags import changed_flags
+from tpuserve_server.command.credentials import open_credentials
 from tpuserve_server.command.options import (
-    cache_dir,
+    access_log,
     loading_options,
     pjrt_options,
+    reload_roots,
+    request_tracing,
+    required_signatures,
     rest_options,
     tensorflow_options,
     tflite_options,
 )
+from tpuserve_server.command.packages import build_info, installed_packages
 from tpuserve_server.command.settings import Settings
+from tpuserve_server.command.start_models import StartModels, model_config_file, read_start_models
 from tpuserve_server.command.start_report import report_start
+from tpuserve_server.command.storage import model_storage, remote_storage
 from tpuserve_server.command.vertex import vertex_paths
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.core.budgets.budgets import Budgets
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.change_event import wait_until
+from tpuserve_server.core.change_record import ChangeRecord
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock, SystemClock
 from tpuserve_server.core.device_metrics import DeviceMetrics
@@ -32,12 +45,9 @@ from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.journal import Journal
-from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
-from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.reload_roots import ReloadRoots
 from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
@@ -51,27 +61,37 @@ from tpuserve_server.executors.journaled import JournaledExecutor
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
+from tpuserve_server.frontends.access_rule import combined_rule
+from tpuserve_server.frontends.console.addresses import Addresses
+from tpuserve_server.frontends.console.console import Console
+from tpuserve_server.frontends.console.server_facts import ServerFacts
+from tpuserve_server.frontends.console.sources import ConsoleSources
 from tpuserve_server.frontends.control import Control
-from tpuserve_server.frontends.guard import ALLOW_ALL, Guard, Rule
+from tpuserve_server.frontends.guard import Guard, Rule
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.frontends.vertex.routes import VertexRoutes
 from tpuserve_server.hosts.application import Listening
+from tpuserve_server.hosts.certificate_watch import CertificateWatch
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.identity.caller import CallerModels, for_server
+from tpuserve_server.identity.files import CredentialFiles
+from tpuserve_server.logs.configuration import dropped_events
+from tpuserve_server.metrics.live_measurements import LiveMeasurements
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.server_measurements import ServerParts
 from tpuserve_server.metrics.version_statistics import version_statistics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
-from tpuserve_server.storage.artifact import ArtifactStorage
-from tpuserve_server.storage.by_scheme import StorageByScheme
-from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
-from tpuserve_server.versions.completeness import missing
+from tpuserve_server.telemetry.observers import Observers
+from tpuserve_server.telemetry.slow_requests import SlowRequests
+from tpuserve_server.telemetry.tracing.request_tracing import RequestTracing
 from tpuserve_server.versions.loading import VersionLoader
-from tpuserve_server.versions.parts import find_version_file
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -85,7 +105,7 @@ class Server:
     def __init__(
         self,
         service: InferenceService,
-        configs: Sequence[ModelConfig],
+        start_models: StartModels,
         models: ConfiguredModels,
         manager: VersionManager,
         source: Source,
@@ -95,11 +115,17 @@ class Server:
         rpc: RpcTable,
         rest: "ASGIApp",
         host_note: str,
+        has_console: bool,
         log_writer: LogWriter,
         control_note: str,
         receiving: ReceivingBudget,
         watchdog: Watchdog,
         overload_gate: OverloadGate,
+        metrics: PrometheusMetrics,
+        tracing: RequestTracing | None,
+        addresses: Addresses,
+        certificates: CertificateWatch,
+        credentials: CredentialFiles | None,
     ) -> None:
         """Wire the parts without starting them."""
         self.rpc = rpc
@@ -107,30 +133,41 @@ class Server:
         self.receiving = receiving
         self.overload_gate = overload_gate
         self._service = service
-        self._configs = configs
-        self._models = models
+        self._start_models = start_models
+        self.models = models
+        self.metrics = metrics
         self._manager = manager
         self._source = source
         self._ensembles = ensembles
         self._remote = remote
         self._config_file = config_file
         self._host_note = host_note
+        self._has_console = has_console
         self._log_writer = log_writer
         self._control_note = control_note
         self._watchdog = watchdog
+        self._tracing = tracing
+        self._addresses = addresses
+        self._certificates = certificates
+        self._credentials = credentials
 
     async def start(self) -> None:
         """Start to watch for models and load them. Returns at once; `ready` waits for the models."""
         try:
-            self._models.start(self._configs)
+            self.models.start(self._start_models.configs, self._start_models.changes, self._start_models.reloaded)
         except ServingError as error:
             raise HostError(error.message) from None
+        # Before the log of requests, so that its last records do not wait for a stuck receiver of traces at the stop.
+        if self._tracing is not None:
+            self._tracing.start()
         self._log_writer.start()
+        if self._credentials is not None:
+            self._credentials.start()
         self._watchdog.start()
         self._source.start()
         self._ensembles.start()
         if self._config_file is not None:
-            self._config_file.watch(self._models.begin)
+            self._config_file.watch(self.models.begin)
 
     async def ready(self) -> None:
         """Wait until every model of the start has loaded or failed for good, and at least one serves.
@@ -152,14 +189,28 @@ class Server:
         # The run that hung may have ended in this moment.
         return replacement or await self.replacement()
 
+    def add_metrics(self, source: str, read: Callable[[], str]) -> None:
+        """Add the host's own metrics to the metrics page."""
+        self.metrics.sources.add(source, read)
+
     def announce(self, listening: Listening) -> None:
-        """Log the control rule, print the banner now or when every model is ready, and send reports of the start."""
+        """Log the control rule, print the banner now or when every model is ready, and send reports of the start.
+
+        The console shows the addresses from now on.
+        """
+        self._addresses.announce(**asdict(listening))
         logger.info(self._control_note)
-        print_banner(self._service, listening, self._host_note)
+        print_banner(self._service, listening, self._host_note, has_console=self._has_console)
         report_start(self._service, listening)
 
+    def show_certificates(self, status: CertificateStatus) -> None:
+        """Show the certificates in metrics and in the status, and warn in the log before they expire."""
+        self._certificates.show(status)
+
     def reload(self) -> None:
-        """Poll the model configuration file soon. Flags that configure the only model cannot change."""
+        """Poll the files of models and credentials soon. Flags that configure the only model cannot change."""
+        if self._credentials is not None:
+            self._credentials.poll_soon()
         if self._config_file is None:
             logger.info("Nothing to read again: flags configure the model")
         else:
@@ -171,8 +222,11 @@ class Server:
 
     async def stop(self) -> None:
         """Stop watching and unload every model. Call this after the last request."""
+        self._certificates.stop()
         if self._config_file is not None:
             await asyncio.to_thread(self._config_file.stop_watching)
+        if self._credentials is not None:
+            await asyncio.to_thread(self._credentials.stop)
         await asyncio.to_thread(self._ensembles.stop)
         await asyncio.to_thread(self._source.stop)
         # Stop the copies first: `manager.stop` waits for the loading threads, and a copy may take long.
@@ -180,30 +234,42 @@ class Server:
         await asyncio.to_thread(self._manager.stop)
         await asyncio.to_thread(self._watchdog.stop)
         await asyncio.to_thread(self._log_writer.stop)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.stop)
 
 
-def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL, journal: Journal | None = None) -> Server:
+def build(
+    settings: Settings,
+    host_note: str,
+    make_rule: Callable[[ConfiguredModels], Rule] | None = None,
+    journal: Journal | None = None,
+    record: ChangeRecord | None = None,
+) -> Server:
     """Build the whole server from validated settings, without loading a model.
 
-    `host_note` names the host and the reason for its selection. `rule` checks every request before its message is
-    decoded. `journal` records loads and runs, if another process starts the server again after its end.
+    `host_note` names the host and the reason for its selection. `make_rule` returns another rule for every request,
+    which a request meets after the check of its client. `journal` and `record` keep loads, runs and changes of clients
+    for the process after this one, if any.
     """
     clock = SystemClock()
     metrics = PrometheusMetrics()
-    config_file = _config_file(settings)
-    configs = [_single_model(settings)] if config_file is None else config_file.read()
-    registry = ModelRegistry([config.name for config in configs], metrics)
-    remote = _remote_storage(settings)
-    storage = _storage(settings, remote)
+    config_file = model_config_file(settings.models, record)
+    start_models = read_start_models(settings.models, config_file, record)
+    registry = ModelRegistry(start_models.names, metrics)
+    remote = remote_storage(settings)
+    storage = model_storage(settings, remote)
     slots = settings.server.device_slots
     device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
     executor = _executor(settings, metrics.devices, clock)
+    tracer = ChosenTracer(executor.tracer) if settings.server.enable_profiler else None
     loading = loading_options(settings)
     watchdog = Watchdog(clock, settings.watchdog)
-    service = InferenceService(registry, clock, watchdog)
+    credentials = open_credentials(settings)
+    service = InferenceService(registry, clock, watchdog, None if credentials is None else CallerModels())
     recorded = executor if journal is None else JournaledExecutor(executor, journal)
-    versions = VersionLoader(storage, recorded, loading, clock, metrics, device, settings.loading.timeout_s, watchdog)
-    loader = EnsembleLoader(versions, service.acquire)
+    required, timeout_s = required_signatures(settings), settings.loading.timeout_s
+    versions = VersionLoader(storage, recorded, loading, clock, metrics, device, timeout_s, watchdog, tracer, required)
+    loader = EnsembleLoader(versions, for_server(service.acquire))
     manager = VersionManager(registry, loader, clock, settings.loading)
     poll_wait_s = settings.models.file_system_poll_wait_seconds
     source = Source(storage, manager.aspire, poll_wait_s=poll_wait_s, on_pending=registry.expect)
@@ -217,10 +283,11 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL, journal: J
         ensembles,
         storage,
         clock,
-        _reload_roots(settings),
+        reload_roots(settings),
         allow_labels_for_unavailable=settings.models.allow_version_labels_for_unavailable_models,
         allow_no_models=settings.models.allow_reload_without_models,
         checks=(storage.check, logs.check, loading.check),
+        record=record,
     )
     models.observe(logs.configure)
     regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
@@ -228,6 +295,27 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL, journal: J
     administration = Administration(service, clock, statistics, regions, models, settings.metadata.server_name)
     budgets = Budgets.of(settings.budgets, settings.listening.max_request_bytes, clock)
     control = Control(settings.control)
+    software, certificates = build_info(host_note), CertificateWatch()
+    metrics.server.server_built(ServerParts(service, budgets, software, dropped_events, certificates.find))
+    slow = SlowRequests()
+    tracing = request_tracing(settings, clock, metrics)
+    observers = Observers((slow, *access_log(settings)), tracing)
+    figures, facts = LiveMeasurements(metrics, clock), _facts(settings, host_note)
+    addresses = Addresses()
+    rpc_meter = RequestMeter(service, metrics, clock, "grpc", observers)
+    rest_meter = RequestMeter(service, metrics, clock, "rest", observers)
+    sources = ConsoleSources(
+        service,
+        figures,
+        slow,
+        metrics.server.in_flight,
+        budgets,
+        facts,
+        addresses,
+        certificates.find,
+        clock,
+        credentials,
+    )
     rpc = rpc_table(
         service,
         metrics,
@@ -236,10 +324,11 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL, journal: J
         administration=administration,
         logs=logs,
         serialize_as_content=settings.server.enable_serialization_as_tensor_content,
-        tracer=ChosenTracer(executor.tracer) if settings.server.enable_profiler else None,
+        tracer=tracer,
         check_method_names=settings.server.enable_signature_method_name_check,
         max_request_bytes=settings.listening.max_request_bytes,
         decoded=budgets.decoded,
+        meter=rpc_meter,
     )
     rest = rest_app(
         service,
@@ -247,17 +336,22 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL, journal: J
         clock,
         metrics.render,
         rest_options(settings),
+        render_open_metrics=metrics.render_open_metrics,
         logs=logs,
         administration=administration,
         budgets=budgets,
         control=control,
+        meter=rest_meter,
+        console=Console(sources, control) if settings.console.enable_console else None,
     )
-    guard = Guard(rule)
+    authenticator = None if credentials is None else credentials.authenticator
+    rule = combined_rule(authenticator, None if make_rule is None else make_rule(models))
+    guard = Guard(rule, rpc_meter, rest_meter)
     guarded_rest = guard.wrap_rest(rest)
-    vertex = vertex_paths(settings)
+    vertex, needs = vertex_paths(settings), credentials is not None
     return Server(
         service,
-        configs,
+        start_models,
         models,
         manager,
         source,
@@ -265,58 +359,36 @@ def build(settings: Settings, host_note: str, rule: Rule = ALLOW_ALL, journal: J
         remote,
         config_file,
         guard.wrap_table(control.wrap_table(rpc)),
-        guarded_rest if vertex is None else VertexRoutes(guarded_rest, vertex, service),
+        guarded_rest if vertex is None else VertexRoutes(guarded_rest, vertex, service, needs_credentials=needs),
         host_note,
+        settings.console.enable_console,
         log_writer,
         control.description,
         budgets.receiving,
         watchdog,
         OverloadGate(lambda: registry.serving, metrics, clock),
+        metrics,
+        tracing,
+        addresses,
+        certificates,
+        credentials,
     )
 
 
 def build_model_check(settings: Settings) -> ModelCheck:
     """Build the check of the configured models for `--check_config`, with the checks of a start."""
     loading = loading_options(settings)
-    storage = _storage(settings, _remote_storage(settings))
+    storage = model_storage(settings, remote_storage(settings))
     logs = RequestLogs(settings.request_log, LogWriter(settings.rotation, SystemClock(), PrometheusMetrics()))
-    return ModelCheck(storage, (storage.check, logs.check, loading.check), loading.read_parameters)
+    own_batching = () if loading.read_parameters is None else (loading.read_parameters,)
+    version_checks = (*own_batching, partial(check_runtime, settings), partial(check_operations, settings))
+    return ModelCheck(
+        storage, (storage.check, logs.check, loading.check), version_checks, required_signatures(settings)
+    )
 
 
-def read_models(settings: Settings) -> Sequence[ModelConfig]:
-    """Read the models to start with. Raises ConfigError for an unusable file."""
-    config_file = _config_file(settings)
-    return [_single_model(settings)] if config_file is None else config_file.read()
-
-
-def _local_storage() -> LocalStorage:
-    return LocalStorage(missing, version_file=find_version_file)
-
-
-def _storage(settings: Settings, remote: RemoteStorage) -> StorageByScheme | ArtifactStorage:
-    storage, artifact = StorageByScheme(_local_storage(), remote), settings.models.model_artifact_uri
-    return storage if artifact is None else ArtifactStorage(storage, artifact, ARTIFACT_SETTING)
-
-
-def _remote_storage(settings: Settings) -> RemoteStorage:
-    return RemoteStorage(VersionCache(cache_dir(settings), settings.storage.storage_cache_max_bytes))
-
-
-def _config_file(settings: Settings) -> ModelConfigFile | None:
-    models = settings.models
-    if models.model_config_file is None:
-        return None
-    return ModelConfigFile(models.model_config_file, poll_wait_s=models.model_config_file_poll_wait_seconds)
-
-
-def _single_model(settings: Settings) -> ModelConfig:
-    models = settings.models
-    return ModelConfig(models.model_name, models.model_base_path or models.model_artifact_uri or "")
-
-
-def _reload_roots(settings: Settings) -> ReloadRoots:
-    base_root = os.environ.get(BASE_ROOT_VARIABLE)
-    return ReloadRoots(settings.reload, base_root=base_root, log_prefix=settings.request_log.path_prefix)
+def _facts(settings: Settings, host_note: str) -> ServerFacts:
+    return ServerFacts(build_info(host_note), host_note, time.time(), installed_packages(), changed_flags(settings))
 
 
 def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:

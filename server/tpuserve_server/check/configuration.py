@@ -1,25 +1,34 @@
 """`--check_config`: finds every problem of a configuration, without loading a model or opening a port."""
 
-import importlib.util
-import os
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_server.check.finding import Finding, run_check
+from tpuserve_server.command.cache_directories import cache_directories, check_directory
+from tpuserve_server.command.credentials import check_credentials, check_jwks
 from tpuserve_server.command.listening import read_tls
+from tpuserve_server.command.secret_files import exposures
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.command.vertex import vertex_paths
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
+from tpuserve_server.executors.runtimes import JAX, LITERT
 from tpuserve_server.hosts.addresses import listen
+from tpuserve_server.hosts.certificate_validity import certificate_status, expiry_warnings, find_invalidity
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.selection import select_host
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import server_context
+from tpuserve_server.versions.signatures import RequiredSignatures
+
+# The checks of models read none of these files, and other flags need them.
+_CREDENTIALS: Final = frozenset(("credentials_file", "jwt_jwks_file"))
 
 
 def check_configuration(settings: Settings, check_models: Callable[[Settings], Iterable[Finding]]) -> list[Finding]:
@@ -29,10 +38,12 @@ def check_configuration(settings: Settings, check_models: Callable[[Settings], I
     """
     findings = [run_check(f"--{name}", check) for name, check in _checks(settings).items()]
     broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
+    findings += _warnings(settings, broken)
     if "model_config_file" in broken:
         return findings
     # Without the broken files, the check can still look at the models and at the routes that depend on them.
-    usable = Settings.of({**settings.values(), **{name: None for name in broken if name.endswith("_file")}})
+    unset = {name for name in broken - _CREDENTIALS if name.endswith("_file") or name == "require_signed"}
+    usable = Settings.of({**settings.values(), **dict.fromkeys(unset)})
     if usable.listening.has_vertex_routes:
         findings.append(run_check("routes of Vertex AI", lambda: _vertex_routes(usable)))
     return [*findings, *check_models(usable)]
@@ -50,6 +61,9 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
         "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching),
         "monitoring_config_file": read_metrics_path,
         "ssl_config_file": lambda path: server_context(read_tls(path)),
+        "credentials_file": check_credentials,
+        "jwt_jwks_file": check_jwks,
+        "require_signed": RequiredSignatures.read,
         "tensorflow_session_config_file": lambda path: read(path, ConfigProto()),
     }
     for name, reader in files.items():
@@ -58,15 +72,25 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
     if settings.listening.grpc_socket_path is not None:
         checks["grpc_socket_path"] = lambda: _socket(str(settings.listening.grpc_socket_path))
     if settings.request_log.path_prefix is not None:
-        checks["request_log_path_prefix"] = lambda: _folder_for(Path(f"{settings.request_log.path_prefix}-"))
-    for name in ("storage_cache_dir", "compilation_cache_dir"):
-        if (folder := values[name]) is not None:
-            checks[name] = partial(_folder_for, folder / "file")
+        checks["request_log_path_prefix"] = lambda: check_directory(Path(f"{settings.request_log.path_prefix}-").parent)
+    for name, directory in cache_directories(settings).items():
+        checks[name] = partial(check_directory, directory)
     if settings.pjrt.device in ("tpu", "gpu"):
         checks["device"] = lambda: _jax(settings.pjrt.device)
     if settings.tflite.preferred:
         checks["prefer_tflite_model"] = _litert
     return checks
+
+
+def _warnings(settings: Settings, broken: Collection[str]) -> Iterator[Finding]:
+    """Yield warnings about exposed files and expiring certificates, which the server would use nevertheless."""
+    yield from (Finding("warning", f"--{name}", exposure) for name, exposure in exposures(settings).items())
+    ssl_config = settings.listening.ssl_config_file
+    if ssl_config is not None and "ssl_config_file" not in broken:
+        tls = read_tls(ssl_config)
+        expiring = list(expiry_warnings(certificate_status(tls), time.time()))
+        for line in expiring or filter(None, [find_invalidity(tls)]):
+            yield Finding("warning", "--ssl_config_file", line.rstrip("."))
 
 
 def _host(settings: Settings) -> str:
@@ -90,30 +114,19 @@ def _socket(path: str) -> str:
     return f"a socket can be created at {file.address}"
 
 
-def _folder_for(path: Path) -> str:
-    """Check that the server can create `path`, in a directory that exists or that it can create."""
-    folder = path.absolute().parent
-    existing = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
-    if not existing.is_dir():
-        raise HostError(f"'{existing}' is not a directory. Choose another path.")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise HostError(f"This user cannot write to '{existing}'. Change its mode, or choose another path.")
-    return f"the server can write to '{folder}'"
-
-
 def _vertex_routes(settings: Settings) -> str:
     vertex_paths(settings)
     return "no route has another meaning in the server"
 
 
 def _jax(device: str) -> str:
-    if importlib.util.find_spec("jax") is None:
+    if not JAX.is_installed:
         extra = {"tpu": "tpu", "gpu": "cuda"}[device]
         raise HostError(f"Device programs need JAX: pip install 'tpuserve-server[{extra}]'.")
     return "JAX is installed. This check does not look for the device"
 
 
 def _litert() -> str:
-    if importlib.util.find_spec("ai_edge_litert") is None:
-        raise HostError("TensorFlow Lite models need LiteRT: pip install 'tpuserve-server[tflite]'.")
+    if not LITERT.is_installed:
+        raise HostError(f"TensorFlow Lite models need LiteRT: {LITERT.installation}.")
     return "LiteRT is installed"

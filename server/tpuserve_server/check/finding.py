@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
+from tpuserve_formats.signing.keys import BadKey
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.hosts.errors import HostError
@@ -27,7 +28,7 @@ def run_check(subject: str, action: Callable[[], str]) -> Finding:
         return Finding("ok", subject, action())
     except ServingError as error:
         return Finding("error", subject, error.message)
-    except (ConfigError, HostError, OSError) as error:
+    except (BadKey, ConfigError, HostError, OSError) as error:
         return Finding("error", subject, str(error))
 
 

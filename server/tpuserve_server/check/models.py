@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from tpuserve_server.check.finding import Finding, run_check
+from tpuserve_server.config.secret_file import is_open_to_others
 from tpuserve_server.core.base_path import describe_without_version
 from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.ensemble_rules import check_ensemble, check_nesting
@@ -15,6 +16,8 @@ from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.model_config_rules import check_list, check_platforms
 from tpuserve_server.core.storage import Storage, VersionLocation
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.versions.signatures import RequiredSignatures
 
 # Maximum number of entries that a finding lists for a base path without versions.
 _MOST_NAMED = 3
@@ -26,12 +29,20 @@ class ModelCheck:
     """Checks models as a start does. Blocks on disks and stores, copies nothing and changes nothing."""
 
     def __init__(
-        self, storage: Storage, checks: Sequence[Check], read_version_batching: Callable[[Path], object] | None
+        self,
+        storage: Storage,
+        checks: Sequence[Check],
+        version_checks: Sequence[Callable[[Path], object]],
+        signatures: RequiredSignatures | None = None,
     ) -> None:
-        """Take the `checks` of a reload. `read_version_batching` reads a version's batching file; None ignores it."""
+        """Take the `checks` of a reload, and those of a version's directory. They raise ServingError or ConfigError.
+
+        `signatures` checks each version's signature; None: none is required.
+        """
         self._storage = storage
         self._checks = (check_list, check_platforms, *checks)
-        self._read_version_batching = read_version_batching
+        self._version_checks = version_checks
+        self._signatures = signatures
 
     def findings(self, configs: Sequence[ModelConfig]) -> Iterator[Finding]:
         """Check every model, and every version that its policy chooses."""
@@ -61,9 +72,14 @@ class ModelCheck:
             return
         versions: dict[int, VersionLocation] = {}
         yield run_check(subject, partial(self._find, config, versions))
+        if is_open_to_others(Path(config.base_path.removeprefix("file://"))):
+            message = f"any user of this machine can add a version to {config.base_path}, and a model is code"
+            yield Finding("warning", subject, f"{message}. Run: chmod o-w '{config.base_path}'")
         chosen = config.version_policy.choose(versions)
         for number in chosen:
-            yield run_check(f"{subject} version {number}", partial(self._version, versions[number]))
+            yield run_check(
+                f"{subject} version {number}", partial(self._version, versions[number], ServableId(config.name, number))
+            )
         for label, number in sorted(config.version_labels.items()):
             if number not in chosen:
                 message = f"label {label} refers to version {number}, which the version policy does not choose"
@@ -83,7 +99,7 @@ class ModelCheck:
         chosen = ", ".join(map(str, config.version_policy.choose(versions)))
         return f"base path {path}; the server would serve version {chosen}"
 
-    def _version(self, location: VersionLocation) -> str:
+    def _version(self, location: VersionLocation, servable_id: ServableId) -> str:
         if refusal := self._storage.refusal(location):
             raise FailedPrecondition(refusal)
         if missing := self._storage.missing(location):
@@ -91,8 +107,10 @@ class ModelCheck:
         folder = Path(location.uri.removeprefix("file://"))
         if folder.is_dir():
             _check_readable(folder)
-            if self._read_version_batching is not None:
-                self._read_version_batching(folder)
+            if self._signatures is not None:
+                self._signatures.check(folder, servable_id)
+            for check in self._version_checks:
+                check(folder)
         if missing is None:
             return "the version has a model file, but no manifest that lists its files"
         return "every file in its manifest exists at full size"

@@ -15,12 +15,13 @@ from tpuserve_server.hosts.application import Listening
 
 logger = logging.getLogger(__name__)
 
-# Upstream logs localhost for a REST port on every address.
+# Upstream logs localhost for a REST port on every address. Browsers do not open 0.0.0.0 on every system.
 _EVERYWHERE = re.compile(r"^(0\.0\.0\.0|\[::\])(?=:)")
 
 
-def print_banner(service: InferenceService, listening: Listening, host_note: str) -> None:
+def print_banner(service: InferenceService, listening: Listening, host_note: str, *, has_console: bool) -> None:
     """Print the banner once, when the service is ready: now, or on the thread whose change makes it ready."""
+    addresses = [*_addresses(listening, has_console), f"  host     {host_note}"]
     lock = threading.Lock()
     printed = False
 
@@ -30,17 +31,17 @@ def print_banner(service: InferenceService, listening: Listening, host_note: str
             if printed or not service.is_ready():
                 return
             printed = True
-        click.echo(format_banner(_statuses(service), listening, host_note))
+        click.echo(_format_banner(_statuses(service), addresses))
         _log_addresses(listening)
 
     if not service.is_ready():
         waiting = f"tpuserve is listening, but not ready: {service.why_not_ready()}"
-        click.echo("\n".join([waiting, *_addresses(listening, host_note)]))
+        click.echo("\n".join([waiting, *addresses]))
     service.subscribe(on_change)
     on_change()
 
 
-def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_note: str) -> str:
+def _format_banner(versions: Sequence[VersionStatus], addresses: Sequence[str]) -> str:
     """Return the banner: each version that serves, with notes, each version that has failed, then the addresses."""
     lines = ["", "tpuserve is ready"]
     for status in versions:
@@ -50,7 +51,7 @@ def format_banner(versions: Sequence[VersionStatus], listening: Listening, host_
             lines.extend(f"           {note}" for note in status.notes)
         elif status.error:
             lines.append(f"  failed   {name}: {status.error}")
-    return "\n".join([*lines, *_addresses(listening, host_note)])
+    return "\n".join([*lines, *addresses])
 
 
 def _log_addresses(listening: Listening) -> None:
@@ -72,8 +73,11 @@ def _statuses(service: InferenceService) -> list[VersionStatus]:
     return found
 
 
-def _addresses(listening: Listening, host_note: str) -> list[str]:
+def _addresses(listening: Listening, has_console: bool) -> list[str]:
     lines = [f"  gRPC     {address}" for address in (listening.grpc, listening.grpc_socket) if address]
     if listening.rest:
-        lines.append(f"  REST     {'https' if listening.tls else 'http'}://{listening.rest}/v1/models")
-    return [*lines, f"  host     {host_note}"]
+        scheme = "https" if listening.tls else "http"
+        lines.append(f"  REST     {scheme}://{listening.rest}/v1/models")
+        if has_console:
+            lines.append(f"  console  {scheme}://{_EVERYWHERE.sub('localhost', listening.rest)}/console")
+    return lines

@@ -3,18 +3,24 @@
 import enum
 import os
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 
 from tpuserve_server.command.flags import UNNEEDED, UnneededFlag
+from tpuserve_server.command.profiles import flag_text, profile_values
 from tpuserve_server.command.settings import Flag, flags
 from tpuserve_server.core.setting import Section
+from tpuserve_server.executors.runtimes import RUNTIMES
 
 # Longer than TPUSERVE: for a Service named tpuserve, Kubernetes sets TPUSERVE_PORT=tcp://… in every pod.
 ENVIRONMENT_PREFIX = "TPUSERVE_SERVE"
+# Key in the context of the command.
+_NOTICES = f"{__name__}.notices"
+# The flag that selects the defaults of others.
+_PROFILE = "profile"
 
 
 class _Sizes(click.ParamType[tuple[int, ...]]):
@@ -35,7 +41,7 @@ class ServeCommand(click.Command):
     """A command whose `--help` lists options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every section, then the flags that are accepted without effect and the refused ones."""
+        """Write every section, the flags that are accepted without effect, the refused ones, and the runtimes."""
         options = {option.name: option for option in self.params}
         for title in get_args(Section):
             section = [options.pop(flag.name) for flag in flags() if flag.setting.section == title]
@@ -48,6 +54,8 @@ class ServeCommand(click.Command):
         _write(
             ctx, formatter, "TensorFlow Serving's flags that are refused", [o for o in unneeded if o.name in refused]
         )
+        with formatter.section("Installed runtimes"):
+            formatter.write_dl([(runtime.name, runtime.state) for runtime in RUNTIMES])
 
 
 def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
@@ -65,6 +73,12 @@ def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
             "max_content_width": 110,
         },
     )
+
+
+def notices() -> list[str]:
+    """Return a sentence for each flag of the current command that has no effect."""
+    found: list[str] = click.get_current_context().meta.get(_NOTICES, [])
+    return found
 
 
 def source_variable(ctx: click.Context, name: str) -> str:
@@ -91,6 +105,8 @@ def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, optio
 
 
 def _option(flag: Flag) -> click.Option:
+    # click reads an eager option first, so that its values can be the defaults of the others.
+    profile: Mapping[str, Any] = {"is_eager": True, "callback": _set_defaults} if flag.name == _PROFILE else {}
     return _FlagOption(
         [f"--{flag.name}"],
         default=_default(flag),
@@ -98,7 +114,15 @@ def _option(flag: Flag) -> click.Option:
         show_default=flag.setting.shown_default or True,
         envvar=_variables(flag),
         **_kind(flag.type),
+        **profile,
     )
+
+
+def _set_defaults(ctx: click.Context, _option: click.Parameter, profile: str) -> str:
+    """Make the values of a profile the defaults of the other flags."""
+    values = {name: flag_text(value) for name, value in profile_values(profile).items()}
+    ctx.default_map = {**(ctx.default_map or {}), **values}
+    return profile
 
 
 def _variables(flag: Flag) -> list[str]:
@@ -131,12 +155,13 @@ _SWITCH: Mapping[str, Any] = {"type": bool, "is_flag": False, "flag_value": True
 
 
 def _unneeded_option(flag: UnneededFlag) -> click.Option:
-    def notice(_ctx: click.Context, _option: click.Parameter, value: object) -> None:
+    def notice(ctx: click.Context, _option: click.Parameter, value: object) -> None:
         if value is None or value == flag.fixed_value:
             return
         if flag.refused:
             raise click.UsageError(f"--{flag.name} is not supported. {flag.instead}")
-        click.echo(f"tpuserve: --{flag.name} has no effect. {flag.instead}", err=True)
+        # The format of the log is not known yet.
+        ctx.meta.setdefault(_NOTICES, []).append(f"--{flag.name} has no effect. {flag.instead}")
 
     kind = _SWITCH if flag.type is bool else {"type": flag.type}
     return click.Option(
@@ -159,11 +184,20 @@ def _version_option() -> click.Option:
     def show(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
             click.echo(f"tpuserve serve, version {version('tpuserve-server')}")
-            click.echo(f"TensorFlow ModelServer: {version('tensorflow-serving-api')} (its API, served by tpuserve)")
-            click.echo(f"TensorFlow Library: {version('tensorflow')}")
+            click.echo(
+                f"TensorFlow ModelServer: {_version_of('tensorflow-serving-api', ' (its API, served by tpuserve)')}"
+            )
+            click.echo(f"TensorFlow Library: {_version_of('tensorflow')}")
             ctx.exit()
 
     return click.Option(
         ["--version"], default=False, show_default=False, expose_value=False, is_eager=True, callback=show,
         help="Show the versions of this server and of TensorFlow.", **_SWITCH,
     )  # fmt: skip
+
+
+def _version_of(distribution: str, note: str = "") -> str:
+    try:
+        return f"{version(distribution)}{note}"
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,18 +1,26 @@
 """Host options from the operator's settings. Imports no heavy modules, because the supervisor of Envoy imports it."""
 
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from tpuserve_server.command.listening_settings import ListeningSettings
+from tpuserve_server.command.secret_files import find_exposure
 from tpuserve_server.config.ssl_config import read_ssl_config
 from tpuserve_server.config.text_format import ConfigError
-from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.application import EnvoySpans, HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.telemetry.tracing.options import NO_TRACING, TracingOptions
+from tpuserve_server.telemetry.tracing.service_name import service_name
+from tpuserve_server.telemetry.tracing.target import find_target
+
+logger = logging.getLogger(__name__)
 
 
-def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions:
+def host_options(listening: ListeningSettings, host: HostOptions, tracing: TracingOptions = NO_TRACING) -> HostOptions:
     """Complete the host's options. Raises ConfigError for an unusable SSLConfig."""
     return replace(
         host,
@@ -24,17 +32,31 @@ def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions
         max_message_bytes=listening.max_request_bytes,
         max_body_bytes=listening.max_request_bytes,
         tls=None if listening.ssl_config_file is None else read_tls(listening.ssl_config_file),
+        tls_poll_wait_s=listening.ssl_config_file_poll_wait_seconds,
         grpc_arguments=listening.grpc_channel_arguments,
+        envoy_spans=_envoy_spans(tracing),
     )
 
 
+def _envoy_spans(tracing: TracingOptions) -> EnvoySpans | None:
+    if tracing.endpoint is None or not tracing.has_envoy_span:
+        return None
+    target = find_target(tracing.endpoint, os.environ)
+    return EnvoySpans(target, service_name(os.environ), tracing.sample_ratio)
+
+
 def tls_reader(listening: ListeningSettings) -> Callable[[], TlsOptions] | None:
-    """Return a function that reads the SSLConfig again and raises HostError, or None without TLS."""
+    """Return a function that reads the SSLConfig again and raises HostError, or None without TLS.
+
+    It logs a warning if other users can reach the key.
+    """
     path = listening.ssl_config_file
     if path is None:
         return None
 
     def read() -> TlsOptions:
+        if exposure := find_exposure("ssl_config_file", path):
+            logger.warning("--ssl_config_file: %s", exposure)
         try:
             return read_tls(path)
         except ConfigError as error:

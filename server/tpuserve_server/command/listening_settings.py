@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.setting import Setting
+from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 from tpuserve_server.frontends.vertex.route_form import check_route
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
@@ -94,6 +94,17 @@ class ListeningSettings:
     ssl_config_file: Annotated[Path | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")] = (
         None
     )
+    ssl_config_file_poll_wait_seconds: Annotated[
+        float,
+        Setting(
+            "Listening",
+            "Interval between checks of that file for new certificates; 0 checks after SIGHUP alone.",
+            page="interval between checks of that file for [new "
+            "certificates](../how-to/serve/configuration.md#new-certificates); 0 checks after SIGHUP alone",
+            at_least=0,
+            at_most=MAX_WAIT_S,
+        ),
+    ] = 60.0
     grpc_channel_arguments: Annotated[
         ChannelArguments,
         Setting(

@@ -83,6 +83,15 @@ class ModelSettings:
         bool,
         Setting("Models", "Accept a reload or a changed configuration file that removes every model."),
     ] = False
+    require_signed: Annotated[
+        Path | None,
+        Setting(
+            "Models",
+            "File with public keys (PEM). The server loads only versions that one of these keys has signed.",
+            page="file with public keys (PEM). The server loads only versions that one of these keys has signed "
+            "([model safety](../how-to/operate/model-safety.md#signatures))",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         artifact = self.model_artifact_uri

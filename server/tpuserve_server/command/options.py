@@ -8,15 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpuserve_formats.messages.official import ConfigProto
+from tpuserve_formats.signing.keys import BadKey
+from tpuserve_server.command.model_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters
 from tpuserve_server.config.monitoring_config import read_metrics_path
-from tpuserve_server.config.text_format import read
+from tpuserve_server.config.text_format import ConfigError, read
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.reload_roots import ReloadRoots
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tflite.options import TfliteOptions
 from tpuserve_server.frontends.rest import RestOptions
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.telemetry.access_log import AccessLog
+from tpuserve_server.telemetry.observers import RequestWatcher
+from tpuserve_server.telemetry.tracing.export_error import ExportError
+from tpuserve_server.telemetry.tracing.request_tracing import RequestTracing, open_tracing
 from tpuserve_server.versions.loading import LoadingOptions
+from tpuserve_server.versions.signatures import RequiredSignatures
 
 
 def cache_dir(settings: Settings) -> Path:
@@ -38,18 +48,20 @@ def _user_cache_dir() -> Path:
 def pjrt_options(settings: Settings) -> PjrtOptions:
     """Return the options of device programs, with a directory for compiled programs."""
     directory = settings.pjrt.compilation_cache_dir or _user_cache_dir() / "tpuserve-compiled"
-    return replace(settings.pjrt, compilation_cache_dir=directory)
+    return replace(settings.pjrt, compilation_cache_dir=directory, allowed_calls=settings.safety.allowed_ops)
 
 
 def tensorflow_options(settings: Settings) -> TensorFlowOptions:
     """Return the TensorFlow executor's options. Raises ConfigError if the session's file does not parse."""
     file = settings.tensorflow.session_config_file
-    return replace(settings.tensorflow, session_config=read(file, ConfigProto()) if file else None)
+    config = read(file, ConfigProto()) if file else None
+    return replace(settings.tensorflow, session_config=config, allowed_ops=settings.safety.allowed_ops)
 
 
 def tflite_options(settings: Settings) -> TfliteOptions:
     """Return LiteRT's options, with TensorFlow's number of threads."""
-    return replace(settings.tflite, num_threads=settings.tensorflow.intra_op_threads)
+    threads = settings.tensorflow.intra_op_threads
+    return replace(settings.tflite, num_threads=threads, allowed_ops=settings.safety.allowed_ops)
 
 
 def loading_options(settings: Settings) -> LoadingOptions:
@@ -66,6 +78,15 @@ def loading_options(settings: Settings) -> LoadingOptions:
     )
 
 
+def required_signatures(settings: Settings) -> RequiredSignatures | None:
+    """Return the check of signatures, or None if the operator requires none. Raises ConfigError without usable keys."""
+    file = settings.models.require_signed
+    try:
+        return None if file is None else RequiredSignatures.read(file)
+    except BadKey as error:
+        raise ConfigError(f"--require_signed: {error}") from error
+
+
 def rest_options(settings: Settings) -> RestOptions:
     """Return the REST application's options. Raises ConfigError if the monitoring configuration does not parse."""
     monitoring = settings.server.monitoring_config_file
@@ -76,3 +97,22 @@ def rest_options(settings: Settings) -> RestOptions:
         check_method_names=settings.server.enable_signature_method_name_check,
         metrics_path=None if monitoring is None else read_metrics_path(monitoring),
     )
+
+
+def reload_roots(settings: Settings) -> ReloadRoots:
+    """Return the paths that a reload may name."""
+    base_root = os.environ.get(BASE_ROOT_VARIABLE)
+    return ReloadRoots(settings.reload, base_root=base_root, log_prefix=settings.request_log.path_prefix)
+
+
+def request_tracing(settings: Settings, clock: Clock, metrics: PrometheusMetrics) -> RequestTracing | None:
+    """Return the export of traces, or None without one. Raises ConfigError if its receiver cannot be used."""
+    try:
+        return open_tracing(settings.tracing, clock, metrics)
+    except ExportError as error:
+        raise ConfigError(f"Cannot export traces to {settings.tracing.endpoint}: {error}") from None
+
+
+def access_log(settings: Settings) -> tuple[RequestWatcher, ...]:
+    """Return the log of requests, or nothing if it is off."""
+    return () if settings.access_log.requests == "off" else (AccessLog(settings.access_log),)

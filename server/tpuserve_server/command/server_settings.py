@@ -4,14 +4,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tpuserve_server.command.logs import LogFormat
+from tpuserve_server.command.profiles import Profile
 from tpuserve_server.core.setting import Setting
+from tpuserve_server.logs.log_format import LogFormat
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Settings that `app.py` uses, or passes to more than one part."""
 
+    profile: Annotated[
+        Profile,
+        Setting(
+            "Listening",
+            "Defaults of other flags. edge: for clients on the open internet; needs --ssl_config_file and a flag of "
+            "Access.",
+            page="defaults of other flags; `edge`: for clients on the [open internet](../how-to/operate/edge.md), "
+            "needs `--ssl_config_file` and a flag of Access",
+        ),
+    ] = "default"
     device_slots: Annotated[
         int,
         Setting(
@@ -46,8 +57,10 @@ class ServerSettings:
         LogFormat,
         Setting(
             "Operations",
-            "Format of the server's log: lines of text, or JSON.",
-            page="format of the server's log on stderr: `text`, or `json` with one object per line",
+            "Format of the server's log: lines of text, colored lines for a console, or JSON. auto: console on a "
+            "terminal, otherwise text.",
+            page="format of the server's [log](../how-to/operate/logs.md) on stderr: `text`, `console` with colors, "
+            "`json` with one object per line, or `auto`: `console` on a terminal, otherwise `text`",
             variables=("TPUSERVE_LOG_FORMAT",),
         ),
-    ] = "text"
+    ] = "auto"

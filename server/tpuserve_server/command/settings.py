@@ -21,12 +21,17 @@ from tpuserve_server.core.response_cache_options import ResponseCacheOptions
 from tpuserve_server.core.setting import Section, Setting
 from tpuserve_server.core.watchdog_options import WatchdogOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.safety_options import SafetyOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tflite.options import TfliteOptions
+from tpuserve_server.frontends.console.options import ConsoleOptions
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.oip.options import MetadataOptions, SharedMemoryOptions
 from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.identity.options import IdentityOptions
 from tpuserve_server.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.telemetry.access_log_options import AccessLogOptions
+from tpuserve_server.telemetry.tracing.options import TracingOptions
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
 # Environment variables in which the supervisor of the Envoy host passes its decisions to the serving process.
@@ -47,18 +52,23 @@ class Settings:
     batching: BatchingParameters
     tensorflow: TensorFlowOptions
     tflite: TfliteOptions
+    safety: SafetyOptions
     storage: StorageSettings
     pjrt: PjrtOptions
     warmup: WarmupOptions
     server: ServerSettings
     metadata: MetadataOptions
     shared_memory: SharedMemoryOptions
+    access_log: AccessLogOptions
     request_log: RequestLogOptions
     rotation: Rotation
+    tracing: TracingOptions
     host: HostOptions
     watchdog: WatchdogOptions
     control: ControlOptions
+    console: ConsoleOptions
     reload: ReloadOptions
+    identity: IdentityOptions
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

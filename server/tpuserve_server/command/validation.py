@@ -8,18 +8,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
+from tpuserve_server.command.profiles import check_profile, profile_values
 from tpuserve_server.command.settings import Flag, Settings, flags, make_options
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.setting import Setting
 
 
 def read_settings(**values: Any) -> Settings:  # noqa: ANN401 - whatever comes, pydantic judges it
-    """Create settings from flag values by name, each as text or as a typed value.
+    """Create settings from flag values by name, each as text or as a typed value. The profile gives missing values.
 
     Raises:
         ValidationError: a name is unknown, a value is wrong, or values conflict.
     """
-    return _settings(_checked_flags().model_validate(values))
+    return _settings(_checked_flags().model_validate({**profile_values(values.get("profile", "")), **values}))
 
 
 def read_settings_json(text: str) -> Settings:
@@ -43,6 +44,7 @@ class _CheckedFlags(BaseModel):
 
 
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
+    yield from check_profile(values)
     for group in dataclasses.fields(Settings):
         try:
             make_options(group, values)

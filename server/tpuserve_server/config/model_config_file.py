@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_server.config.text_format import ConfigError, parse, read_text
+from tpuserve_server.core.change_record import ChangeRecord
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.wire.model_server_config import model_configs
@@ -32,9 +33,10 @@ class ModelConfigFile:
     Fields belong to the thread while it runs. Any other thread may call `poll_soon` and `stop_watching`.
     """
 
-    def __init__(self, path: Path, *, poll_wait_s: float) -> None:
-        """Take the time between polls in seconds; 0: only `poll_soon` polls."""
+    def __init__(self, path: Path, *, poll_wait_s: float, record: ChangeRecord | None = None) -> None:
+        """Take the time between polls in seconds; 0: only `poll_soon` polls. `record` refers to the text in force."""
         self._path = path
+        self._record = record
         self._poll_wait_s = poll_wait_s
         self._applied: str | None = None
         self._complaint: str | None = None
@@ -53,6 +55,11 @@ class ModelConfigFile:
         configs = self._parse(text) or ()
         self._applied = text
         return configs
+
+    @property
+    def text(self) -> str:
+        """The text in force: that of the last `read`, or of the last applied change."""
+        return self._applied or ""
 
     def watch(self, apply: Apply) -> None:
         """Start to poll for changes. `apply` raises ServingError to refuse a change."""
@@ -90,6 +97,8 @@ class ModelConfigFile:
             self._complain(str(error))
             return
         self._applied, self._complaint = text, None
+        if self._record is not None:
+            self._record.rebase(text)
         _log.info("Applied the changed model configuration file '%s'", self._path)
 
     def _run(self, apply: Apply) -> None:

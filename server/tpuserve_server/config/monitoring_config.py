@@ -9,7 +9,7 @@ from tpuserve_server.config.text_format import ConfigError, read
 # util/prometheus_exporter.cc
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 # Pages of the REST application (frontends/rest.py).
-_TAKEN = frozenset(("/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"))
+_TAKEN = frozenset(("/healthz", "/readyz", "/openapi.json"))
 # Prefixes of the protocols.
 _PROTOCOLS = ("/v1/", "/v2")
 _PATH = re.compile(r"(/[\w.~%:@!$&'()*+,;=-]*)+")

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from tpuserve_server.core.thread_name import name_thread
+
 _Result = TypeVar("_Result")
 
 # A thread of niceness 10 has a tenth of the weight of one of niceness 0: it uses idle CPU time, and never starves.
@@ -34,6 +36,7 @@ def run_in_background(work: Callable[[], _Result], name: str) -> _Result:
     failure: list[BaseException] = []
 
     def run() -> None:
+        name_thread()
         _step_back()
         try:
             outcome.append(work())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
+from tpuserve_server.core.change_record import ChangeRecord, Changes
 from tpuserve_server.core.composition import find_composing, find_released
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.ensemble_rules import check_ensembles
@@ -43,7 +44,8 @@ class ConfiguredModels:
 
     A configuration is accepted or refused as a whole. It also replaces what `unload` and `load` changed since the last
     one. `_given` is that configuration, and `_configs` are the models in force. `_loaded_along` are those of them that
-    only the load of an ensemble put back. `_lock` guards these. A change holds it, except while it waits for models.
+    only the load of an ensemble put back. `_request` is the client's reload in force, or None if the configuration is
+    the operator's. `_lock` guards these. A change holds it, except while it waits for models.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ConfiguredModels:
         allow_labels_for_unavailable: bool,
         allow_no_models: bool = False,
         checks: Sequence[Callable[[Sequence[ModelConfig]], None]] = (),
+        record: ChangeRecord | None = None,
     ) -> None:
         """Start without configured models, except that those in `registry` are expected.
 
@@ -66,7 +69,8 @@ class ConfiguredModels:
 
         `allow_labels_for_unavailable`: a new label may refer to any version, like upstream's
         --allow_version_labels_for_unavailable_models. `allow_no_models`: `begin` may remove all models. `checks`
-        raise ServingError for configurations that other parts cannot apply.
+        raise ServingError for configurations that other parts cannot apply. `record` keeps the changes of clients for
+        the next process.
         """
         self._registry = registry
         self._manager = manager
@@ -78,14 +82,23 @@ class ConfiguredModels:
         self._allow_labels_for_unavailable = allow_labels_for_unavailable
         self._allow_no_models = allow_no_models
         self._checks = checks
+        self._record = record
+        self._request: bytes | None = None
         self._lock = threading.Lock()
         self._given: dict[str, ModelConfig] = {}
         self._configs: dict[str, ModelConfig] = {}
         self._loaded_along: set[str] = set()
         self._listeners: list[Callable[[Sequence[ModelConfig]], None]] = []
 
-    def start(self, configs: Sequence[ModelConfig]) -> None:
+    def start(
+        self,
+        configs: Sequence[ModelConfig],
+        changes: Changes | None = None,
+        reloaded: Sequence[ModelConfig] | None = None,
+    ) -> None:
         """Take the first configuration without loading anything. Its labels may wait for versions not yet known.
+
+        `changes` are those that clients made in the process before, and `reloaded` are the models of its reload.
 
         Raises:
             InvalidArgument: as `begin`.
@@ -96,8 +109,11 @@ class ConfiguredModels:
         self._check_otherwise(configs)
         with self._lock:
             self._roots.trust(configs)
-            self._given = {config.name: config for config in configs}
-            self._put_in_force(configs)
+            given = configs if reloaded is None else reloaded
+            changes = changes or Changes()
+            self._given = {config.name: config for config in given}
+            self._request = changes.request
+            self._put_in_force([config for config in given if config.name not in changes.unloaded])
 
     def begin(self, configs: Sequence[ModelConfig]) -> Transition:
         """Replace the current configuration by the operator's. Reads base paths, but waits for no load.
@@ -109,17 +125,17 @@ class ConfiguredModels:
                 would be removed. The old one stays.
         """
         with self._lock:
-            return self._begin(configs, is_trusted=True)
+            return self._begin(configs, None)
 
-    def reload(self, configs: Sequence[ModelConfig]) -> Transition:
-        """Replace the current configuration by a client's, as `begin` does.
+    def reload(self, configs: Sequence[ModelConfig], request: bytes) -> Transition:
+        """Replace the current configuration by a client's, as `begin` does. `request` is its message.
 
         Raises:
             PermissionDenied: a path is outside the roots that the operator allows.
             ServingError: as `begin`.
         """
         with self._lock:
-            return self._begin(configs, is_trusted=False)
+            return self._begin(configs, request)
 
     def apply(self, configs: Sequence[ModelConfig], *, deadline: Deadline) -> None:
         """Call `begin`, then block until the new models and the versions that labels wait for are available.
@@ -143,6 +159,7 @@ class ConfiguredModels:
                 removed = find_released(name, self._configs, along)
                 self._loaded_along -= removed
                 self._put_in_force([config for config in self._configs.values() if config.name not in removed])
+                self._keep_changes()
 
     def load(self, name: str, batching: BatchingParameters | None = None) -> ModelLoad:
         """Put an unloaded model back, or poll the base path of a configured one again and retry failed loads.
@@ -174,6 +191,7 @@ class ConfiguredModels:
             self._loaded_along = (self._loaded_along | absent) - {name}
             if absent or name not in known:
                 self._put_in_force(configs)
+                self._keep_changes()
             self._poll_again(known)
             ensembles = {
                 each: ensemble for each in (name, *composing) if (ensemble := self._given[each].ensemble) is not None
@@ -183,12 +201,21 @@ class ConfiguredModels:
     def unloaded(self) -> list[str]:
         """Return the names of the models that `unload` removed, sorted."""
         with self._lock:
-            return sorted(self._given.keys() - self._configs.keys())
+            return self._unloaded()
 
     def find(self, name: str) -> ModelConfig | None:
         """Return the configuration of a model in force, or None."""
         with self._lock:
             return self._configs.get(name)
+
+    def find_coming(self, config: ModelConfig) -> list[int]:
+        """Return the versions that the source will report, or none if the base path cannot be read now. Blocks."""
+        try:
+            present = self._storage.find_versions(config.base_path) or {}
+        except OSError as error:
+            logger.warning("Model %s: cannot read base path %s: %s", config.name, config.base_path, error)
+            return []
+        return config.version_policy.choose(present)
 
     def observe(self, on_configured: Callable[[Sequence[ModelConfig]], None]) -> None:
         """Call `on_configured` with each configuration when it takes effect, and now if one is in force."""
@@ -197,7 +224,7 @@ class ConfiguredModels:
             if self._configs:
                 on_configured(tuple(self._configs.values()))
 
-    def _begin(self, configs: Sequence[ModelConfig], *, is_trusted: bool) -> Transition:
+    def _begin(self, configs: Sequence[ModelConfig], request: bytes | None) -> Transition:
         if self._given and not configs and not self._allow_no_models:
             raise FailedPrecondition(
                 "The configuration has no models, so the server would stop serving. Start the server with "
@@ -207,18 +234,27 @@ class ConfiguredModels:
         check_ensembles(configs)
         check_same_platforms(configs, self._configs)
         check_platforms(configs)
-        if not is_trusted:
+        if request is not None:
             # Before any check that reads a base path: its outcome would describe other files of the machine.
             self._roots.check(configs)
         labelled = [servable_id for config in configs for servable_id in self._check_labels(config)]
         self._check_otherwise(configs)
         new = [config.name for config in configs if config.name not in self._configs]
-        if is_trusted:
+        if request is None:
             self._roots.trust(configs)
         self._given = {config.name: config for config in configs}
         self._loaded_along.clear()
+        self._request = request
         self._put_in_force(configs)
+        self._keep_changes()
         return Transition(self._registry, new, labelled, self._clock)
+
+    def _unloaded(self) -> list[str]:
+        return sorted(self._given.keys() - self._configs.keys())
+
+    def _keep_changes(self) -> None:
+        if self._record is not None:
+            self._record.write(self._request, self._unloaded())
 
     def _with(self, *changed: ModelConfig) -> list[ModelConfig]:
         """Return the models in force and the `changed` ones, in the order of the given configuration."""
@@ -274,7 +310,7 @@ class ConfiguredModels:
             if not self._registry.is_available(ServableId(config.name, number))
             and not (self._allow_labels_for_unavailable and current.get(label, number) == number)
         }
-        coming = self._find_coming(config) if absent else []
+        coming = self.find_coming(config) if absent else []
         for number in absent.values():
             if number not in coming:
                 raise FailedPrecondition(
@@ -282,15 +318,6 @@ class ConfiguredModels:
                     "available for inference"
                 )
         return [ServableId(config.name, number) for number in set(absent.values())]
-
-    def _find_coming(self, config: ModelConfig) -> list[int]:
-        """Return the versions that the source will report, or none if the base path cannot be read now."""
-        try:
-            present = self._storage.find_versions(config.base_path) or {}
-        except OSError as error:
-            logger.warning("Model %s: cannot read base path %s: %s", config.name, config.base_path, error)
-            return []
-        return config.version_policy.choose(present)
 
 
 def _stored(configs: Iterable[ModelConfig]) -> list[ModelConfig]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
+from tpuserve_server.core.counted import counted
 
 # A model may have dozens of signatures, and a signature dozens of lengths.
 _MOST_LINES = 8
@@ -23,14 +24,10 @@ def describe_costs(costs: CostModel) -> Sequence[str]:
 def _describe(curve: CurveSnapshot) -> str:
     lengths = f" at length {' x '.join(map(str, curve.lengths))}" if curve.lengths else ""
     sizes = ", ".join(
-        f"{_rows(cost.rows)} in {_ms(cost.mean_s)} ± {_ms(cost.spread_s)}" for cost in curve.shown(_MOST_SIZES)
+        f"{counted(cost.rows, 'row')} in {_ms(cost.mean_s)} ± {_ms(cost.spread_s)}" for cost in curve.shown(_MOST_SIZES)
     )
     line = "" if curve.line is None else f"; about {_ms(curve.line.t0_s)} + {_ms(curve.line.per_row_s)} per row"
     return f"{curve.signature_name}{lengths}: {sizes}{line}"
-
-
-def _rows(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 def _ms(seconds: float) -> str:

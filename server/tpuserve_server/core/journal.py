@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tpuserve_server.core.replacement import HUNG
+from tpuserve_server.core.suspect_turn import SuspectTurn
 from tpuserve_server.core.types import ServableId
 
 MOST_ENDS: Final = 2
@@ -35,7 +36,7 @@ _SLOTS: Final = 4096
 _SLOT_BYTES: Final = 512
 # A slot has a byte for its load, one for each run at the same time, and a JSON text. Zeros fill the rest.
 _LOAD, _RUNS, _TEXT = 0, 1, 65
-_NO_MARK: Final = -1
+NO_BYTE: Final = -1
 _NO_SLOT: Final = (_SLOTS - 1) * _SLOT_BYTES
 
 
@@ -51,49 +52,55 @@ class End:
     at_s: float
 
 
+class Mark(NamedTuple):
+    """The mark of one run: the byte that it sets, or NO_BYTE, and whether the run has the turn of the suspects."""
+
+    byte: int
+    has_turn: bool
+
+
 class Entry:
     """The marks of one loaded version. Thread-safe without a lock, because the device thread marks each run."""
 
-    __slots__ = ("_alone", "_free", "_slots", "offset")
+    __slots__ = ("_free", "_load_has_turn", "_slots", "_turn", "offset")
 
-    def __init__(self, slots: mmap.mmap, offset: int, alone: "threading.RLock | None" = None) -> None:
-        """Use the slot at `offset`. A suspect holds `alone` while it loads or runs."""
+    def __init__(self, slots: mmap.mmap, offset: int, turn: SuspectTurn | None = None) -> None:
+        """Use the slot at `offset`. A suspect takes `turn` while it loads or runs."""
         self.offset = offset
         self._slots = slots
         # The bytes of runs that are free. `pop` and `append` of a list are atomic.
         self._free = list(range(offset + _RUNS, offset + _TEXT))
-        self._alone = alone
+        self._turn = turn
+        self._load_has_turn = False
 
     def begin_load(self) -> None:
         """Mark the begin of the load."""
-        if self._alone is not None:
-            self._alone.acquire()
+        self._load_has_turn = self._turn is not None and self._turn.take()
         self._slots[self.offset + _LOAD] = 1
 
     def end_load(self) -> None:
         """Mark the end of the load, on the same thread."""
         self._slots[self.offset + _LOAD] = 0
-        if self._alone is not None:
-            self._alone.release()
+        if self._turn is not None and self._load_has_turn:
+            self._turn.give_back()
 
-    def begin_run(self) -> int:
+    def begin_run(self) -> Mark:
         """Mark the begin of a run. Return what `end_run` needs."""
-        if self._alone is not None:
-            self._alone.acquire()
+        has_turn = self._turn is not None and self._turn.take()
         try:
-            mark = self._free.pop()
+            byte = self._free.pop()
         except IndexError:  # More runs than marks: the marks of the others blame the version, too.
-            return _NO_MARK
-        self._slots[mark] = 1
-        return mark
+            return Mark(NO_BYTE, has_turn)
+        self._slots[byte] = 1
+        return Mark(byte, has_turn)
 
-    def end_run(self, mark: int) -> None:
+    def end_run(self, mark: Mark) -> None:
         """Mark the end of a run, on the same thread."""
-        if mark != _NO_MARK:
-            self._slots[mark] = 0
-            self._free.append(mark)
-        if self._alone is not None:
-            self._alone.release()
+        if mark.byte != NO_BYTE:
+            self._slots[mark.byte] = 0
+            self._free.append(mark.byte)
+        if self._turn is not None and mark.has_turn:
+            self._turn.give_back()
 
 
 class Journal:
@@ -104,8 +111,7 @@ class Journal:
 
     def __init__(self, slots: mmap.mmap, ends: Sequence[End]) -> None:
         """Use an empty file of slots, and the ends of earlier processes."""
-        # A thread dispatches several runs before it takes the first result, so it takes the lock several times.
-        self._alone = threading.RLock()
+        self._turn = SuspectTurn()
         self._slots = slots
         self._ends = tuple(ends)
         self._lock = threading.Lock()
@@ -140,9 +146,10 @@ class Journal:
     def loading(self, servable_id: ServableId, fingerprint: str, *, is_suspect: bool = False) -> Iterator[Entry]:
         """Record the load of a version. Its entry stays until `forget`, or until the load raises.
 
-        Suspects load and run one at a time: if the process ends again, only one of them can be the reason.
+        Suspects load and run one at a time: if the process ends again, only one of them can be the reason. None waits
+        for another that takes longer than LONGEST_TURN_S.
         """
-        entry = self._new_entry(servable_id, fingerprint, self._alone if is_suspect else None)
+        entry = self._new_entry(servable_id, fingerprint, self._turn if is_suspect else None)
         entry.begin_load()
         try:
             yield entry
@@ -159,14 +166,14 @@ class Journal:
                 self._slots[entry.offset : entry.offset + _SLOT_BYTES] = bytes(_SLOT_BYTES)
                 self._free.append(entry.offset)
 
-    def _new_entry(self, servable_id: ServableId, fingerprint: str, alone: "threading.RLock | None") -> Entry:
+    def _new_entry(self, servable_id: ServableId, fingerprint: str, turn: SuspectTurn | None) -> Entry:
         text = json.dumps([servable_id.name, servable_id.version, fingerprint]).encode()
         with self._lock:
             # The last slot takes the marks of names that do not fit, and of more versions than slots. It has no name.
             offset = self._free.pop() if self._free and len(text) <= _SLOT_BYTES - _TEXT else _NO_SLOT
             if offset != _NO_SLOT:
                 self._slots[offset + _TEXT : offset + _TEXT + len(text)] = text
-        return Entry(self._slots, offset, alone)
+        return Entry(self._slots, offset, turn)
 
 
 def _blame(file: Path, how: str) -> Iterator[End]:

@@ -1,11 +1,13 @@
 """Loader: turns a version directory or an ensemble into a version that answers requests, and releases it again."""
 
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.ensemble import Ensemble
@@ -22,6 +24,7 @@ class LoadedVersion:
 
     `path` is the result of its storage's `fetch`. `labels` are the names of its classes, in the order of its scores.
     `precision` is the manifest's, or None without one. `responses` is None for a version without response cache.
+    `load_s` is the duration of the load without its warm-up, or None if it is unknown.
     """
 
     servable: Servable
@@ -32,6 +35,11 @@ class LoadedVersion:
     labels: tuple[str, ...] = ()
     precision: Precision | None = None
     responses: VersionResponses | None = None
+    load_s: float | None = None
+
+    def queued(self) -> QueueDepth:
+        """Return the waiting requests of all signatures."""
+        return reduce(QueueDepth.plus, self.batcher.queued().values(), QueueDepth())
 
     def hung_s(self) -> float:
         """Return for how long the longest hung run has taken, or 0 if none hangs."""
@@ -110,6 +118,10 @@ class LoadedEnsemble:
     def responses(self) -> None:
         """None: only steps have response caches."""
         return None
+
+    def queued(self) -> QueueDepth:
+        """Return no requests: they wait in the queues of the steps."""
+        return QueueDepth()
 
     def hung_s(self) -> float:
         """Return 0: the runs are those of the steps."""

@@ -1,6 +1,6 @@
 """Metrics: measurements at the front-end's edge, at the end of a batch, and at a version's change of state."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,12 +24,21 @@ class Metrics(Protocol):
         protocol: str,
         code: Code,
         latency_s: float,
+        trace_id: str = "",
     ) -> None:
         """Record a request that a front-end has answered.
 
         `model` is empty if the request named no existing model. `version` is None and `signature` is empty if the
-        server found none.
+        server found none. `trace_id` is empty for a request that is not traced.
         """
+        ...
+
+    def protocol_served(self, *, protocol: str, in_flight: Callable[[], int]) -> None:
+        """Record a front-end of a protocol. `in_flight` returns the number of its requests that are not answered."""
+        ...
+
+    def stages_sampled(self, *, protocol: str, model: str, stages: Iterable[tuple[str, float]], requests: int) -> None:
+        """Record the stages of one request, each with its seconds, as those of `requests` requests."""
         ...
 
     def examples_received(self, *, model: str, count: int) -> None:
@@ -69,8 +78,19 @@ class Metrics(Protocol):
         """Record a run of shapes or outputs that the warm-up did not cover, so that a device had to compile."""
         ...
 
-    def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
-        """Record a version that is about to serve. `costs` continues to learn the costs of its batches."""
+    def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
+        """Record a version that is about to serve. `costs` continues to learn the costs of its batches.
+
+        The load took `load_s` without the warm-up.
+        """
+        ...
+
+    def load_failed(self, *, servable: ServableId) -> None:
+        """Record an attempt to load a version that has failed."""
+        ...
+
+    def runs_hung(self, *, servable: ServableId, count: int) -> None:
+        """Record runs that have taken so long that their requests were answered with errors."""
         ...
 
     def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:

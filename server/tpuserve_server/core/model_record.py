@@ -182,6 +182,23 @@ class ModelRecord:
             not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
         )
 
+    def is_starting(self, number: int) -> bool:
+        """Return whether this version may still come with the start of the model, so that a later request may succeed.
+
+        Later, a version that is not available is unknown to requests, as in TensorFlow Serving.
+        """
+        if self.is_settled or not self.is_configured:
+            return False
+        version = self.versions.get(number)
+        if version is None:
+            return self.wanted is None
+        return version.state in (State.START, State.LOADING) and not version.waits
+
+    def is_label_coming(self, label: str) -> bool:
+        """Return whether this label will take effect with the first versions of the model."""
+        number = self.pending.get(label)
+        return number is not None and (self.is_starting(number) or not self.versions)
+
     def why_hung(self) -> str:
         """Return which version that serves has a run that hangs, for people, or "" if none has."""
         hung = {number: version.why_hung() for number, version in self.versions.items() if self.is_available(number)}

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Array, Tensors
 
@@ -81,7 +82,7 @@ def split_rows(outputs: Tensors, sizes: Sequence[int], bucket: int) -> list[dict
         if array.ndim == 0 or array.shape[0] != bucket:
             raise FailedPrecondition(
                 "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes of the input "
-                f"tensors: output '{name}' has shape {list(array.shape)}, expected {bucket} rows"
+                f"tensors: output '{name}' has shape {list(array.shape)}, expected {counted(bucket, 'row')}"
             )
     parts = []
     start = 0

@@ -20,6 +20,11 @@ def why_not_ready(models: Mapping[str, ModelRecord]) -> str:
     return f"the start has not ended for: {', '.join(waits)}" if waits else ""
 
 
+def is_starting(models: Mapping[str, ModelRecord]) -> bool:
+    """Return whether the start of a model has not ended that the server is not ready without."""
+    return any(model.is_awaited and not model.has_failed() and model.settle_start() != "" for model in models.values())
+
+
 def _describe_missing(models: Mapping[str, ModelRecord], names: Iterable[str]) -> str:
     reasons = {name: models[name].arriving.describe() for name in names}
     described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]

@@ -1,11 +1,12 @@
 """ModelRegistry: the existing versions, their states, and how many handles requests hold on them."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
+from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_record import ModelRecord, VersionRecord
@@ -13,7 +14,7 @@ from tpuserve_server.core.readiness import why_not_ready
 from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
 
-logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 # Removed models whose ended versions stay in their status. Upstream keeps all of them forever.
 _MAX_REMOVED = 32
@@ -34,7 +35,7 @@ class ModelRegistry:
         self._idle = threading.Condition(self._lock)
         self._models = {name: ModelRecord(is_awaited=True) for name in model_names}
         self._names = tuple(sorted(self._models))
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners = Listeners("the models' states")
         self._has_served = False
         self._closed = False
         # The versions that answer requests, of all models. Readers need no lock.
@@ -50,7 +51,7 @@ class ModelRegistry:
         Raises:
             InvalidArgument: the label is unknown.
             NotFound: the model or version does not exist.
-            Unavailable: the model's first version is not loaded yet, or the server is shutting down.
+            Unavailable: the model's first versions are not loaded yet, or the server is shutting down.
         """
         with self._lock:
             number = spec.version if spec.version_label is None else self._resolve(spec.name, spec.version_label)
@@ -90,8 +91,7 @@ class ModelRegistry:
         serves. At the start, each version that a policy chose must have loaded or failed, and the labels must have
         taken effect. A model or version that is added later does not affect readiness while another serves.
         """
-        with self._lock:
-            return why_not_ready({name: self._models[name] for name in self._names})
+        return self.read(why_not_ready)
 
     def why_hung(self, servable_id: ServableId) -> str:
         """Return for how long a run of this version hangs, for people, or "" if none does."""
@@ -99,16 +99,14 @@ class ModelRegistry:
             version = self._find(servable_id)
             return version.why_hung() if version is not None else ""
 
+    def read(self, reader: Callable[[Mapping[str, ModelRecord]], _T]) -> _T:
+        """Call `reader` with the records of the configured models, under the lock. It must be cheap, and keep none."""
+        with self._lock:
+            return reader({name: self._models[name] for name in self._names})
+
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after each change of state, on the thread that made it. Return a function to unsubscribe."""
-        with self._lock:
-            self._listeners.append(on_change)
-
-        def unsubscribe() -> None:
-            with self._lock:
-                self._listeners.remove(on_change)
-
-        return unsubscribe
+        return self._listeners.subscribe(on_change)
 
     # Called by code that waits for models.
 
@@ -329,13 +327,7 @@ class ModelRegistry:
             for name in self._names:
                 # Even if no listener asks: the start of a model ends at most once.
                 self._models[name].settle_start()
-            listeners = list(self._listeners)
-        for listener in listeners:
-            try:
-                listener()
-            except Exception:
-                # A failing listener must not stop a version's change of state.
-                logger.exception("A listener to the models' states failed")
+        self._listeners.notify()
 
     def _serving(self) -> tuple[Loaded, ...]:
         versions = [version for model in self._models.values() for version in model.versions.values()]
@@ -361,16 +353,20 @@ class ModelRegistry:
     def _resolve(self, name: str, label: str) -> int:
         model = self._models.get(name)
         number = model.labels.get(label) if model is not None else None
-        if number is None:
-            raise InvalidArgument(f"Unrecognized servable version label: {label}")
-        return number
+        if number is not None:
+            return number
+        if model is not None and model.is_label_coming(label):
+            raise Unavailable(f"Label {label} of model {name} has no version ready yet: {model.describe()}")
+        raise InvalidArgument(f"Unrecognized servable version label: {label}")
 
     def _why_not(self, name: str, number: int | None) -> ServingError:
         if self._closed:
             return _closing()
-        if number is not None:
-            return NotFound(f"Servable not found for request: Specific({name}, {number})")
         model = self._models.get(name)
+        if number is not None:
+            if model is not None and model.is_starting(number):
+                return Unavailable(f"Model {name} version {number} is not ready yet: {model.describe()}")
+            return NotFound(f"Servable not found for request: Specific({name}, {number})")
         if model is not None and model.is_arriving():
             return Unavailable(f"Model {name} has no version ready yet: {model.describe()}")
         return NotFound(f"Servable not found for request: Latest({name})")

@@ -5,14 +5,20 @@ from collections.abc import Callable, Mapping
 
 from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
+from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, ServingError
+from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import LoadedEnsemble
+from tpuserve_server.core.model_access import ModelAccess
+from tpuserve_server.core.model_states import ModelStates, loaded_of, states_of
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimersByLoop
+from tpuserve_server.core.readiness import is_starting
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, Recall
 from tpuserve_server.core.servable_handle import ServableHandle
+from tpuserve_server.core.server_state import ServerState
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
@@ -21,6 +27,7 @@ from tpuserve_server.core.types import (
     Signature,
     VersionStatus,
 )
+from tpuserve_server.core.version_details import VersionDetails, details_of
 from tpuserve_server.core.watchdog import Watchdog
 
 __all__ = ["AcquiredModel", "AcquiredVersion", "InferenceService"]
@@ -32,21 +39,35 @@ class InferenceService:
     Coroutines run on any event loop and do not block it. The other methods are cheap and may be called from any thread.
     """
 
-    def __init__(self, registry: ModelRegistry, clock: Clock, watchdog: Watchdog | None = None) -> None:
-        """Serve the models in `registry`. Without `watchdog`, the process is always live."""
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        clock: Clock,
+        watchdog: Watchdog | None = None,
+        access: ModelAccess | None = None,
+    ) -> None:
+        """Serve the models in `registry`. Without `watchdog`, the process is always live.
+
+        `access` limits the models that requests name or list. None: all clients may use all models.
+        """
         self._registry = registry
         self._watchdog = watchdog
+        self._access = access
         self._clock = clock
         self._timers = RareTimersByLoop()
         self._draining = False
-        self._drain_listeners: list[Callable[[], None]] = []
+        self._drain_listeners = Listeners("the drain")
 
     def acquire(self, spec: ModelSpec) -> AcquiredModel:
         """Hold the model and signature that a spec resolves to. Front-ends use the signature to decode, then predict.
 
         Raises:
+            PermissionDenied: the client of the request may not use the model.
             ServingError: with TensorFlow Serving's code and wording if the spec names nothing that exists.
         """
+        # As `check_access`, without its frame, because every prediction passes here.
+        if self._access is not None:
+            self._access.check(spec.name)
         handle = self._registry.acquire(spec)
         try:
             loaded = handle.loaded
@@ -64,6 +85,7 @@ class InferenceService:
         Raises:
             ServingError: as `acquire` for the same model and version.
         """
+        self.check_access(spec.name)
         handle = self._registry.acquire(spec)
         try:
             loaded = handle.loaded
@@ -82,10 +104,12 @@ class InferenceService:
     async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
         """Look up a request by its bytes, or return None for a version without response cache and an unknown spec.
 
+        Also return None for a model that the client may not use: the request itself gets the error.
         `kind` states how the bytes are read and the response is encoded. The bytes and `spec` must determine the
         signature, the requested outputs and the inputs.
         """
         try:
+            self.check_access(spec.name)
             handle = self._registry.acquire(spec)
         except ServingError:
             # The request itself gets the error, after the errors in its body.
@@ -140,8 +164,10 @@ class InferenceService:
         """Return every version of the model, newest first, or only the version that the spec names.
 
         Raises:
+            PermissionDenied: the client of the request may not use the model.
             NotFound: the model has no versions, or not the one that the spec names.
         """
+        self.check_access(spec.name)
         versions = self._registry.statuses(spec.name)
         if not versions:
             reason = self._registry.why_no_versions(spec.name)
@@ -154,24 +180,53 @@ class InferenceService:
         return named
 
     def models(self) -> list[str]:
-        """Return the names of all configured models, sorted."""
-        return list(self._registry.model_names())
+        """Return the names of all configured models that the client of the request may use, sorted."""
+        names, access = self._registry.model_names(), self._access
+        return list(names) if access is None else [name for name in names if access.allows(name)]
+
+    def check_access(self, name: str) -> None:
+        """Check that the client of the request may use a model, whether or not it exists. Raises PermissionDenied."""
+        if self._access is not None:
+            self._access.check(name)
+
+    def allows(self, name: str) -> bool:
+        """Return whether the client of the request may use a model."""
+        return self._access is None or self._access.allows(name)
 
     def labels(self, name: str) -> dict[str, int]:
         """Return the labels that requests for a model may use, with their versions."""
         return self._registry.labels(name)
 
+    def why_no_versions(self, name: str) -> str:
+        """Return the reason why a model has no version, or "" if it is unknown."""
+        return self._registry.why_no_versions(name)
+
+    def states(self) -> dict[str, ModelStates]:
+        """Return the states and the labels of every configured model. Cheap."""
+        return self._registry.read(states_of)
+
+    def queued(self) -> dict[ServableId, QueueDepth]:
+        """Return the waiting requests of each version that is loaded."""
+        return {servable: loaded.queued() for servable, loaded in self._registry.read(loaded_of)}
+
+    def details(self, servable_id: ServableId) -> VersionDetails | None:
+        """Return the details of a version, or None if it does not serve."""
+        try:
+            handle = self._registry.acquire(ModelSpec(servable_id.name, servable_id.version))
+        except ServingError:
+            return None
+        with handle:
+            return details_of(handle.loaded)
+
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after a change of state or readiness, on any thread. Return a function to unsubscribe."""
-        leaves = [self._registry.subscribe(on_change)]
+        leaves = [self._registry.subscribe(on_change), self._drain_listeners.subscribe(on_change)]
         if self._watchdog is not None:
             leaves.append(self._watchdog.subscribe(on_change))
-        self._drain_listeners.append(on_change)
 
         def unsubscribe() -> None:
             for leave in leaves:
                 leave()
-            self._drain_listeners.remove(on_change)
 
         return unsubscribe
 
@@ -191,6 +246,14 @@ class InferenceService:
             return lost
         return self._registry.why_not_ready()
 
+    def state(self) -> ServerState:
+        """Return the state of the server."""
+        if self._draining:
+            return ServerState.DRAINING
+        if self.is_ready():
+            return ServerState.READY
+        return ServerState.STARTING if self._registry.read(is_starting) else ServerState.NOT_READY
+
     def why_not_live(self) -> str:
         """Return why only a restart of the process would help, as a phrase for people, or "" if it is live."""
         return "" if self._watchdog is None else self._watchdog.why_not_live()
@@ -206,8 +269,7 @@ class InferenceService:
     def drain(self) -> None:
         """Report not ready from now on, so that load balancers use other servers. Requests are still served."""
         self._draining = True
-        for listener in list(self._drain_listeners):
-            listener()
+        self._drain_listeners.notify()
 
 
 def _hold_steps(handle: ServableHandle, loaded: LoadedEnsemble, spec: ModelSpec) -> AcquiredEnsemble:

@@ -1,13 +1,16 @@
 """TaskTimes: when one request, or one step of it, passed through a batcher."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tpuserve_server.core.batching.batch_run import BatchRun
 from tpuserve_server.core.types import ServableId
 
 
-class TaskTimes(NamedTuple):
-    """One pass of a request through a batcher. Times are those of `Clock.monotonic_s`.
+@dataclass(slots=True)
+class TaskTimes:
+    """One pass of a request through a batcher. Read-only after its creation. Times are those of `Clock.monotonic_s`.
+
+    Not frozen, because that takes three times as long to create, and every request creates one.
 
     `runs` are the batches that the request left the queue with: none if it ended in the queue, several if it ran in
     parts. A request that ended while its batch was about to start has a run whose `started_s` is 0. The request's

@@ -1,5 +1,6 @@
-"""Tracer: the interface to the recorder of a trace of this process, one session at a time."""
+"""Tracer and SpanRecorder: the interfaces to the recorder of a trace of this process, one session at a time."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,4 +34,24 @@ class Tracer(Protocol):
         Raises:
             Internal: the recorded data cannot be read.
         """
+        ...
+
+    def span(self, name: str, **facts: str | int) -> AbstractContextManager[object]:
+        """Return a context that the trace shows as an event of the calling thread, with `facts` as arguments.
+
+        Unlike the other methods, any thread may call it, also before and after a session.
+        """
+        ...
+
+
+class SpanRecorder(Protocol):
+    """Adds events to the trace of the session that runs, if one runs. Any thread may use it."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a session runs. Device threads read it for each batch, so it costs next to nothing."""
+        ...
+
+    def span(self, name: str, **facts: str | int) -> AbstractContextManager[object]:
+        """Return a context as `Tracer.span` does, or one that does nothing without a session."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tpuserve_server.core.deadline import WaitingClock
+from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.replacement import HUNG, LOST, Replacement
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.core.watchdog_options import WatchdogOptions
@@ -36,7 +37,7 @@ class Watchdog:
 
     A process that is not live cannot repair itself: Python cannot end a thread, and a lost device stays lost.
 
-    `_changed` guards all fields. The thread asks the batchers without it.
+    `_changed` guards all fields, except the listeners. The thread asks the batchers without it.
     """
 
     def __init__(self, clock: WaitingClock, options: WatchdogOptions) -> None:
@@ -49,7 +50,7 @@ class Watchdog:
         self._due_s = math.inf
         self._lost = ""
         self._stopping = False
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners = Listeners("the watchdog")
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def start(self) -> None:
@@ -90,18 +91,11 @@ class Watchdog:
             self._lost = self._lost or reason
         if is_first:
             _log.error("The server is no longer ready: %s", reason)
-            self._notify()
+            self._listeners.notify()
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after a change of the liveness, on any thread. Return a function to unsubscribe."""
-        with self._changed:
-            self._listeners.append(on_change)
-
-        def unsubscribe() -> None:
-            with self._changed:
-                self._listeners.remove(on_change)
-
-        return unsubscribe
+        return self._listeners.subscribe(on_change)
 
     def lost_device(self) -> str:
         """Return why a device is lost, for people, or "" if none is."""
@@ -132,7 +126,7 @@ class Watchdog:
             state = (self._review(), self.replacement() is not None)
             if state != reported:
                 reported = state
-                self._notify()
+                self._listeners.notify()
 
     def _wait(self) -> bool:
         """Wait until a run may hang. Return False once stopped."""
@@ -154,16 +148,6 @@ class Watchdog:
         with self._changed:
             self._due_s = min(self._due_s, due_s)
         return " ".join(sorted(str(one.servable_id) for one in hung))
-
-    def _notify(self) -> None:
-        with self._changed:
-            listeners = list(self._listeners)
-        for listener in listeners:
-            try:
-                listener()
-            except Exception:
-                # A failing listener must not stop the watchdog.
-                _log.exception("A listener to the watchdog failed")
 
 
 def _describe(hung: Watched) -> str:

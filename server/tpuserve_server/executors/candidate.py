@@ -18,12 +18,14 @@ class Refusal:
     label is not reported, because the version has no files for this candidate.
 
     `failed` names the part of the version that the candidate tried and could not use. The error of the next candidate
-    names it too. `level` is the level of the log message.
+    names it too. `remedy` is a setting with which the candidate may load the version, for the error of a version whose
+    last runtime is not installed. `level` is the level of the log message.
     """
 
     error: ServingError
     label: str = ""
     failed: str = ""
+    remedy: str = ""
     level: int = logging.INFO
 
 

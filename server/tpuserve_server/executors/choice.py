@@ -10,6 +10,7 @@ from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.candidate import Candidate, Refusal
 from tpuserve_server.executors.chosen_servable import ChosenServable
+from tpuserve_server.executors.runtimes import MissingRuntime
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ class ExecutorChoice:
             try:
                 loaded = candidate.load(servable_id, version)
             except ServingError as error:
-                _log_choice(servable_id, candidate, reported)
+                if not isinstance(error, MissingRuntime):
+                    _log_choice(servable_id, candidate, reported)
                 raise _with_failures(error, reported) from error
             if not isinstance(loaded, Refusal):
                 return self._report(servable_id, candidate, loaded, reported)
@@ -59,7 +61,7 @@ class ExecutorChoice:
         for candidate in self._candidates:
             if (tracer := candidate.tracer()) is not None:
                 return tracer
-        raise Internal("No executor can be profiled.")
+        raise Internal("No executor can be profiled: no version has started one.")
 
 
 def _reasons(refusals: Sequence[Refusal]) -> str:
@@ -73,6 +75,11 @@ def _log_choice(servable_id: ServableId, candidate: Candidate, refusals: Sequenc
 
 
 def _with_failures(error: ServingError, refusals: Sequence[Refusal]) -> ServingError:
-    """Add the failures of earlier candidates to the message."""
+    """Add the failures of earlier candidates to the message. For a missing runtime, add every reason."""
+    if isinstance(error, MissingRuntime):
+        reasons = dict.fromkeys(reason for refusal in refusals for reason in (refusal.error.message, refusal.remedy))
+        # The device programs fail with the same error if their host part needs the runtime.
+        others = [reason for reason in reasons if reason and reason != error.message]
+        return MissingRuntime(f"{error.message} ({'; '.join(others)})") if others else error
     failures = [f" ({refusal.failed} also failed: {refusal.error.message})" for refusal in refusals if refusal.failed]
     return type(error)(f"{error.message}{''.join(failures)}") if failures else error

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.errors import Quarantined
-from tpuserve_server.core.journal import MOST_ENDS, End, Entry, Journal
+from tpuserve_server.core.journal import MOST_ENDS, End, Entry, Journal, Mark
 from tpuserve_server.core.servable import Executor, InFlight, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 
@@ -80,7 +80,7 @@ class _JournaledRun:
 
     __slots__ = ("_entry", "_mark", "_run")
 
-    def __init__(self, run: InFlight, entry: Entry, mark: int) -> None:
+    def __init__(self, run: InFlight, entry: Entry, mark: Mark) -> None:
         self._run = run
         self._entry = entry
         self._mark = mark

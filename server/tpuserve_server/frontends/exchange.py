@@ -6,7 +6,6 @@ codecs).
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -14,14 +13,15 @@ from urllib.parse import quote
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.http.body import rest_of_body
+from tpuserve_server.frontends.http.browser_safety import NO_STORE
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.http.content_coding import MIN_COMPRESSED_BYTES, decompress
 from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
-from tpuserve_server.frontends.http.headers import LAG_KEY, read_headers
+from tpuserve_server.frontends.http.headers import LAG_KEY, find_request_id, read_headers, read_observed
 from tpuserve_server.frontends.http.response import (
     Headers,
     HttpResponse,
@@ -29,12 +29,15 @@ from tpuserve_server.frontends.http.response import (
     error_response,
     send_response,
 )
+from tpuserve_server.frontends.internal_error import log_internal
 from tpuserve_server.frontends.request_meter import MeasuredRequest, RequestMeter
+from tpuserve_server.frontends.route_facts import RouteFacts
+from tpuserve_server.frontends.rpc import Trailers
+from tpuserve_server.telemetry.request_id import echo_request_id
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-_log = logging.getLogger(__name__)
 _MEBIBYTE = 1 << 20
 
 
@@ -66,6 +69,15 @@ class HttpCall:
         # The protocol records the method, model, version and signature here.
         self.measured = measured
 
+    def read_observed(self) -> None:
+        """Read the headers of a request without a body that ask for timing or a trace.
+
+        Raises:
+            InvalidArgument: the wish for timing is invalid.
+        """
+        self.measured.lag_s = self.scope.get(LAG_KEY, 0.0)
+        self.measured.wants_timing, self.measured.trace_headers = read_observed(self.scope)
+
     async def read_body(self) -> bytes:
         """Read the headers and the whole body, and decompress it. Read at most one chunk beyond the limit.
 
@@ -81,8 +93,11 @@ class HttpCall:
         headers = read_headers(self.scope, limit_bytes)
         measured = self.measured
         measured.lag_s = self.scope.get(LAG_KEY, 0.0)
-        if headers.wants_timing:
-            measured.trailers = []
+        measured.wants_timing = headers.wants_timing
+        measured.trace_headers = headers.trace
+        if headers.request_id is not None and measured.request_id is None and measured.trailers is not None:
+            measured.request_id = headers.request_id
+            echo_request_id(headers.request_id, measured.trailers)
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
@@ -129,8 +144,8 @@ class RestProtocol(Protocol):
         """Return an error as JSON in the protocol's form."""
         ...
 
-    def find_model(self, method: str, path: bytes) -> str | None:
-        """Return the model that the undecoded path of a request names, or None if it names none."""
+    def facts_of(self, method: str, path: bytes) -> RouteFacts:
+        """Return the facts about a request from its undecoded path. UNKNOWN_ROUTE for an invalid path."""
         ...
 
 
@@ -157,30 +172,51 @@ class Exchange:
         """Answer one HTTP request."""
         protocol = self.protocol
         measured = self._meter.request("Unknown")
+        trailers: Trailers = []
+        measured.trailers = trailers
+        has_body = scope["method"] != "GET"
+        if not has_body:
+            measured.request_id = find_request_id(scope)
+            echo_request_id(measured.request_id, trailers)
         try:
             with measured:
-                response = await protocol.answer(HttpCall(self, scope, receive, measured))
+                call = HttpCall(self, scope, receive, measured)
+                if not has_body:
+                    call.read_observed()
+                response = await protocol.answer(call)
         except ClientGone:
             return
         except Exception as error:  # The edge: the client gets a response to every error.
-            response = failure_response(error, scope, protocol.error_body)
+            response = failure_response(error, scope, protocol.error_body, trailers)
+        if measured.request_id is None and response.status >= 400:
+            # The request may have failed before its headers were read.
+            echo_request_id(find_request_id(scope), trailers)
         if response.compressible and len(response.body) >= MIN_COMPRESSED_BYTES:
             response = await compressed(response, scope)
-        more_headers = protocol.headers
-        if measured.trailers:
-            more_headers = (*more_headers, *((name.encode(), value.encode()) for name, value in measured.trailers))
+        more_headers = protocol.headers if has_body else (*protocol.headers, NO_STORE)
+        if trailers:
+            more_headers = (*more_headers, *encoded(trailers))
         await send_response(send, response, more_headers)
 
 
-def failure_response(error: Exception, scope: "Scope", error_body: Callable[[str], bytes]) -> HttpResponse:
-    """Return the response to an error that a protocol raised.
+def failure_response(
+    error: Exception, scope: "Scope", error_body: Callable[[str], bytes], trailers: Trailers
+) -> HttpResponse:
+    """Return the response to an error that a protocol raised. An internal error gets a request id among `trailers`.
 
     Any error except a ServingError is a bug in the server: log it and hide it from the client.
     """
     if isinstance(error, ServingError):
+        if error.code is Code.INTERNAL:
+            log_internal(error, f"{scope['method']} {scope['path']}", trailers)
         return error_response(error, error_body(error.message))
-    _log.error("Unexpected error in %s %s", scope["method"], scope["path"], exc_info=error)
+    log_internal(error, f"{scope['method']} {scope['path']}", trailers)
     return HttpResponse(500, error_body("Internal error"), compressible=False)
+
+
+def encoded(trailers: Trailers) -> Headers:
+    """Return the headers that the meter and the exchange add to a response."""
+    return tuple((name.encode(), value.encode()) for name, value in trailers)
 
 
 def raw_path(scope: "Scope") -> bytes:

@@ -3,33 +3,45 @@
 A new protocol needs no change here: `app.py` wraps the finished method table and the finished REST application.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from tpuserve_server.frontends.exchange import failure_response, raw_path
-from tpuserve_server.frontends.http.response import Headers, error_body, send_response
+from tpuserve_server.core.errors import Unauthenticated
+from tpuserve_server.frontends.exchange import encoded, failure_response
+from tpuserve_server.frontends.http.headers import find_request_id
+from tpuserve_server.frontends.http.response import BASIC, Headers, error_body, send_response, with_challenge
+from tpuserve_server.frontends.raw_headers import RawHeaders
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import RestApp
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.frontends.route_facts import RouteFacts
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.identity.access import Access
+from tpuserve_server.identity.certificate import CERTIFICATE_KEY, FindCertificate, no_certificate
+from tpuserve_server.telemetry.request_id import echo_request_id
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """The facts about a request that are known before its message is decoded.
 
     `path` is gRPC's full method path, or HTTP's percent-decoded path in the client's case.
     `headers` are HTTP's headers or gRPC's metadata: names in lower case, values of one name joined by commas.
+    `access` is what the request needs of its client.
     `model` is None if the path names no model; a gRPC message may still name one.
+    `find_certificate` returns the names of the client's certificate.
     """
 
     protocol: Literal["grpc", "rest"]
     method: str
     path: str
     headers: Mapping[str, str]
+    access: Access
     model: str | None = None
+    find_certificate: FindCertificate = no_certificate
 
 
 class Rule(Protocol):
@@ -55,41 +67,73 @@ class AllowAll:
 ALLOW_ALL: Final = AllowAll()
 
 
+class AllOf:
+    """The rule that allows the requests that each of several rules allows. Checks them in order."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """Check `rules`."""
+        self._rules = rules
+
+    async def check(self, attempt: Attempt) -> None:
+        """Allow the request by returning. Raises the error of the first rule that refuses it."""
+        for rule in self._rules:
+            await rule.check(attempt)
+
+
 class Guard:
     """Wraps every method and every path with a rule."""
 
-    def __init__(self, rule: Rule) -> None:
-        """Check each request once against `rule`."""
+    def __init__(self, rule: Rule, rpc_meter: RequestMeter, rest_meter: RequestMeter) -> None:
+        """Check each request once against `rule`. The meters count the requests that it refuses."""
         self._rule = rule
+        self._rpc_meter = rpc_meter
+        self._rest_meter = rest_meter
 
     def wrap_table(self, table: RpcTable) -> RpcTable:
         """Return a table whose methods check the rule first, or `table` itself if the rule allows every request."""
         if isinstance(self._rule, AllowAll):
             return table
-        return {path: _guarded_method(self._rule, path, method) for path, method in table.items()}
+        return {path: self._guarded_method(path, method) for path, method in table.items()}
 
     def wrap_rest(self, app: RestApp) -> "ASGIApp":
         """Return an application that checks the rule first, or `app` itself if the rule allows every request."""
-        return app if isinstance(self._rule, AllowAll) else _GuardedRest(self._rule, app)
+        return app if isinstance(self._rule, AllowAll) else _GuardedRest(self._rule, app, self._rest_meter)
+
+    def _guarded_method(self, path: str, method: UnaryMethod | StreamMethod) -> UnaryMethod | StreamMethod:
+        rule = _MeteredRule(self._rule, self._rpc_meter, path, method.access)
+        return _guarded_unary(rule, method) if isinstance(method, UnaryMethod) else _guarded_stream(rule, method)
 
 
-def _guarded_method(rule: Rule, path: str, method: UnaryMethod | StreamMethod) -> UnaryMethod | StreamMethod:
-    return (
-        _guarded_unary(rule, path, method) if isinstance(method, UnaryMethod) else _guarded_stream(rule, path, method)
-    )
+class _MeteredRule:
+    """The rule of one gRPC method. The meter counts the calls that the rule refuses; the method counts all others."""
+
+    def __init__(self, rule: Rule, meter: RequestMeter, path: str, access: Access) -> None:
+        self._rule = rule
+        self._meter = meter
+        self._path = path
+        self._access = access
+
+    async def check(self, context: CallContext) -> None:
+        try:
+            await self._rule.check(
+                Attempt("grpc", "POST", self._path, context.metadata, self._access, None, context.find_certificate)
+            )
+        except Exception:
+            with self._meter.call(self._path.rpartition("/")[2], context):
+                raise
 
 
-def _guarded_unary(rule: Rule, path: str, method: UnaryMethod) -> UnaryMethod:
+def _guarded_unary(rule: _MeteredRule, method: UnaryMethod) -> UnaryMethod:
     async def handle(body: bytes, context: CallContext) -> bytes:
-        await rule.check(Attempt("grpc", "POST", path, context.metadata))
+        await rule.check(context)
         return await method.handle(body, context)
 
-    return UnaryMethod(handle)
+    return replace(method, handle=handle)
 
 
-def _guarded_stream(rule: Rule, path: str, method: StreamMethod) -> StreamMethod:
+def _guarded_stream(rule: _MeteredRule, method: StreamMethod) -> StreamMethod:
     async def handle(requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
-        await rule.check(Attempt("grpc", "POST", path, context.metadata))
+        await rule.check(context)
         messages = method.handle(requests, context)
         try:
             async for message in messages:
@@ -99,34 +143,51 @@ def _guarded_stream(rule: Rule, path: str, method: StreamMethod) -> StreamMethod
             if (close := getattr(messages, "aclose", None)) is not None:
                 await close()
 
-    return StreamMethod(handle)
+    return replace(method, handle=handle)
 
 
 class _GuardedRest:
     """The REST application behind a rule. It sends a refusal in the error form of the path's protocol."""
 
-    def __init__(self, rule: Rule, app: RestApp) -> None:
+    def __init__(self, rule: Rule, app: RestApp, meter: RequestMeter) -> None:
         self._rule = rule
         self._app = app
+        self._meter = meter
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Check the rule, then run the application. Hosts send only `http` scopes."""
-        protocol = self._app.find_protocol(scope["path"])
-        model = None if protocol is None else protocol.find_model(scope["method"], raw_path(scope))
+        facts, protocol = self._app.facts_of(scope)
         try:
-            await self._rule.check(Attempt("rest", scope["method"], scope["path"], _headers(scope), model))
+            await self._rule.check(
+                Attempt(
+                    "rest",
+                    scope["method"],
+                    scope["path"],
+                    RawHeaders(scope["headers"]),
+                    facts.access,
+                    facts.model,
+                    scope.get(CERTIFICATE_KEY, no_certificate),
+                )
+            )
         except Exception as error:
             # The last handler of the request: the client gets a response to every error.
             form = error_body if protocol is None else protocol.error_body
             more_headers: Headers = () if protocol is None else protocol.headers
-            await send_response(send, failure_response(error, scope, form), more_headers)
+            trailers: Trailers = []
+            self._count(error, facts, scope, trailers)
+            response = failure_response(error, scope, form, trailers)
+            if isinstance(error, Unauthenticated) and facts.is_page:
+                response = with_challenge(response, BASIC)
+            await send_response(send, response, (*more_headers, *encoded(trailers)))
         else:
             await self._app(scope, receive, send)
 
-
-def _headers(scope: "Scope") -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        headers[key] = f"{headers[key]},{text}" if key in headers else text
-    return headers
+    def _count(self, error: Exception, facts: RouteFacts, scope: "Scope", trailers: Trailers) -> None:
+        """Count a refused request, and give its response the client's request id."""
+        measured = self._meter.request(facts.method)
+        measured.model = facts.model or ""
+        measured.request_id = find_request_id(scope)
+        measured.trailers = trailers
+        echo_request_id(measured.request_id, trailers)
+        with contextlib.suppress(type(error)), measured:
+            raise error

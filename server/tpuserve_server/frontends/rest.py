@@ -1,11 +1,12 @@
 """REST as one application: requests under a protocol's prefix go to its exchange, all others to FastAPI."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -15,20 +16,27 @@ from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.console.console import Console
 from tpuserve_server.frontends.control import Control
-from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol
+from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol, raw_path
+from tpuserve_server.frontends.http.browser_safety import SafeResponses
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
 from tpuserve_server.frontends.oip_rest.openapi_administration import ADMINISTRATION_COMPONENTS, ADMINISTRATION_PATHS
 from tpuserve_server.frontends.oip_rest.v2 import V2
+from tpuserve_server.frontends.operations import Operations
 from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.route_facts import RouteFacts
+from tpuserve_server.frontends.scrapes import Render, Scrapes
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.frontends.tf_rest.v1 import V1
 from tpuserve_server.frontends.vertex.inference import VertexInference
+from tpuserve_server.identity.access import OPEN, READ_SERVER
+from tpuserve_server.identity.caller import shown_reason
 from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
 
@@ -58,20 +66,27 @@ def rest_app(
     service: InferenceService,
     metrics: Metrics,
     clock: Clock,
-    render_metrics: Callable[[], tuple[bytes, str]],
+    render_metrics: Render,
     options: RestOptions,
     *,
+    render_open_metrics: Render | None = None,
     logs: RequestLogs | None = None,
     administration: Administration | None = None,
     budgets: Budgets | None = None,
     control: Control | None = None,
+    observers: Observers = NO_OBSERVERS,
+    console: Console | None = None,
+    meter: RequestMeter | None = None,
 ) -> "RestApp":
     """Build the application. Without `budgets` and `control` it has its own, with the default options.
 
     Without `administration` the Open Inference Protocol has only health, metadata and inference.
-    `render_metrics` returns the body and the content type of /metrics. It is called on a worker thread.
+    `render_metrics` returns the body and the content type of /metrics, and `render_open_metrics` those for clients that
+    prefer OpenMetrics. They are called on a worker thread.
+    `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`. Without
+    `console` the paths under /console and /debug are unknown.
     """
-    meter = RequestMeter(service, metrics, clock, "rest")
+    meter = meter or RequestMeter(service, metrics, clock, "rest", observers)
     if budgets is None:
         budgets = Budgets.of(BudgetOptions(), options.max_body_bytes, clock)
     v2 = V2(service, logs, administration, budgets.decoded, control)
@@ -91,26 +106,47 @@ def rest_app(
     )
     app = RestApp(mounts, meter, clock, options, budgets.receiving)
 
-    @app.get("/healthz", tags=["Operations"], summary="Liveness of the process", responses={503: {}})
+    _add_probes(app.operations, service)
+    _add_metrics(app.operations, Scrapes(render_metrics, render_open_metrics), options.metrics_path)
+    if console is not None:
+        console.add_routes(app.operations)
+    return app
+
+
+def _add_probes(operations: Operations, service: InferenceService) -> None:
     async def healthz() -> JSONResponse:
         if reason := service.why_not_live():
-            return JSONResponse({"status": "not alive", "reason": reason}, status_code=503)
+            return JSONResponse({"status": "not alive", "reason": shown_reason(reason)}, status_code=503)
         return JSONResponse({"status": "alive"})
 
-    @app.get("/readyz", tags=["Operations"], summary="Readiness of the server for predictions", responses={503: {}})
     async def readyz() -> JSONResponse:
-        reason = service.why_not_ready()
+        reason = shown_reason(service.why_not_ready())
         return JSONResponse({"ready": not reason, "reason": reason}, status_code=503 if reason else 200)
 
-    @app.get("/metrics", tags=["Operations"], summary="Metrics in Prometheus' text format", response_class=Response)
-    def metrics_page() -> Response:
-        body, content_type = render_metrics()
+    add = partial(operations.add, access=OPEN, tags=["Operations"], responses={503: {}})
+    add("/healthz", healthz, summary="Liveness of the process")
+    add("/readyz", readyz, summary="Readiness of the server for predictions")
+
+
+def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | None) -> None:
+    async def metrics_page(request: Request) -> Response:
+        body, content_type = await scrapes.page(",".join(request.headers.getlist("accept")))
         return Response(body, headers={"content-type": content_type})
 
-    if options.metrics_path not in (None, "/metrics"):
-        app.get(options.metrics_path, include_in_schema=False, response_class=Response)(metrics_page)
+    async def upstream_metrics_page() -> Response:
+        # TensorFlow Serving has only the text format.
+        body, content_type = await scrapes.page()
+        return Response(body, headers={"content-type": content_type})
 
-    return app
+    add = partial(operations.add, access=READ_SERVER, response_class=Response)
+    add(
+        "/metrics",
+        metrics_page,
+        tags=["Operations"],
+        summary="Metrics in Prometheus' text format, or as OpenMetrics by the Accept header",
+    )
+    if upstream_path not in (None, "/metrics"):
+        add(upstream_path, upstream_metrics_page, include_in_schema=False)
 
 
 def _v2_mount(protocol: V2, *, is_administered: bool) -> Mount:
@@ -136,11 +172,16 @@ class RestApp(FastAPI):
             title="tpuserve",
             version=version("tpuserve-server"),
             summary="TensorFlow Serving's REST API, the Open Inference Protocol, and a few operations.",
+            # Their pages load scripts from another server, which could then act as the console of this one.
+            docs_url=None,
+            redoc_url=None,
             # A redirect would name the host and scheme behind a proxy, and has no JSON form.
             redirect_slashes=False,
             exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
         )
         self._mounts = mounts
+        self.operations = Operations(self)
+        self._safe_operations = SafeResponses(super().__call__)
         self._exchanges = [
             (mount.prefix, len(mount.prefix), Exchange(mount.protocol, meter, clock, options, receiving))
             for mount in mounts
@@ -154,12 +195,15 @@ class RestApp(FastAPI):
             for prefix, length, exchange in self._exchanges:
                 if path[:length].lower() == prefix:
                     return exchange(scope, receive, send)
-        return super().__call__(scope, receive, send)
+        return self._safe_operations(scope, receive, send)
 
-    def find_protocol(self, path: str) -> RestProtocol | None:
-        """Return the protocol of a path, or None for the operations' paths and unknown paths."""
-        found = (each.protocol for prefix, length, each in self._exchanges if path[:length].lower() == prefix)
-        return next(found, None)
+    def facts_of(self, scope: "Scope") -> tuple[RouteFacts, RestProtocol | None]:
+        """Return the facts about a request, and its protocol, or None for the operations' paths and unknown paths."""
+        path = scope["path"]
+        for prefix, length, exchange in self._exchanges:
+            if path[:length].lower() == prefix:
+                return exchange.protocol.facts_of(scope["method"], raw_path(scope)), exchange.protocol
+        return self.operations.find(scope), None
 
     def openapi(self) -> dict[str, Any]:
         """Return FastAPI's document with the protocols' paths, for which FastAPI has no routes."""
@@ -172,10 +216,10 @@ class RestApp(FastAPI):
         return self.openapi_schema or {}
 
 
-async def _http_error(request: "Request", error: HTTPException) -> JSONResponse:
+async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
     return JSONResponse({"error": str(error.detail)}, status_code=error.status_code, headers=error.headers)
 
 
-async def _unexpected_error(request: "Request", error: Exception) -> JSONResponse:
+async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
     # Starlette raises the error again after this response, and the server logs it then.
     return JSONResponse({"error": "Internal error"}, status_code=500)

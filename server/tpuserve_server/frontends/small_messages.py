@@ -1,6 +1,7 @@
 """Limit on messages of methods other than inference. The event loop parses them in one step."""
 
 from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
 from typing import Final
 
 from tpuserve_server.core.errors import ResourceExhausted
@@ -17,13 +18,14 @@ def limit_messages(table: RpcTable, large: Collection[str]) -> RpcTable:
 
 def _limited(method: UnaryMethod | StreamMethod) -> UnaryMethod | StreamMethod:
     if isinstance(method, StreamMethod):
-        return StreamMethod(lambda messages, context: method.handle(_checked(messages), context))
+        stream = method.handle
+        return replace(method, handle=lambda messages, context: stream(_checked(messages), context))
 
     async def handle(body: bytes, context: CallContext) -> bytes:
         _check(body)
         return await method.handle(body, context)
 
-    return UnaryMethod(handle)
+    return replace(method, handle=handle)
 
 
 async def _checked(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

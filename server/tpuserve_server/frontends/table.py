@@ -21,7 +21,9 @@ from tpuserve_server.frontends.tf_grpc.model_status import ModelMethods
 from tpuserve_server.frontends.tf_grpc.prediction import PredictionMethods
 from tpuserve_server.frontends.tf_grpc.profiler import ProfilerMethods
 from tpuserve_server.frontends.tf_grpc.reload import ReloadMethods
+from tpuserve_server.identity.access import CONTROL_SERVER, DESCRIBE, OPEN, PREDICT, READ, READ_SERVER
 from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -59,6 +61,8 @@ def rpc_table(
     check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
     decoded: DecodedBudget = DEFAULT_DECODED,
+    observers: Observers = NO_OBSERVERS,
+    meter: RequestMeter | None = None,
 ) -> RpcTable:
     """Return the methods by full path. Without `models` there is no reload method, without a `tracer` no profiler.
 
@@ -70,8 +74,9 @@ def rpc_table(
     `logs` receive the answered predictions; None logs nothing.
     Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats,
     and the requests of a stream that are in flight. `decoded` limits the decoded objects of a message.
+    `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`.
     """
-    meter = RequestMeter(service, metrics, clock, "grpc")
+    meter = meter or RequestMeter(service, metrics, clock, "grpc", observers)
     prediction = PredictionMethods(
         service,
         meter,
@@ -93,22 +98,24 @@ def rpc_table(
     health = HealthMethods(service, (*_SERVICES, PREDICTION_SERVICE.name, MODEL_SERVICE.name))
     profiler = _profiler_methods(tracer) if tracer is not None else {}
     listed = (*_SERVICES, PROFILER_SERVICE.full_name) if profiler else _SERVICES
-    reflection = StreamMethod(ReflectionMethods(listed).server_reflection_info)
+    reflection = StreamMethod(ReflectionMethods(listed).server_reflection_info, READ)
     reload = ReloadMethods(service, models, meter, clock).handle_reload_config_request if models is not None else None
     table: RpcTable = {
-        f"/{PREDICTION_SERVICE.full_name}/Predict": UnaryMethod(prediction.predict),
-        f"/{PREDICTION_SERVICE.full_name}/Classify": UnaryMethod(examples.classify),
-        f"/{PREDICTION_SERVICE.full_name}/Regress": UnaryMethod(examples.regress),
-        f"/{PREDICTION_SERVICE.full_name}/MultiInference": UnaryMethod(examples.multi_inference),
-        f"/{PREDICTION_SERVICE.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata),
-        f"/{MODEL_SERVICE.full_name}/GetModelStatus": UnaryMethod(model.get_model_status),
+        f"/{PREDICTION_SERVICE.full_name}/Predict": UnaryMethod(prediction.predict, PREDICT),
+        f"/{PREDICTION_SERVICE.full_name}/Classify": UnaryMethod(examples.classify, PREDICT),
+        f"/{PREDICTION_SERVICE.full_name}/Regress": UnaryMethod(examples.regress, PREDICT),
+        f"/{PREDICTION_SERVICE.full_name}/MultiInference": UnaryMethod(examples.multi_inference, PREDICT),
+        f"/{PREDICTION_SERVICE.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata, DESCRIBE),
+        f"/{MODEL_SERVICE.full_name}/GetModelStatus": UnaryMethod(model.get_model_status, READ),
         **(
-            {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload)} if reload is not None else {}
+            {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload, CONTROL_SERVER)}
+            if reload is not None
+            else {}
         ),
         **profiler,
         **oip_methods(service, meter, logs, administration, max_request_bytes=max_request_bytes, decoded=decoded),
-        f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check),
-        f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch),
+        f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check, OPEN),
+        f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch, OPEN),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
         f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
     }
@@ -119,7 +126,7 @@ def _profiler_methods(tracer: Tracer) -> dict[str, UnaryMethod]:
     methods = ProfilerMethods(tracer)
     path = f"/{PROFILER_SERVICE.full_name}"
     return {
-        f"{path}/Profile": UnaryMethod(methods.profile),
-        f"{path}/Terminate": UnaryMethod(methods.terminate),
-        f"{path}/Monitor": UnaryMethod(methods.monitor),
+        f"{path}/Profile": UnaryMethod(methods.profile, CONTROL_SERVER),
+        f"{path}/Terminate": UnaryMethod(methods.terminate, CONTROL_SERVER),
+        f"{path}/Monitor": UnaryMethod(methods.monitor, READ_SERVER),
     }

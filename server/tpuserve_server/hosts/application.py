@@ -1,15 +1,18 @@
 """Interface between a host and the application it runs. Light imports only: the supervisor imports this module, too."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.telemetry.tracing.target import OtlpTarget
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -17,6 +20,15 @@ if TYPE_CHECKING:
     from tpuserve_server.core.overload_gate import OverloadGate
 
 MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoySpans:
+    """Receiver of Envoy's own spans, their service, and the share of requests without a trace context."""
+
+    target: OtlpTarget
+    service_name: str
+    sample_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,10 @@ class HostOptions:
     ] = None
     # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
     tls: TlsOptions | None = None
+    # Time between looks at the file of the certificates. 0: only after SIGHUP.
+    tls_poll_wait_s: float = 0.0
+    # Envoy's own spans of requests. None: Envoy makes none, and other hosts never do.
+    envoy_spans: EnvoySpans | None = None
     # gRPC's channel arguments, by name.
     grpc_arguments: tuple[tuple[str, int | str], ...] = ()
     # Limit of one gRPC message, before and after decompression.
@@ -181,8 +197,20 @@ class Application(Protocol):
         """Wait until another process should take the place of this one, and return the reason."""
         ...
 
+    def add_metrics(self, source: str, read: Callable[[], str]) -> None:
+        """Add the host's own metrics to the metrics page. Hosts without any do not call it.
+
+        `read` returns them in Prometheus' text format, without HELP lines. It may block for a second, on any thread.
+        `source` names the host if it fails.
+        """
+        ...
+
     def announce(self, listening: Listening) -> None:
         """Report the addresses that the host has opened."""
+        ...
+
+    def show_certificates(self, status: CertificateStatus) -> None:
+        """Show the certificates in use: after the start, and after each attempt to replace them. Never without TLS."""
         ...
 
     def reload(self) -> None:

@@ -3,12 +3,17 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import grpc
 
+from tpuserve_server.core.certificate_status import CertificateStatus
+from tpuserve_server.hosts.certificate_poll import CertificatePoll
+from tpuserve_server.hosts.certificate_replacement import check_replacement
+from tpuserve_server.hosts.certificate_validity import certificate_status
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions, check_replacement, server_context
+from tpuserve_server.hosts.tls import TlsOptions, server_context
 
 _log = logging.getLogger(__name__)
 
@@ -16,13 +21,23 @@ _log = logging.getLogger(__name__)
 class Certificates:
     """The certificates for gRPC and REST. The event loop replaces them; threads of gRPC read them."""
 
-    def __init__(self, tls: TlsOptions, read: Callable[[], TlsOptions] | None) -> None:
-        """Begin with `tls`, which the caller has checked. `read` reads them again, and raises HostError."""
+    def __init__(
+        self,
+        tls: TlsOptions,
+        read: Callable[[], TlsOptions] | None,
+        show: Callable[[CertificateStatus], None],
+    ) -> None:
+        """Begin with `tls`, which the caller has checked. `read` reads them again, and raises HostError.
+
+        `show` gets the status now and after each reload.
+        """
         self._tls = tls
         self._read = read
-        self._context = server_context(tls)
+        self._show = show
         self._configuration = _configuration(tls)
+        self._listeners: list[Callable[[], Awaitable[None]]] = []
         self._reloading: asyncio.Task[None] | None = None
+        show(certificate_status(tls))
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials for gRPC, which asks for the certificates at each handshake."""
@@ -31,11 +46,22 @@ class Certificates:
         )
 
     def context(self) -> ssl.SSLContext:
-        """Return a context for asyncio's servers, which continues each handshake with the current certificates."""
-        context = server_context(self._tls)
-        # OpenSSL calls this after the client's first message, even if the client names no server.
-        context.sni_callback = self._choose
-        return context
+        """Return a context with the current certificates, for asyncio's servers.
+
+        A server must replace its context after each reload. A callback could choose the certificates in each handshake
+        (`sni_callback`), but a session that the first context has issued would outlive the authority of its client.
+        """
+        return server_context(self._tls)
+
+    def follow(self, listener: Callable[[], Awaitable[None]]) -> None:
+        """Run `listener` after each reload."""
+        self._listeners.append(listener)
+
+    def polled(self, wait_s: float) -> AbstractContextManager[None]:
+        """Return a block during which the certificates are reloaded when their file changes."""
+        if self._read is None:
+            return nullcontext()
+        return CertificatePoll(self._read, wait_s, self.reload).running(self._tls)
 
     def reload(self) -> None:
         """Begin to read the certificates again. Errors change nothing and are logged."""
@@ -47,12 +73,13 @@ class Certificates:
             tls = await asyncio.to_thread(check_replacement, read, self._tls)
         except HostError as error:
             _log.error("The server keeps its certificates: %s", error)
+            self._show(certificate_status(self._tls, str(error)))
             return
-        self._tls, self._context, self._configuration = tls, server_context(tls), _configuration(tls)
+        self._tls, self._configuration = tls, _configuration(tls)
+        for listener in self._listeners:
+            await listener()
+        self._show(certificate_status(tls))
         _log.info("New connections use the certificates that were read again")
-
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._context
 
 
 def _configuration(tls: TlsOptions) -> grpc.ServerCertificateConfiguration:

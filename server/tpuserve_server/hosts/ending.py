@@ -8,6 +8,7 @@ import threading
 from typing import NoReturn
 
 from tpuserve_server.hosts.application import Application
+from tpuserve_server.logs.background import WRITER_NAME
 
 _log = logging.getLogger(__name__)
 
@@ -41,11 +42,12 @@ async def stop_in_time(application: Application) -> bool:
 def end_process(code: int) -> NoReturn:
     """End the process at once: threads that load or run a model would block an orderly exit."""
     sys.stdout.flush()
-    sys.stderr.flush()
+    logging.shutdown()
     os._exit(code)
 
 
 def _running_threads() -> list[str]:
-    """Return the names of this process's threads, except the event loop's and the main thread."""
+    """Return the names of this process's threads, except those of the event loop and the log, and the main thread."""
     own_threads = {threading.current_thread(), threading.main_thread()}
-    return [thread.name for thread in threading.enumerate() if thread not in own_threads]
+    others = [thread.name for thread in threading.enumerate() if thread not in own_threads]
+    return [name for name in others if name != WRITER_NAME]

@@ -24,6 +24,11 @@ class InFlight:
         """Whether `cut` has cancelled the calls, which then explains a cancellation of their tasks."""
         return self._is_cut
 
+    @property
+    def count(self) -> int:
+        """Number of calls and streams that have not ended."""
+        return self._calls + len(self._streams)
+
     def begin(self) -> None:
         """Count a call that runs in the current task."""
         self._calls += 1
@@ -71,7 +76,7 @@ class InFlight:
             end()
 
     def _busy(self) -> bool:
-        return self._calls > 0 or bool(self._streams)
+        return self.count > 0
 
     async def _change(self) -> None:
         self._changed = asyncio.get_running_loop().create_future()

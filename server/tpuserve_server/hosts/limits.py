@@ -16,6 +16,8 @@ REQUEST_TIMEOUT_S: Final = 300
 # Timeout of an idle connection. Clients should close it themselves: when the server closes, a request may be on its
 # way.
 IDLE_CONNECTION_S: Final = 3600
+# Time in which a client takes nothing of its response, after which a drain does not wait for it any longer.
+DRAIN_UNREAD_S: Final = 5.0
 
 
 def find_connection_limit(options: HostOptions) -> int:

@@ -7,6 +7,7 @@ in socket(7). Positions in the group follow the order of listen(2). When a socke
 position. At a position without a socket, the kernel uses its default, a hash.
 """
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -29,8 +30,7 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 class SharedPort:
     """A port that this process listens on, perhaps together with another server. Methods raise OSError."""
 
-    # The listening socket. A library in native code owns its descriptor.
-    descriptor: int
+    # The listening socket. Its owner may close one descriptor of it and keep another.
     inode: int
     # Inode of the socket of the server that came first. It has the position before ours as long as it exists.
     elder: int | None
@@ -38,13 +38,12 @@ class SharedPort:
     @classmethod
     def join(cls, port: int) -> "SharedPort":
         """Direct new connections to this process, which already listens on `port`."""
-        descriptor = _find_listening(port)
-        joined = cls(descriptor, os.fstat(descriptor).st_ino, None)
+        joined = cls(_find_listening(port), None)
         others = joined._others()
         if not others:
             return joined
         joined._direct(len(others))
-        return cls(descriptor, joined.inode, others[0])
+        return cls(joined.inode, others[0])
 
     def leave(self) -> bool:
         """Direct new connections to the other server. Return False if there is none."""
@@ -70,7 +69,7 @@ class SharedPort:
         instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, position))  # sock_filter
         program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
         # A duplicate, because closing the object must not close the descriptor of its owner.
-        with socket.socket(fileno=os.dup(self.descriptor)) as member:
+        with socket.socket(fileno=os.dup(_find_descriptor(self.inode))) as member:
             member.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)
 
 
@@ -111,20 +110,28 @@ def _listeners() -> Iterator[_Listener]:
 
 
 def _find_listening(port: int) -> int:
-    """Return the descriptor of this process's socket that listens on `port`."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            candidate = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # Not a socket, or closed meanwhile.
-            continue
-        with candidate:
-            if _listens_on(candidate, port):
-                return int(name)
+    """Return the inode of this process's socket that listens on `port`."""
+    own = _own_sockets()
+    for inode in listening_inodes(port):
+        if inode in own:
+            return inode
     raise OSError(f"no socket of this process listens on port {port}")
 
 
-def _listens_on(candidate: socket.socket, port: int) -> bool:
-    if candidate.family not in (socket.AF_INET, socket.AF_INET6) or candidate.type != socket.SOCK_STREAM:
-        return False
-    is_listening = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    return bool(is_listening) and candidate.getsockname()[1] == port
+def _find_descriptor(inode: int) -> int:
+    """Return a descriptor of this process's socket with this inode."""
+    try:
+        return _own_sockets()[inode]
+    except KeyError:
+        raise OSError(f"this process has closed the socket with inode {inode}") from None
+
+
+def _own_sockets() -> dict[int, int]:
+    """Return a descriptor of each socket of this process, by inode."""
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # Closed meanwhile.
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:["):
+                found[int(target[8:-1])] = int(name)
+    return found

@@ -73,9 +73,14 @@ class SocketFile:
             )
 
     def publish(self) -> None:
-        """Rename the bound socket to `path`, and replace a socket there. Raises HostError as `check` does."""
+        """Rename the bound socket to `path`, and replace a socket there. Raises HostError as `check` does.
+
+        The umask decides about the group. Other users never get access, because clients of the socket may control the
+        server.
+        """
         self.check()
         try:
+            os.chmod(self.bound, stat.S_IMODE(os.lstat(self.bound).st_mode) & ~stat.S_IRWXO)
             os.rename(self.bound, self.path)
             self._published = os.lstat(self.path)
         except OSError as error:

@@ -20,6 +20,7 @@ from tpuserve_server.metrics.bounds import (
     UPSTREAM_QUEUE_BOUNDS_US,
     UPSTREAM_ROW_BOUNDS,
 )
+from tpuserve_server.metrics.limit import OTHER, OTHER_SERVABLE
 from tpuserve_server.metrics.series import Series
 
 # Number of batches to count at once, on the device thread that recorded the last. This takes 0.1 ms, or 0.3 ms if each
@@ -67,14 +68,14 @@ class BatchMeasurements:
         # Sums over the requests of a version: each counts the duration of its batch.
         self._compute_s: dict[BatchKey, float] = {}
         self._last_ended_s: dict[ServableId, float] = {}
-        self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S)
-        self.run = Series[RunKey](LATENCY_BOUNDS_S)
-        self.run_ratio = Series[BatchKey](RATIO_BOUNDS)
-        self.finish_error = Series[BatchKey](ERROR_BOUNDS_S)
-        self.rows = Series[BatchKey](ROW_BOUNDS)
-        self.padding = Series[BatchKey](PADDING_BOUNDS)
+        self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S, _other_batch)
+        self.run = Series[RunKey](LATENCY_BOUNDS_S, _other_run)
+        self.run_ratio = Series[BatchKey](RATIO_BOUNDS, _other_batch)
+        self.finish_error = Series[BatchKey](ERROR_BOUNDS_S, _other_batch)
+        self.rows = Series[BatchKey](ROW_BOUNDS, _other_batch)
+        self.padding = Series[BatchKey](PADDING_BOUNDS, _other_batch)
         # Upstream's histograms of batches, in its units: by model and API, by padded size, or without a key.
-        self.runtime = Series[tuple[str, str]](UPSTREAM_LATENCY_BOUNDS_US)
+        self.runtime = Series[tuple[str, str]](UPSTREAM_LATENCY_BOUNDS_US, lambda key: (OTHER, key[1]))
         self.queuing = Series[None](UPSTREAM_QUEUE_BOUNDS_US)
         self.padding_rows = Series[int](UPSTREAM_ROW_BOUNDS)
         self.request_rows = Series[None](UPSTREAM_ROW_BOUNDS)
@@ -113,6 +114,13 @@ class BatchMeasurements:
         with self._counting:
             return self._last_ended_s.get(servable, 0.0)
 
+    def busy_s(self) -> dict[ServableId, float]:
+        """Return the seconds in which batches of each version ran."""
+        busy_s: dict[ServableId, float] = {}
+        for key, histogram in self.run.items():
+            busy_s[key.servable] = busy_s.get(key.servable, 0.0) + histogram.number_and_sum()[1]
+        return busy_s
+
     def compute_s(self) -> dict[BatchKey, float]:
         """Return the durations of batches in seconds, each multiplied by the number of its requests."""
         with self._counting:
@@ -142,6 +150,14 @@ class BatchMeasurements:
             label = bucket if batches[0].has_buckets else _power_of_two(bucket)
             self.run[RunKey(servable, signature, label)].add_array(runs_s[chosen])
             self.padding_rows[label].add_array(bucket - rows[chosen])
+
+
+def _other_batch(_: BatchKey) -> BatchKey:
+    return BatchKey(OTHER_SERVABLE, OTHER)
+
+
+def _other_run(key: RunKey) -> RunKey:
+    return RunKey(OTHER_SERVABLE, OTHER, _power_of_two(key.bucket))
 
 
 def _flat(lists: Sequence[Sequence[float]]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

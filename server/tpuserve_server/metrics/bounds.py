@@ -1,6 +1,9 @@
 """Bounds of the histograms: this server's, and those in TensorFlow Serving's sources."""
 
-LATENCY_BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+# Each bound is at most 2.5 times the one before it, which bounds the error of a percentile.
+LATENCY_BOUNDS_S = (
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
 ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PADDING_BOUNDS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
 # Actual time divided by expected time, with narrow buckets around 1.

@@ -3,9 +3,11 @@
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+
+BucketCounts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 # Counting this many values at once takes about 50 us.
 _LONG_QUEUE = 1000
@@ -22,6 +24,7 @@ class Histogram:
         self._queue: deque[float] = deque()
         self._counting = threading.Lock()
         self._counts = np.zeros(len(bounds) + 1, np.int64)
+        self._number = 0
         self._sum = 0.0
 
     def add(self, value: float) -> None:
@@ -53,23 +56,36 @@ class Histogram:
         chosen = slice(None) if bounds is None else [*np.searchsorted(self.bounds, bounds), len(self.bounds)]
         return np.cumsum(counts)[chosen].tolist(), total
 
+    def counts(self) -> BucketCounts:
+        """Return the count of each bucket, and that of the values above all bounds last."""
+        return self._counted()[0]
+
     def total(self) -> int:
         """Return the number of values."""
-        return int(self._counted()[0].sum())
+        return self.number_and_sum()[0]
+
+    def number_and_sum(self) -> tuple[int, float]:
+        """Return the number and the sum of the values. Takes 0.3 us if no value is queued."""
+        self._count()
+        with self._counting:
+            return self._number, self._sum
 
     def absorb(self, other: Self) -> None:
         """Add the counts of `other`, which has the same bounds."""
         counts, total = other._counted()
         with self._counting:
             self._counts += counts
+            self._number += int(counts.sum())
             self._sum += total
 
-    def _counted(self) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", float]:
+    def _counted(self) -> tuple[BucketCounts, float]:
         self._count()
         with self._counting:
             return self._counts.copy(), self._sum
 
     def _count(self) -> None:
+        if not self._queue:
+            return
         with self._counting:
             values = np.array([self._queue.popleft() for _ in range(len(self._queue))])
             if values.size:
@@ -78,4 +94,5 @@ class Histogram:
     def _add(self, values: "np.ndarray[tuple[int], np.dtype[Any]]") -> None:
         places = np.searchsorted(self.bounds, values, side="left")
         self._counts += np.bincount(places, minlength=len(self._counts))
+        self._number += len(values)
         self._sum += float(values.sum())

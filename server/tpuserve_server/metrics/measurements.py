@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -17,10 +17,14 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import CacheCounts, VersionResponses
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
-from tpuserve_server.metrics.bounds import BOTH_LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
+from tpuserve_server.metrics.bounds import BOTH_LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
+from tpuserve_server.metrics.counts import Counts
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.exemplars import Exemplars, TracedRequest
 from tpuserve_server.metrics.histogram import Histogram
+from tpuserve_server.metrics.limit import OTHER, OTHER_SERVABLE, OTHER_VERSION
 from tpuserve_server.metrics.series import Series
+from tpuserve_server.metrics.server_measurements import ServerMeasurements
 
 # A removed model shows the state of its last version. The limit keeps unused names from accumulating.
 _MAX_ENDED = 1000
@@ -49,6 +53,14 @@ class Warmup(NamedTuple):
 _Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
 
 
+def _other_request(key: _Request) -> _Request:
+    return (OTHER, OTHER_VERSION, OTHER, *key[3:])
+
+
+def _other_ended(key: _Request) -> _Request:
+    return (OTHER, *key[1:])
+
+
 class Measurements:
     """Implementation of core.metrics.Metrics. Thread-safe: never blocks for long, and `_lock` guards the counters.
 
@@ -59,20 +71,28 @@ class Measurements:
     def __init__(self) -> None:
         """Start with no measurements."""
         self._lock = threading.Lock()
-        self._refused: Counter[str] = Counter()
-        self._dropped: Counter[tuple[ServableId, str, Priority]] = Counter()
-        self._unwarmed: Counter[tuple[ServableId, str]] = Counter()
+        self._refused = Counts[str](lambda _: OTHER)
+        self._dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
+        self._unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
+        self._hung = Counts[ServableId](lambda _: OTHER_SERVABLE)
+        self._loads = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
+        self._load_s: dict[ServableId, float] = {}
+        self._stages_s = Counts[tuple[str, str, str]](lambda key: (key[0], OTHER, key[2]))
+        self._stage_requests = Counts[tuple[str, str]](lambda key: (key[0], OTHER))
         self._costs: dict[ServableId, CostModel] = {}
         self._caches: dict[ServableId, VersionResponses] = {}
         self._host_s: dict[BatchKey, float] = {}
-        self._logged: Counter[tuple[str, str]] = Counter()
+        self._logged = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
+        self._traced: Counter[str] = Counter()
         self._states: dict[ServableId, State] = {}
         self._warmups: dict[ServableId, Warmup] = {}
-        self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
-        self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S)
-        self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS)
+        self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_request)
+        self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_ended)
+        self._exemplars = Exemplars[_Request](LATENCY_BOUNDS_S)
+        self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS, lambda _: OTHER)
         self._batches = BatchMeasurements()
         self.devices = DeviceMeasurements()
+        self.server = ServerMeasurements()
 
     # Called by the parts that measure.
 
@@ -86,9 +106,23 @@ class Measurements:
         protocol: str,
         code: Code,
         latency_s: float,
+        trace_id: str = "",
     ) -> None:
         """Record the response of a front-end."""
-        self._requests[model, version, signature, method, protocol, code].add(latency_s)
+        key = (model, version, signature, method, protocol, code)
+        (self._requests.find(key) or self._requests[key]).add(latency_s)
+        if trace_id:
+            self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
+
+    def protocol_served(self, *, protocol: str, in_flight: Callable[[], int]) -> None:
+        """Record a front-end of a protocol."""
+        self.server.protocol_served(protocol=protocol, in_flight=in_flight)
+
+    def stages_sampled(self, *, protocol: str, model: str, stages: Iterable[tuple[str, float]], requests: int) -> None:
+        """Record the stages of one request for several."""
+        self._stage_requests.add((protocol, model), requests)
+        for stage, duration_s in stages:
+            self._stages_s.add((protocol, model, stage), duration_s * requests)
 
     def examples_received(self, *, model: str, count: int) -> None:
         """Record the number of tf.Examples in a request."""
@@ -124,13 +158,22 @@ class Measurements:
 
     def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
         """Record the first run of a shape that warm-up did not run."""
-        with self._lock:
-            self._unwarmed[servable, signature] += 1
+        self._unwarmed.add(BatchKey(servable, signature))
 
-    def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
-        """Record the cost model of a version that is about to serve."""
+    def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
+        """Record the load and the cost model of a version that is about to serve."""
+        self._loads.add((servable.name, "loaded"))
         with self._lock:
             self._costs[servable] = costs
+            self._load_s[servable] = load_s
+
+    def load_failed(self, *, servable: ServableId) -> None:
+        """Record an attempt to load a version that has failed."""
+        self._loads.add((servable.name, "failed"))
+
+    def runs_hung(self, *, servable: ServableId, count: int) -> None:
+        """Record runs that hang."""
+        self._hung.add(servable, count)
 
     def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
         """Record the response cache of a version that is about to serve."""
@@ -139,18 +182,20 @@ class Measurements:
 
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         """Record a request that left the queue before it ran."""
-        with self._lock:
-            self._dropped[servable, reason, priority] += 1
+        self._dropped.add((servable, reason, priority))
 
     def requests_refused(self, *, by: str, count: int) -> None:
         """Record requests that were refused before they were read."""
-        with self._lock:
-            self._refused[by] += count
+        self._refused.add(by, count)
 
     def request_logged(self, *, model: str, outcome: str) -> None:
         """Record an entry of the request log: `written`, or dropped as `queue_full` or `write_failed`."""
+        self._logged.add((model, outcome))
+
+    def requests_traced(self, *, outcome: str, count: int) -> None:
+        """Record traced requests: `exported`, or dropped as `rate`, `queue_full`, `export_failed` or `rejected`."""
         with self._lock:
-            self._logged[model, outcome] += 1
+            self._traced[outcome] += count
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         """Record a version's state. When the version ends, its series are removed, except its state."""
@@ -165,15 +210,12 @@ class Measurements:
             removed = {servable, *older}
             for id_ in older:
                 del self._states[id_]
-            for key in [key for key in self._dropped if key[0] in removed]:
-                del self._dropped[key]
             for batch_key in [key for key in self._host_s if key.servable in removed]:
                 del self._host_s[batch_key]
-            for unwarmed in [key for key in self._unwarmed if key[0] in removed]:
-                del self._unwarmed[unwarmed]
             for id_ in removed:
                 self._warmups.pop(id_, None)
                 self._costs.pop(id_, None)
+                self._load_s.pop(id_, None)
                 self._caches.pop(id_, None)
         self._forget(removed)
 
@@ -199,20 +241,42 @@ class Measurements:
         ended = ((RequestKey(*key), histogram) for key, histogram in self._ended_requests.items())
         return itertools.chain(self.requests(), ended)
 
-    def dropped(self) -> dict[tuple[ServableId, str, Priority], int]:
+    def exemplars(self, key: RequestKey) -> Mapping[int, TracedRequest]:
+        """Return the last traced request in each bucket of LATENCY_BOUNDS_S, by the bucket's position."""
+        return self._exemplars.by_bucket(key)
+
+    def stages_s(self) -> Mapping[tuple[str, str, str], float]:
+        """Return the seconds of all requests by protocol, model and stage."""
+        return self._stages_s.all()
+
+    def stage_requests(self) -> Mapping[tuple[str, str], float]:
+        """Return the number of requests whose stages are counted, by protocol and model."""
+        return self._stage_requests.all()
+
+    def dropped(self) -> Mapping[tuple[ServableId, str, Priority], float]:
         """Return the number of requests that left the queue before they ran, by version, reason and priority."""
-        with self._lock:
-            return dict(self._dropped)
+        return self._dropped.all()
 
-    def refused(self) -> dict[str, int]:
+    def refused(self) -> Mapping[str, float]:
         """Return the number of requests that were refused before they were read, by their refuser."""
-        with self._lock:
-            return dict(self._refused)
+        return self._refused.all()
 
-    def unwarmed(self) -> dict[tuple[ServableId, str], int]:
-        """Return the number of runs of shapes that were new after warm-up, by version and signature."""
+    def unwarmed(self) -> Mapping[BatchKey, float]:
+        """Return the number of runs of shapes that were new after warm-up."""
+        return self._unwarmed.all()
+
+    def hung(self) -> Mapping[ServableId, float]:
+        """Return the number of runs that hung."""
+        return self._hung.all()
+
+    def loads(self) -> Mapping[tuple[str, str], float]:
+        """Return the number of attempts to load a version, by model and outcome."""
+        return self._loads.all()
+
+    def load_s(self) -> dict[ServableId, float]:
+        """Return the duration of the load of each version that has not ended, without its warm-up."""
         with self._lock:
-            return dict(self._unwarmed)
+            return dict(self._load_s)
 
     def costs(self) -> dict[ServableId, tuple[CurveSnapshot, ...]]:
         """Return the learned cost curves of each version that has not ended."""
@@ -236,10 +300,14 @@ class Measurements:
         with self._lock:
             return dict(self._warmups)
 
-    def logged(self) -> dict[tuple[str, str], int]:
+    def logged(self) -> Mapping[tuple[str, str], float]:
         """Return the number of entries of the request log, by model and outcome."""
+        return self._logged.all()
+
+    def traced(self) -> dict[str, int]:
+        """Return the number of traced requests, by outcome."""
         with self._lock:
-            return dict(self._logged)
+            return dict(self._traced)
 
     def states(self) -> dict[ServableId, State]:
         """Return the state of each version, including the last ended one of each model, up to a limit."""
@@ -252,6 +320,10 @@ class Measurements:
     def _forget(self, removed: Collection[ServableId]) -> None:
         self._batches.forget(removed)
         self.devices.forget(removed)
+        self._dropped.forget(lambda key: key[0] in removed)
+        self._unwarmed.forget(lambda key: key.servable in removed)
+        self._hung.forget(lambda key: key in removed)
         names = {(servable.name, servable.version) for servable in removed}
+        self._exemplars.forget(lambda key: key[:2] in names)
         for (model, _, _, method, protocol, code), histogram in self._requests.take(lambda key: key[:2] in names):
             self._ended_requests[model, None, "", method, protocol, code].absorb(histogram)

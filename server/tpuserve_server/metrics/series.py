@@ -4,24 +4,36 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from tpuserve_server.metrics.histogram import Histogram
+from tpuserve_server.metrics.limit import MOST_SERIES
 
 Key = TypeVar("Key")
 _Group = TypeVar("_Group")
 
 
 class Series(Generic[Key]):
-    """One histogram for each key. Thread-safe."""
+    """One histogram for each key, up to a limit. Thread-safe."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """Create an empty series. `bounds` are those of each histogram."""
+    def __init__(self, bounds: Sequence[float], other: Callable[[Key], Key] | None = None) -> None:
+        """Create an empty series. `bounds` are those of each histogram.
+
+        `other` returns the key that a new key shares with others beyond the limit. None: the keys are few.
+        """
         self._bounds = bounds
+        self._other = other
         self._by_key: dict[Key, Histogram] = {}
+        # Returns the histogram of a key that has one, else None. Faster than indexing, for every request.
+        self.find = self._by_key.get
 
     def __getitem__(self, key: Key) -> Histogram:
-        """Return the key's histogram. A new key gets an empty one."""
+        """Return the key's histogram. A new key gets an empty one, or shares one beyond the limit."""
         found = self._by_key.get(key)
-        # Two threads may create it at the same time. Both get the one that was inserted first.
-        return found if found is not None else self._by_key.setdefault(key, Histogram(self._bounds))
+        return found if found is not None else self._by_key.setdefault(self.counted_as(key), Histogram(self._bounds))
+
+    def counted_as(self, key: Key) -> Key:
+        """Return the key, or the one that it shares with others."""
+        if self._other is None or key in self._by_key or len(self._by_key) < MOST_SERIES:
+            return key
+        return self._other(key)
 
     def items(self) -> Sequence[tuple[Key, Histogram]]:
         """Return a snapshot of the keys and their histograms."""

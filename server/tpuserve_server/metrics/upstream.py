@@ -5,7 +5,8 @@ with a colon for their first slash, a family has only a TYPE line, and counters 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from tpuserve_server.core.errors import Code
 from tpuserve_server.metrics.bounds import (
@@ -18,7 +19,8 @@ from tpuserve_server.metrics.histogram import Histogram
 from tpuserve_server.metrics.measurements import Measurements, RequestKey, Warmup
 from tpuserve_server.metrics.series import Key, Series, summed
 
-_BATCHING = "tensorflow:serving:batching_session"
+_SERVING = ":tensorflow:serving:"
+_BATCHING = f"{_SERVING}batching_session:"
 # Default name of the pool in model_servers/server.cc, which upstream's batching parameters can override.
 _THREAD_POOL = (("thread_pool_name", "model_server_batch_threads"),)
 # Runtime label of a classic session (servables/tensorflow/predict_util.cc).
@@ -29,36 +31,39 @@ _LOG_CODES = {"written": Code.OK, "queue_full": Code.RESOURCE_EXHAUSTED, "write_
 
 # Label names with values, in upstream's order.
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
-# Name, kind, and lines below the TYPE line.
-_Family: TypeAlias = tuple[str, str, Iterable[str]]
+
+# Meanings of the label values, by label, except those of the server's own metrics.
+UPSTREAM_LABELS: Final = {
+    "model": "name of a configured model",
+    "API": "the method, such as Predict; empty for REST requests that upstream does not name",
+    "entrypoint": "GRPC, REST",
+    "status": "canonical code, such as OK",
+    "status_code": "canonical code of the outcome of a log entry",
+    "runtime": _RUNTIME,
+    "thread_pool_name": "model_server_batch_threads",
+    "execution_batch_size": "rows of a batch with padding",
+    "model_path": "directory of a version",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamFamily:
+    """One of upstream's metrics. `samples` returns the lines below its TYPE line, without the name."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+    samples: Callable[[Measurements], Iterable[str]]
 
 
 def upstream_page(measured: Measurements) -> str:
     """Return these measurements as TensorFlow Serving's page, sorted by name as upstream's."""
     lines = []
-    for name, kind, samples in sorted(_families(measured)):
-        below = [f":{name}{sample}" for sample in samples]
-        lines += [f"# TYPE :{name} {kind}", *below] if below else []
+    for family in UPSTREAM_FAMILIES:
+        below = [f"{family.name}{sample}" for sample in family.samples(measured)]
+        lines += [f"# TYPE {family.name} {family.kind}", *below] if below else []
     return "".join(f"{line}\n" for line in lines)
-
-
-def _families(measured: Measurements) -> Iterator[_Family]:
-    def size(key: int) -> _Labels:
-        return (("execution_batch_size", str(key)),)
-
-    yield f"{_BATCHING}:input_batch_size", "histogram", _series(measured.batches.request_rows, lambda _: ())
-    yield f"{_BATCHING}:padding_size", "histogram", _series(measured.batches.padding_rows, size)
-    yield f"{_BATCHING}:processed_batch_size", "histogram", _series(measured.batches.batch_rows, lambda _: ())
-    yield f"{_BATCHING}:queuing_latency", "histogram", _series(measured.batches.queuing, lambda _: _THREAD_POOL)
-    yield f"{_BATCHING}:wrapped_run_count", "counter", _run_count(measured)
-    yield "tensorflow:serving:model_warmup_latency", "histogram", _warmup_latencies(measured)
-    yield "tensorflow:serving:model_warmup_records_read", "counter", _warmup_records(measured)
-    yield "tensorflow:serving:request_count", "counter", _request_counts(measured)
-    yield "tensorflow:serving:request_example_count_total", "counter", _example_counts(measured)
-    yield "tensorflow:serving:request_example_counts", "histogram", _series(measured.examples, _example_labels)
-    yield "tensorflow:serving:request_latency", "histogram", _request_latencies(measured)
-    yield "tensorflow:serving:request_log_count", "counter", _log_counts(measured)
-    yield "tensorflow:serving:runtime_latency", "histogram", _series(measured.batches.runtime, _runtime_labels)
 
 
 def _request_counts(measured: Measurements) -> Iterator[str]:
@@ -93,7 +98,7 @@ def _runtime_labels(key: tuple[str, str]) -> _Labels:
 
 def _example_counts(measured: Measurements) -> Iterator[str]:
     for model, histogram in measured.examples.items():
-        yield _counter(_example_labels(model), int(histogram.cumulative()[1]))
+        yield _counter(_example_labels(model), int(histogram.number_and_sum()[1]))
 
 
 def _example_labels(model: str) -> _Labels:
@@ -121,7 +126,7 @@ def _warmup_records(measured: Measurements) -> Iterator[str]:
 
 def _log_counts(measured: Measurements) -> Iterator[str]:
     for (model, outcome), count in measured.logged().items():
-        yield _counter((("model_name", model), ("status_code", _LOG_CODES[outcome].name)), count)
+        yield _counter((("model_name", model), ("status_code", _LOG_CODES[outcome].name)), int(count))
 
 
 def _run_count(measured: Measurements) -> Iterator[str]:
@@ -156,3 +161,94 @@ def _text(labels: _Labels) -> str:
 def _escaped(value: str) -> str:
     # Upstream does not escape line feeds, which breaks the page.
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _size_labels(rows: int) -> _Labels:
+    return (("execution_batch_size", str(rows)),)
+
+
+# Sorted by name.
+UPSTREAM_FAMILIES: Final = (
+    UpstreamFamily(
+        f"{_BATCHING}input_batch_size",
+        "histogram",
+        (),
+        "Rows of a request.",
+        lambda measured: _series(measured.batches.request_rows, lambda _: ()),
+    ),
+    UpstreamFamily(
+        f"{_BATCHING}padding_size",
+        "histogram",
+        ("execution_batch_size",),
+        "Rows of padding of a batch. The label is the number of rows with padding, or the next power of two for a "
+        "signature without fixed sizes.",
+        lambda measured: _series(measured.batches.padding_rows, _size_labels),
+    ),
+    UpstreamFamily(
+        f"{_BATCHING}processed_batch_size",
+        "histogram",
+        (),
+        "Rows of a batch with padding.",
+        lambda measured: _series(measured.batches.batch_rows, lambda _: ()),
+    ),
+    UpstreamFamily(
+        f"{_BATCHING}queuing_latency",
+        "histogram",
+        ("thread_pool_name",),
+        "Microseconds from a request's arrival to the start of its batch.",
+        lambda measured: _series(measured.batches.queuing, lambda _: _THREAD_POOL),
+    ),
+    UpstreamFamily(f"{_BATCHING}wrapped_run_count", "counter", (), "Batches that ran.", _run_count),
+    UpstreamFamily(
+        f"{_SERVING}model_warmup_latency",
+        "histogram",
+        ("model_path", "status"),
+        "Microseconds of the warm-up of a version with recorded requests. Removed with the version.",
+        _warmup_latencies,
+    ),
+    UpstreamFamily(
+        f"{_SERVING}model_warmup_records_read",
+        "counter",
+        ("model_path", "status"),
+        "Recorded requests that the server read. Removed with the version.",
+        _warmup_records,
+    ),
+    UpstreamFamily(
+        f"{_SERVING}request_count",
+        "counter",
+        ("model_name", "status"),
+        "Predict, Classify and Regress over gRPC, and all REST requests.",
+        _request_counts,
+    ),
+    UpstreamFamily(
+        f"{_SERVING}request_example_count_total", "counter", ("model",), "tf.Examples in total.", _example_counts
+    ),
+    UpstreamFamily(
+        f"{_SERVING}request_example_counts",
+        "histogram",
+        ("model",),
+        "tf.Examples of a request.",
+        lambda measured: _series(measured.examples, _example_labels),
+    ),
+    UpstreamFamily(
+        f"{_SERVING}request_latency",
+        "histogram",
+        ("model_name", "API", "entrypoint"),
+        "Microseconds of successful requests. `entrypoint` is GRPC or REST.",
+        _request_latencies,
+    ),
+    UpstreamFamily(
+        f"{_SERVING}request_log_count",
+        "counter",
+        ("model_name", "status_code"),
+        "Requests logged (OK), or selected for the log and dropped.",
+        _log_counts,
+    ),
+    UpstreamFamily(
+        f"{_SERVING}runtime_latency",
+        "histogram",
+        ("model_name", "API", "runtime"),
+        "Microseconds from a request's arrival in the queue to the end of its run. `API` is that of the signature.",
+        lambda measured: _series(measured.batches.runtime, _runtime_labels),
+    ),
+)

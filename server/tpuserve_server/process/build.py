@@ -2,19 +2,32 @@
 
 from typing import TYPE_CHECKING
 
-from tpuserve_server.command.logs import configure_logging
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.core.change_record import ChangeRecord
 from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.journal import Journal
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.logs.configuration import configure_logging
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpuserve_server.app import Server
+    from tpuserve_server.core.configured_models import ConfiguredModels
+    from tpuserve_server.frontends.guard import Rule
 
 
-def build_server(settings: Settings, host_note: str, journal: Journal | None = None) -> "Server":
+def build_server(
+    settings: Settings,
+    host_note: str,
+    journal: Journal | None = None,
+    make_rule: "Callable[[ConfiguredModels], Rule] | None" = None,
+    record: ChangeRecord | None = None,
+) -> "Server":
     """Build the server, and configure the process's log and garbage collector. Call this once in a process.
+
+    See `app.build` for the arguments.
 
     Raises:
         HostError: a configuration file cannot be used.
@@ -23,7 +36,7 @@ def build_server(settings: Settings, host_note: str, journal: Journal | None = N
     from tpuserve_server.app import build
 
     try:
-        server = build(settings, host_note, journal=journal)
+        server = build(settings, host_note, make_rule, journal, record)
     except ConfigError as error:  # The file was valid when the flags were read.
         raise HostError(str(error)) from error
     settle_garbage_collector()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE
 from tpuserve_server.command.validation import read_settings_json
+from tpuserve_server.core.change_record import ChangeRecord
 from tpuserve_server.core.journal import Journal
 from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.envoy.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
@@ -17,8 +18,9 @@ from tpuserve_server.process.build import build_server
 
 def _build() -> Application:
     settings = read_settings_json(os.environ[SETTINGS_VARIABLE])
-    journal = Journal.open(Path(os.environ[RUNTIME_FOLDER_VARIABLE]), os.environ[LAST_END_VARIABLE])
-    return build_server(settings, os.environ[HOST_NOTE_VARIABLE], journal)
+    folder = Path(os.environ[RUNTIME_FOLDER_VARIABLE])
+    journal = Journal.open(folder, os.environ[LAST_END_VARIABLE])
+    return build_server(settings, os.environ[HOST_NOTE_VARIABLE], journal, record=ChangeRecord(folder))
 
 
 asgi = EnvoyEntry(_build)

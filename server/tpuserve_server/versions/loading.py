@@ -12,6 +12,7 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Deadline, WaitingClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import DeviceLost, InvalidArgument
@@ -22,6 +23,7 @@ from tpuserve_server.core.response_cache import ResponseCaches, VersionResponses
 from tpuserve_server.core.sequences import Sequences, find_sequences
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.storage import Storage
+from tpuserve_server.core.tracer import SpanRecorder
 from tpuserve_server.core.types import ServableId, Signature
 from tpuserve_server.core.watchdog import Watchdog
 from tpuserve_server.versions.cache_rules import why_not_cached
@@ -31,6 +33,7 @@ from tpuserve_server.versions.objective_check import check_objectives
 from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.sequence_trial import try_all_sequences
 from tpuserve_server.versions.shape_watch import ShapeWatch
+from tpuserve_server.versions.signatures import RequiredSignatures
 from tpuserve_server.versions.warmup import warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
@@ -122,13 +125,18 @@ class VersionLoader:
         device: DeviceShare | None = None,
         timeout_s: float = 0,
         watchdog: Watchdog | None = None,
+        spans: SpanRecorder | None = None,
+        signatures: RequiredSignatures | None = None,
     ) -> None:
         """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare.
 
         `timeout_s` is the time after which a load is given up; 0: never. A load then stops reading files. `watchdog`
-        watches the runs of loaded versions, not those of warm-up, and gets the loss of a device.
+        watches the runs of loaded versions, not those of warm-up, and gets the loss of a device. `spans` gets the
+        batches of loaded versions. `signatures` refuses versions that are not signed; None: accept them.
         """
+        self._signatures = signatures
         self._watchdog = watchdog
+        self._spans = spans
         self._timeout_s = timeout_s
         self._storage = storage
         self._executor = executor
@@ -144,9 +152,17 @@ class VersionLoader:
         Raises:
             ServingError: the load failed. Its resources are released.
         """
+        try:
+            return self._fetch_and_load(aspired)
+        except BaseException:
+            self._metrics.load_failed(servable=aspired.servable)
+            raise
+
+    def _fetch_and_load(self, aspired: AspiredVersion) -> LoadedVersion:
+        started_s = self._clock.monotonic_s()
         path = self._storage.fetch(aspired.location)
         try:
-            return self._load(aspired, path)
+            return self._load(aspired, path, started_s)
         except DeviceLost as error:
             self._storage.release(path)
             if self._watchdog is not None:
@@ -167,9 +183,10 @@ class VersionLoader:
             if loaded.path is not None:
                 self._storage.release(loaded.path)
 
-    def _load(self, aspired: AspiredVersion, path: Path) -> LoadedVersion:
+    def _load(self, aspired: AspiredVersion, path: Path, started_s: float) -> LoadedVersion:
         servable_id = aspired.servable
-        manifest = Manifest.read(path)
+        signed = None if self._signatures is None else self._signatures.check(path, servable_id)
+        manifest = Manifest.read(path) if signed is None else signed.manifest
         if manifest is not None:
             deadline = Deadline.after(self._timeout_s, self._clock) if self._timeout_s else Deadline.never()
             run_in_background(
@@ -189,6 +206,7 @@ class VersionLoader:
             undo.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
             watched, costs = ShapeWatch(servable), CostModel()
+            load_s = self._clock.monotonic_s() - started_s
             runs = self._warm_up(servable_id, watched, path, batching, costs)
             check_objectives(batching, costs)
             watched.observe(lambda name: self._metrics.shape_first_run(servable=servable_id, signature=name))
@@ -202,16 +220,19 @@ class VersionLoader:
                 costs=costs,
                 device=self._device,
                 watchdog=self._watchdog,
+                spans=self._spans,
             )
             undo.callback(batcher.stop)
-            self._metrics.version_loaded(servable=servable_id, costs=costs)
+            self._metrics.version_loaded(servable=servable_id, costs=costs, load_s=load_s)
             notes = _notes(servable, manifest, batching, runs, options.parameters)
+            if signed is not None:
+                notes = (*notes, f"signed by {signed.signer}")
             precision = None if manifest is None else manifest.precision
             why_not = why_not_cached(servable, manifest, batching) if cache_bytes else ""
             responses = self._open_cache(servable_id, cache_bytes, why_not, undo) if cache_bytes else None
             if cache_bytes:
                 notes = (*notes, _cache_note(cache_bytes, why_not))
-            loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision, responses)
+            loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision, responses, load_s)
             undo.pop_all()
         return loaded
 
@@ -252,9 +273,8 @@ class VersionLoader:
         count = run_in_background(lambda: warm_up(servable, path, batching, self._options.warmup, timer), "warm-up")
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.version_warmed(servable=servable_id, path=path, records=count.records, duration_s=duration_s)
-        _log.info(
-            "Warmed %s: %d recorded requests, %d runs, %.3f s", servable_id, count.records, count.runs, duration_s
-        )
+        records, runs = counted(count.records, "recorded request"), counted(count.runs, "run")
+        _log.info("Warmed %s: %s, %s, %.3f s", servable_id, records, runs, duration_s)
         return count.runs
 
 
@@ -318,7 +338,7 @@ def _notes(
     unused = parameters.sequence_buckets and not any(options.sequences for options in batching.values())
     return (
         f"device: {servable.device}",
-        f"warm-up: {warmup_runs} runs",
+        f"warm-up: {counted(warmup_runs, 'run')}",
         *([f"the server ignores sequence_buckets: {_NO_SEQUENCES}"] if unused else []),
         *_by_signatures(names_by_description),
     )
@@ -338,15 +358,17 @@ def _by_signatures(names_by_description: Mapping[str, list[str]]) -> list[str]:
 
 
 def _describe(options: BatchingOptions, threads: int) -> str:
-    sizes = ", ".join(str(size) for size in options.buckets)
-    parts = [f"batches of {sizes or f'up to {options.max_rows}'} rows"]
+    # The last size is the one before the noun.
+    *smaller, largest = options.buckets or (options.max_rows,)
+    sizes = "".join(f"{size}, " for size in smaller) if options.buckets else "up to "
+    parts = [f"batches of {sizes}{counted(largest, 'row')}"]
     if options.timeout_s:
         parts.append(f"full or after {options.timeout_s * 1000:g} ms")
     if options.objective is not None:
         within_ms = options.objective.latency_s * 1000
         parts.append(f"{options.objective.percentile:g} % of requests within {within_ms:g} ms")
     if options.splits:
-        parts.append(f"requests of up to {options.max_batch_size} rows split over several batches")
+        parts.append(f"requests of up to {counted(options.max_batch_size, 'row')} split over several batches")
     if options.pad_variable_length_inputs:
         parts.append("rows padded to one shape")
     if options.sequences is not None:

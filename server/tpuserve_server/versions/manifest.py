@@ -67,19 +67,8 @@ class Manifest(Part):
         Raises:
             FailedPrecondition: the manifest cannot be read, or has the format of a later exporter.
         """
-        path = version_path / MANIFEST_FILE
-        try:
-            info = path.stat()
-            if stat.S_ISFIFO(info.st_mode):  # Opening a pipe blocks until another process writes to it.
-                raise FailedPrecondition(f"{MANIFEST_FILE} is a named pipe, not a file")
-            if info.st_size > MAX_MANIFEST_BYTES:
-                raise FailedPrecondition(f"{MANIFEST_FILE} has more than {MAX_MANIFEST_BYTES >> 20} MiB")
-            text = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise FailedPrecondition(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from error
-        return cls.parse(text)
+        content = read_content(version_path, MANIFEST_FILE, MAX_MANIFEST_BYTES)
+        return None if content is None else cls.parse(content)
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
@@ -126,6 +115,26 @@ class Manifest(Part):
                     f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}. "
                     "Copy or export the version again"
                 )
+
+
+def read_content(version_path: Path, name: Path, max_bytes: int) -> bytes | None:
+    """Return the content of a small file of a version, or None if it does not exist.
+
+    Raises:
+        FailedPrecondition: the file cannot be read, or has more than `max_bytes`.
+    """
+    path = version_path / name
+    try:
+        info = path.stat()
+        if stat.S_ISFIFO(info.st_mode):  # Opening a pipe blocks until another process writes to it.
+            raise FailedPrecondition(f"{name} is a named pipe, not a file")
+        if info.st_size > max_bytes:
+            raise FailedPrecondition(f"{name} has more than {max_bytes >> 20} MiB")
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
 
 
 def missing_file(version_path: Path) -> str | None:

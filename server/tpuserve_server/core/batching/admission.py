@@ -10,6 +10,7 @@ from tpuserve_server.core.batching.objective_plan import ObjectivePlan
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.errors import TooLate
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId
@@ -196,7 +197,8 @@ class Admission:
         retry_s = max(finish_s - now_s - min(left_s, deadline_s), _LEAST_RETRY_S)
         return TooLate(
             f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than {limit} "
-            f"({rows_ahead} rows are queued before it); retry in {retry_s * 1000:.0f} ms",
+            f"({counted(rows_ahead, 'row')} {'is' if rows_ahead == 1 else 'are'} queued before it); "
+            f"retry in {retry_s * 1000:.0f} ms",
             retry_s,
         )
 

@@ -11,6 +11,7 @@ from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.lane import Lane, Work
 from tpuserve_server.core.batching.leaving import begin_run, ready_s
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.batching.task import SplitRequest, Task, share_run
 from tpuserve_server.core.cost_model import CostModel
@@ -113,6 +114,14 @@ class Backlog:
         for task in tasks:
             task.batch = None
         return tasks
+
+    def queued(self) -> dict[str, QueueDepth]:
+        """Return the waiting requests by signature."""
+        depths: dict[str, QueueDepth] = {}
+        for batch in (each for batches in self._batches.values() for each in batches):
+            name = batch.tasks[0].signature_name
+            depths[name] = depths.get(name, QueueDepth()).plus(QueueDepth(len(batch.tasks), batch.rows))
+        return depths
 
     def ready(self, now_s: float, *, closed: bool = False) -> Batch | None:
         """Return the ready batch with the earliest task in order, or None if no batch is ready.

@@ -12,6 +12,7 @@ from tpuserve_server.core.batching.hung_runs import HungRuns
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
+from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.regroup import LEAST_RUN_S
 from tpuserve_server.core.batching.runner import BatchRunner
 from tpuserve_server.core.batching.running import RunningBatches
@@ -23,6 +24,8 @@ from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.servable import Servable
+from tpuserve_server.core.thread_name import name_thread
+from tpuserve_server.core.tracer import SpanRecorder
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.core.watchdog import Watchdog
 
@@ -55,11 +58,12 @@ class Batcher:
         costs: CostModel | None = None,
         device: DeviceShare | None = None,
         watchdog: Watchdog | None = None,
+        spans: SpanRecorder | None = None,
     ) -> None:
         """Start the device threads of `parameters`, each of which runs a batch at a time.
 
         They take turns with the threads of other models on `device`, by the model's weight. Without `device` the
-        batcher has a separate one. `watchdog` finds runs that hang.
+        batcher has a separate one. `watchdog` finds runs that hang. `spans` gets the batches.
 
         Requests for a signature that is not in `options` run one by one. The batcher adds the measured costs of runs to
         `costs`, which may already hold some.
@@ -111,10 +115,10 @@ class Batcher:
             give_back=self._give_back,
             watchdog=watchdog,
         )
-        self._start(servable, watchdog)
+        self._start(servable, watchdog, spans)
         self._hung.watch()
 
-    def _start(self, servable: Servable, watchdog: Watchdog | None) -> None:
+    def _start(self, servable: Servable, watchdog: Watchdog | None, spans: SpanRecorder | None) -> None:
         count = len(self._turns)
         # Each thread gets an equal share of the in-flight limit, and buffers for it.
         in_flight = max(1, servable.max_in_flight // count)
@@ -132,6 +136,7 @@ class Batcher:
                 self._host,
                 self._running,
                 watchdog,
+                spans,
             )
             name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
             thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
@@ -225,6 +230,11 @@ class Batcher:
             self._refuses_until_s = now_s + _REFUSES_FOR_S
         return lateness_s
 
+    def queued(self) -> dict[str, QueueDepth]:
+        """Return the waiting requests by signature. Signatures without waiting requests are absent."""
+        with self._changed:
+            return self._queue.queued()
+
     def discard(self, task: Task, reason: str) -> bool:
         """Remove a task that its caller has given up from the queue, so that its place is free at once.
 
@@ -253,6 +263,11 @@ class Batcher:
         if self._turns:
             self._turns.clear()
             self._device.leave(self._id)
+
+    @property
+    def servable_id(self) -> ServableId:
+        """The version whose batches run."""
+        return self._id
 
     def hung_s(self) -> float:
         """Return for how long the longest hung run has taken, or 0 if none hangs."""
@@ -355,6 +370,7 @@ class Batcher:
     # The device threads.
 
     def _run(self, runner: BatchRunner, turn: Turn) -> None:
+        name_thread()
         while self._run_next(runner, turn):
             pass
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tpuserve_server.core.batching.running import RunningBatches
 from tpuserve_server.core.batching.task import Task, complete
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import DeadlineExceeded, Unavailable
 from tpuserve_server.core.metrics import Metrics
@@ -65,7 +66,9 @@ class HungRuns:
         """
         with self._lock:
             now_s = self._clock.monotonic_s()
+            earlier = len(self._running.hung_threads())
             hung, behind = self._running.mark_hung(now_s, limit_s)
+            count = len(self._running.hung_threads()) - earlier
             if hung and self._running.all_hang():
                 self.error = self._blocked(limit_s)
                 behind += self._drain()
@@ -73,10 +76,11 @@ class HungRuns:
                 self._give_back(thread)
             next_s = self._running.next_s(now_s, limit_s)
         if hung:
+            self._metrics.runs_hung(servable=self._id, count=count)
             _log.error(
-                "A run of %s has taken more than %g s (--run_timeout_seconds). The server answers its %d requests and "
-                "%d behind it with errors",
-                *(self._id, limit_s, len(hung), len(behind)),
+                "A run of %s has taken more than %g s (--run_timeout_seconds). The server answers its %s and %d "
+                "behind it with errors",
+                *(self._id, limit_s, counted(len(hung), "request"), len(behind)),
             )
             self._answer(hung, behind, limit_s)
         return next_s

@@ -7,6 +7,7 @@ from tpuserve_server.core.batching.backlog import Backlog
 from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import Task, share_run
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
@@ -82,6 +83,13 @@ class BatchQueue:
     def drain(self) -> list[Task]:
         """Remove and return all tasks."""
         return [*self._high.drain(), *self._low.drain()]
+
+    def queued(self) -> dict[str, QueueDepth]:
+        """Return the waiting requests of both priorities, by signature."""
+        depths = self._high.queued()
+        for name, depth in self._low.queued().items():
+            depths[name] = depths.get(name, QueueDepth()).plus(depth)
+        return depths
 
     def take(self, now_s: float, *, closed: bool = False) -> list[Task]:
         """Remove and return the tasks of the next batch, or none if no batch is ready.

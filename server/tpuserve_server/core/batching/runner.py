@@ -4,7 +4,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 
 from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
@@ -15,6 +16,7 @@ from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.running import RunningBatches
 from tpuserve_server.core.batching.task import Outcome, Task, complete, share_run
 from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import (
     Cancelled,
@@ -32,6 +34,7 @@ from tpuserve_server.core.errors import (
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.servable import InFlight, Servable
+from tpuserve_server.core.tracer import SpanRecorder
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.core.validation import count_plain_rows
 from tpuserve_server.core.watchdog import Watchdog
@@ -53,10 +56,11 @@ class _Run:
     facts: BatchRun
     options: BatchingOptions | None
     bucket: int
-    inputs: Tensors
-    reusable: bool
     buffers: BatchBuffers
-    flight: InFlight | ServingError
+    # Set when it is dispatched.
+    inputs: Tensors = field(default_factory=dict)
+    reusable: bool = False
+    flight: InFlight | ServingError = field(init=False)
     # Whether it had the device to itself since the end of the batch before it, so that its duration is its cost.
     is_timed: bool = True
 
@@ -76,10 +80,12 @@ class BatchRunner:
         host: HostDelay,
         running: RunningBatches,
         watchdog: Watchdog | None,
+        spans: SpanRecorder | None = None,
     ) -> None:
         """`buffers` holds one entry for each batch in flight. No other runner uses them.
 
-        `running` has the batches of this thread. `watchdog` gets the loss of the device.
+        `running` has the batches of this thread. `watchdog` gets the loss of the device. `spans` gets the
+        start and the end of each batch.
         """
         self._id = servable_id
         self._servable = servable
@@ -92,6 +98,7 @@ class BatchRunner:
         self._host = host
         self._running = running
         self._watchdog = watchdog
+        self._spans = spans
         self._runs: deque[_Run] = deque()
         self._ended_s = 0.0
 
@@ -119,7 +126,11 @@ class BatchRunner:
         """
         run = self._runs.popleft()
         begun_s = max(run.facts.started_s, self._ended_s)
-        self._finish(run)
+        if self._spans is not None and self._spans.is_recording:
+            with self._span(self._spans, "results", run.tasks[0], run.facts):
+                self._finish(run)
+        else:
+            self._finish(run)
         self._free_buffers.append(run.buffers)
         return self._ended_s - begun_s
 
@@ -183,16 +194,35 @@ class BatchRunner:
         options = self._options.get(first.signature_name)
         bucket = choose_bucket(rows, options.buckets if options and first.shareable else ())
         facts.requests, facts.rows, facts.bucket = len(tasks), rows, bucket
-        inputs: Tensors = {}
-        reusable = False
-        flight: InFlight | ServingError
+        run = _Run(tasks, facts, options, bucket, buffers)
+        if self._spans is not None and self._spans.is_recording:
+            with self._span(self._spans, "batch", first, facts):
+                self._dispatch(run)
+        else:
+            self._dispatch(run)
+        return run
+
+    def _dispatch(self, run: _Run) -> None:
+        """Join the rows and give them to the device. Never raises."""
+        first = run.tasks[0]
         try:
-            inputs, reusable = join_batch(tasks, rows, bucket, options, buffers)
-            facts.begun_s = self._clock.monotonic_s()
-            flight = self._servable.dispatch(first.signature_name, inputs, first.output_names)
+            run.inputs, run.reusable = join_batch(run.tasks, run.facts.rows, run.bucket, run.options, run.buffers)
+            run.facts.begun_s = self._clock.monotonic_s()
+            run.flight = self._servable.dispatch(first.signature_name, run.inputs, first.output_names)
         except Exception as error:
-            flight = self._failure(error, len(tasks))
-        return _Run(tasks, facts, options, bucket, inputs, reusable, buffers, flight)
+            run.flight = self._failure(error, run.facts)
+
+    def _span(self, spans: SpanRecorder, what: str, first: Task, facts: BatchRun) -> AbstractContextManager[object]:
+        """Return the span of a step of a batch. A number connects the steps."""
+        return spans.span(
+            f"{what} {self._id.name}:{self._id.version}",
+            batch=facts.number,
+            signature=first.signature_name,
+            requests=facts.requests,
+            rows=facts.rows,
+            bucket=facts.bucket,
+            departure=facts.departure.name.lower(),
+        )
 
     def _outcomes(self, run: _Run) -> Sequence[Outcome]:
         """Return an outcome for each task: the same error for all if the run failed."""
@@ -212,13 +242,13 @@ class BatchRunner:
             return split_outputs(outputs, tasks, run.bucket, run.options)
         except Exception as error:
             self._end(facts, failed=True)
-            return [self._failure(error, len(tasks))] * len(tasks)
+            return [self._failure(error, facts)] * len(tasks)
 
     def _end(self, facts: BatchRun, *, failed: bool = False) -> None:
         self._ended_s = facts.ended_s = self._clock.monotonic_s()
         facts.failed = failed
 
-    def _failure(self, error: Exception, count: int) -> ServingError:
+    def _failure(self, error: Exception, facts: BatchRun) -> ServingError:
         """Return the error for callers, without the frames that it has passed."""
         if type(error) is ResourceExhausted:
             return OutOfMemory(f"{self._id} ran out of memory: {error.message}")
@@ -229,8 +259,10 @@ class BatchRunner:
         if isinstance(error, ServingError):
             return error.copy()
         # The top of the worker loop: the runner answers the callers and runs the next batch, whatever the model raises.
-        logger.error("Batch of %d requests for %s failed", count, self._id, exc_info=error)
-        return Internal(f"Running {self._id} failed; the server's log has the reason")
+        logger.error(
+            "Batch %d of %s for %s failed", facts.number, counted(facts.requests, "request"), self._id, exc_info=error
+        )
+        return Internal(f"Running {self._id} failed in batch {facts.number}; the server's log has the reason")
 
     def _measure(self, run: _Run, run_s: float) -> None:
         first, options = run.tasks[0], run.options

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tpuserve_server.core.batching.batch_run import BatchRun
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
 from tpuserve_server.core.priority import Priority
@@ -171,7 +172,7 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]], sent: Callable[[], object
             loop.call_soon_threadsafe(_settle, share, sent)
         except RuntimeError:
             # The loop has closed, so its callers no longer wait.
-            logger.warning("The event loop of %d requests closed before their results arrived", len(share))
+            logger.warning("The event loop of %s closed before the results arrived", counted(len(share), "request"))
 
 
 def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]], sent: Callable[[], object] | None) -> None:

@@ -35,7 +35,10 @@ class ReceivingBudget:
         """
         self._trim = trim
         self._most_bytes = 0
-        self._total_bytes = total_bytes
+        # Size of the budget of all uploads.
+        self.total_bytes = total_bytes
+        # Uploads that were cut because the budget of all uploads or of a connection was full.
+        self.refusals = 0
         self._connection_bytes = connection_bytes
         self._clock = clock
         self._held_bytes = 0
@@ -69,9 +72,9 @@ class ReceivingBudget:
                 siblings = [each for each in self._uploads if each.connection == connection]
                 why = f"this connection take all {self._connection_bytes} bytes of max_connection_receiving_bytes"
                 self._make_room(upload, siblings, over_bytes, now_s, why)
-        over_bytes = self._held_bytes + size_bytes - self._total_bytes
+        over_bytes = self._held_bytes + size_bytes - self.total_bytes
         if over_bytes > 0:
-            why = f"all clients take all {self._total_bytes} bytes of max_receiving_bytes"
+            why = f"all clients take all {self.total_bytes} bytes of max_receiving_bytes"
             self._make_room(upload, list(self._uploads), over_bytes, now_s, why)
         self._uploads[upload] = None
         self._add(connection, size_bytes)
@@ -105,6 +108,7 @@ class ReceivingBudget:
         message = f"The requests that are still arriving from {why}. Send the request again later"
         for upload in sorted({*others, charged}, key=lambda each: each.rate(now_s)):
             upload.cut(ResourceExhausted(message))
+            self.refusals += 1
             if upload is charged:
                 raise ResourceExhausted(message)
             over_bytes -= upload.held_bytes

@@ -21,13 +21,14 @@ from tpuserve_server.executors.candidate import Refusal
 from tpuserve_server.executors.chosen_servable import ChosenServable
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
 from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
+from tpuserve_server.executors.runtimes import JAX
 
 if TYPE_CHECKING:
     from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 
 _log = logging.getLogger(__name__)
 
-_NEEDS_JAX = "device programs need JAX, which is not installed: pip install 'tpuserve-server[pjrt]'"
+_ON_CPU = "--device=cpu runs the device programs on the CPU"
 
 
 class DevicePrograms:
@@ -99,11 +100,11 @@ class DevicePrograms:
         try:
             pjrt = self._executor()
         except ModuleNotFoundError:
-            return Refusal(FailedPrecondition(_NEEDS_JAX), "no_jax", level=logging.WARNING)
+            return Refusal(JAX.missing("device programs need"), "no_jax", level=logging.WARNING)
         except ServingError as error:
-            return Refusal(error, "no_device")
+            return Refusal(error, "no_device", remedy=_ON_CPU)
         except Exception as error:  # a foreign plugin or a missing driver may raise any error
-            return Refusal(_unexpected("PJRT cannot start", error), "no_device")
+            return Refusal(_unexpected("PJRT cannot start", error), "no_device", remedy=_ON_CPU)
         try:
             return pjrt.load(servable_id, version)
         except ServingError as error:

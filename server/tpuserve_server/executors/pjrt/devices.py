@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from tpuserve_formats.manifest.device import DeviceShardRule
 from tpuserve_formats.mesh_shape import MeshShape
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
@@ -56,7 +57,7 @@ def find_devices(requested: str, count: int = 1) -> list[jax.Device]:
     if count > len(found):
         # XLA creates any number of CPU devices on request, to try a mesh.
         more = f"; XLA_FLAGS=--xla_force_host_platform_device_count={count} creates that many CPU devices"
-        mismatch = f"the mesh requires {count} devices; PJRT found {_describe(found)}"
+        mismatch = f"the mesh requires {counted(count, 'device')}; PJRT found {_describe(found)}"
         raise FailedPrecondition(f"{mismatch}{more if requested == 'cpu' else ''}")
     return found[:count]
 

@@ -14,6 +14,7 @@ from jax.sharding import Sharding
 
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
 from tpuserve_server.core.background import run_in_background
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.device_metrics import DeviceMetrics
 from tpuserve_server.core.errors import FailedPrecondition, ServingError
@@ -115,13 +116,13 @@ class PjrtExecutor:
         free = FreeMemory.of(self._gauges)
         weights = _put_weights(path, device, placement, free, undo)
         started_s = self._clock.monotonic_s()
-        compiled = _compile(path, device, placement, weights)
+        compiled = _compile(path, device, placement, weights, self._options.allowed_calls)
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.programs_compiled(servable=servable_id, duration_s=duration_s)
         _log.info(
-            "%s: compiled %d device programs in %.3f s, put %.1f MiB of weights on %s",
+            "%s: compiled %s in %.3f s, put %.1f MiB of weights on %s",
             servable_id,
-            sum(map(len, compiled.values())),
+            counted(sum(map(len, compiled.values())), "device program"),
             duration_s,
             sum(weight.nbytes for weight in weights.values()) / 2**20,
             placement,
@@ -178,14 +179,19 @@ def _use_cache(path: Path) -> None:
 
 
 def _compile(
-    path: Path, device: ManifestDevice, placement: Placement, weights: Mapping[str, jax.Array]
+    path: Path,
+    device: ManifestDevice,
+    placement: Placement,
+    weights: Mapping[str, jax.Array],
+    allowed_calls: Sequence[str],
 ) -> dict[str, Sequence[Program]]:
     """Compile every part's programs, several at a time, because the compiler releases the interpreter's lock."""
     work = [(name, part, entry) for name, part in device.parts.items() for entry in part.programs]
 
     def compile_one(one: tuple[str, DevicePartEntry, DeviceProgram]) -> Program:
         _, part, entry = one
-        return compile_program(path, device, part, entry, placement, [weights[name] for name in part.weights])
+        taken = [weights[name] for name in part.weights]
+        return compile_program(path, device, part, entry, placement, taken, allowed_calls)
 
     with ThreadPoolExecutor(min(len(work), os.cpu_count() or 1), "compile") as pool:
         done = pool.map(compile_one, work)

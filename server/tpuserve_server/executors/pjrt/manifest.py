@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from ml_dtypes import bfloat16
 from pydantic import ValidationError
 
+from tpuserve_formats.dtypes import BY_DTYPE, STRING
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 from tpuserve_formats.manifest.device import DeviceHost, DevicePartEntry, DeviceSignature, ManifestDevice
 from tpuserve_formats.manifest.part import Part
@@ -17,7 +17,9 @@ from tpuserve_formats.manifest.version import ManifestSignature
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Signature, TensorSpec
 
-_STRING = "string"
+# By the names that the exporter writes. numpy also takes programs of its own for a name, such as "2f4,(3,)i2".
+_DTYPES = {"string" if dtype == STRING else dtype.name: dtype for dtype in BY_DTYPE}
+_MOST_SHOWN = 64
 
 
 class ProgramManifest(Part):
@@ -86,9 +88,17 @@ class ProgramManifest(Part):
         programs = [program.file for part in device.parts.values() for program in part.programs]
         hosts = [entry.host.model for entry in device.signatures.values() if entry.host is not None]
         for file in (device.weights, *programs, *hosts):
-            # Path.resolve would raise RuntimeError for links in a circle.
-            if not Path(os.path.realpath(version_path / file)).is_relative_to(os.path.realpath(version_path)):
+            if not _is_within(version_path, file):
                 raise FailedPrecondition(f"{file} in the manifest is outside the version directory")
+
+
+def _is_within(version_path: Path, file: str) -> bool:
+    try:
+        # Path.resolve would raise RuntimeError for links in a circle.
+        return Path(os.path.realpath(version_path / file)).is_relative_to(os.path.realpath(version_path))
+    except ValueError as error:
+        # A name with a NUL.
+        raise FailedPrecondition(f"{file!r} in the manifest cannot be checked: {type(error).__name__}") from error
 
 
 class _Outline(Part):
@@ -123,10 +133,7 @@ def _specs(tensors: Mapping[str, ManifestTensor]) -> dict[str, TensorSpec]:
 
 
 def _dtype(name: str) -> np.dtype[np.generic]:
-    if name == _STRING:
-        return np.dtype(object)
-    try:
-        # ml_dtypes registers the names of its types with numpy.
-        return np.dtype(bfloat16) if name == "bfloat16" else np.dtype(name)
-    except TypeError as error:
-        raise FailedPrecondition(f"{MANIFEST_FILE} has an unknown dtype: {name}") from error
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise FailedPrecondition(f"{MANIFEST_FILE} has an unknown dtype: {name[:_MOST_SHOWN]}")
+    return dtype

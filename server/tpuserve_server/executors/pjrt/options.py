@@ -58,3 +58,5 @@ class PjrtOptions:
     ] = None
     max_in_flight: int = 2
     max_in_flight_on_cpu: int = 1
+    # SafetyOptions.allowed_ops: custom calls that programs may have.
+    allowed_calls: tuple[str, ...] = ()

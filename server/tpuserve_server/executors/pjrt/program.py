@@ -1,7 +1,7 @@
 """Program: one device program, read from its file and compiled for the available devices."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import jax
@@ -11,6 +11,8 @@ from jax.sharding import Sharding
 
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
 from tpuserve_formats.manifest.tensor import DeviceTensor
+from tpuserve_formats.safety.custom_calls import find_calls_in_bytecode
+from tpuserve_server.core.counted import counted
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import Array
 from tpuserve_server.executors.pjrt.devices import Placement
@@ -103,14 +105,17 @@ def compile_program(
     entry: DeviceProgram,
     placement: Placement,
     weights: Sequence[jax.Array],
+    allowed_calls: Collection[str] = (),
 ) -> Program:
     """Read a program and compile it for `weights` on their devices, in the part's order. Slow if not cached.
 
     Raises:
-        FailedPrecondition: the file is damaged, from an incompatible JAX, or does not match the manifest.
+        FailedPrecondition: the file is damaged, from an incompatible JAX, or does not match the manifest. Also raised
+            for custom calls that the server refuses, except `allowed_calls`.
         ServingError: the compiler refuses the program, or it does not fit on the device.
     """
     exported = _read(version / entry.file, entry.file, device)
+    _check_calls(exported, entry, allowed_calls)
     count = len(part.inputs)
     _check_arguments(exported, part, entry, weights)
     inputs = [
@@ -137,6 +142,16 @@ def find_random(version: Path, device: ManifestDevice) -> str:
     return found and f"the device program {found} draws random numbers"
 
 
+def _check_calls(exported: export.Exported, entry: DeviceProgram, allowed: Collection[str]) -> None:
+    """Refuse calls of functions of the process, such as callbacks into Python. Raises FailedPrecondition."""
+    found = find_calls_in_bytecode(exported.mlir_module_serialized)
+    if refused := [target for target in found if target not in allowed]:
+        raise FailedPrecondition(
+            f"{entry.file} has custom calls that this server refuses: {', '.join(refused)}. Export the model without "
+            f"them. If you trust its author, allow them: --allowed_ops={','.join(refused)}"
+        )
+
+
 def _check_arguments(
     exported: export.Exported, part: DevicePartEntry, entry: DeviceProgram, weights: Sequence[jax.Array]
 ) -> None:
@@ -145,7 +160,8 @@ def _check_arguments(
     if len(avals) != count + len(part.weights) or len(exported.out_avals) != len(part.outputs):
         raise FailedPrecondition(
             f"{entry.file} takes {len(avals)} arrays and returns {len(exported.out_avals)}; the manifest lists "
-            f"{count} inputs and {len(part.weights)} weights, and {len(part.outputs)} outputs"
+            f"{counted(count, 'input')} and {counted(len(part.weights), 'weight')}, and "
+            f"{counted(len(part.outputs), 'output')}"
         )
     for name, weight, aval in zip(part.weights, weights, avals[count:], strict=True):
         if (weight.shape, weight.dtype) != (aval.shape, aval.dtype):

@@ -1,6 +1,7 @@
 """JAX's profiler session, which records PJRT's clients and devices. TensorFlow's profiler does not record them."""
 
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax
@@ -51,6 +52,11 @@ class JaxTracer:
                 return trace.read_bytes()
             except (RuntimeError, OSError, ValueError) as error:
                 raise Internal(f"Cannot collect the profile: {type(error).__name__}") from error
+
+    def span(self, name: str, **facts: str | int) -> AbstractContextManager[object]:
+        """Implement Tracer.span."""
+        annotation: AbstractContextManager[object] = jax.profiler.TraceAnnotation(name, **facts)
+        return annotation
 
 
 def _has_libtpu(maps: Path) -> bool:

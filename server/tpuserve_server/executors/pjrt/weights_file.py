@@ -61,7 +61,8 @@ def map_weights(path: Path) -> dict[str, Array]:
         header = json.loads(content[_LENGTH_BYTES:start].tobytes())
         header.pop("__metadata__", None)
         return {name: _view(content[start:], entry) for name, entry in header.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    # The last two: thousands of brackets, and sizes beyond 64 bits.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise DataLoss(f"{path.name} has a header that cannot be read: {type(error).__name__}: {error}") from error
 
 

@@ -16,9 +16,11 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.python.framework import op_def_registry
 
+from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import CallableOptions, RunOptions
+from tpuserve_formats.safety.graph import read_graphs
 from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.errors import InvalidArgument, ServingError, error_for_code
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.freed_memory import trim_memory
 from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
@@ -28,6 +30,7 @@ from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
 from tpuserve_server.executors.tensorflow.saved_model_file import read_saved_model
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
+from tpuserve_server.executors.tensorflow.screening import check_operations
 from tpuserve_server.executors.tensorflow.session_config import (
     cpu_has_bfloat16,
     run_options,
@@ -71,10 +74,7 @@ class TensorFlowExecutor:
 
     def _load(self, servable_id: ServableId, path: Path, *, bfloat16: bool, is_cached: bool) -> "TensorFlowServable":
         config = session_config(self._options, bfloat16=bfloat16)
-        try:
-            check_calls(read_saved_model(path))
-        except (ServingError, DecodeError) as error:
-            raise _load_error(InvalidArgument(str(error)), path) from error
+        allowed = self._check(path)
         try:
             session = SavedSession(path, self._options.tags, config)
         except ServingError as error:
@@ -95,7 +95,19 @@ class TensorFlowExecutor:
             bfloat16=uses_bfloat16,
             exact_ranks=needs_exact_ranks(meta_graph),
             unrepeatable=unrepeatable,
+            allowed_ops=allowed,
         )
+
+    def _check(self, path: Path) -> tuple[str, ...]:
+        """Check the graph before TensorFlow reads it. Return its operations that only the operator allows."""
+        try:
+            graphs = list(read_graphs(read_saved_model(path)))
+            check_calls(graphs)
+            return check_operations(graphs, self._options.tags, self._options.allowed_ops)
+        except FailedPrecondition:
+            raise
+        except (ServingError, FormatError, DecodeError) as error:
+            raise _load_error(InvalidArgument(str(error)), path) from error
 
 
 class TensorFlowServable:
@@ -111,11 +123,12 @@ class TensorFlowServable:
         bfloat16: bool,
         exact_ranks: bool,
         unrepeatable: str = "",
+        allowed_ops: Sequence[str] = (),
     ) -> None:
         """Take ownership of `session` until `close`. Every run uses `options`.
 
         With `exact_ranks`, inputs must have their signature's rank, because some kernels end the process at another
-        rank. For `unrepeatable` see Servable.
+        rank. For `unrepeatable` see Servable. `allowed_ops` are operations that only the operator allows.
         """
         self._id = servable_id
         self._session = session
@@ -124,6 +137,7 @@ class TensorFlowServable:
         self._bfloat16 = bfloat16
         self._exact_ranks = exact_ranks
         self._unrepeatable = unrepeatable
+        self._allowed_ops = allowed_ops
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
@@ -137,7 +151,8 @@ class TensorFlowServable:
     def device(self) -> str:
         """Description of the device, for display."""
         kernels = ", bfloat16 kernels" if self._bfloat16 else ""
-        return f"CPU (TensorFlow {tf.__version__}{kernels})"
+        allowed = f", with {', '.join(self._allowed_ops)} by --allowed_ops" if self._allowed_ops else ""
+        return f"CPU (TensorFlow {tf.__version__}{kernels}{allowed})"
 
     @property
     def max_in_flight(self) -> int:

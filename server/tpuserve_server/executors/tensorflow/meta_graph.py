@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from tpuserve_formats.dtypes import BY_NUMBER
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.messages import fields
 from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo, TensorProto
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Signature, TensorSpec
+from tpuserve_server.executors.runtimes import TENSORFLOW
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
 
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
-# Wire types (https://protobuf.dev/programming-guides/encoding).
-_VARINT, _LENGTH_DELIMITED = 0, 2
-_FIXED_BYTES = {1: 8, 5: 4}
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # oneDNN's kernels of these, and TensorFlow's of the last, end the process for an input of another rank
 # (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
@@ -49,11 +49,11 @@ def needs_exact_ranks(meta_graph: bytes) -> bool:
     The search finds NodeDef.op in the serialized MetaGraphDef, including its functions. A constant with the same bytes
     gives True as well, which is safe.
     """
-    fields = [b"\x12" + bytes([len(op)]) + op.encode() for op in _FATAL_OPS]
+    wanted = [b"\x12" + bytes([len(op)]) + op.encode() for op in _FATAL_OPS]
     return any(
         meta_graph.find(field, start, start + _PIECE_BYTES + len(field)) >= 0
         for start in range(0, len(meta_graph), _PIECE_BYTES)
-        for field in fields
+        for field in wanted
     )
 
 
@@ -119,7 +119,13 @@ def _dtype(number: int) -> np.dtype[Any]:
 
 
 def _tensorflow() -> Any:  # noqa: ANN401 (a module)
-    """Import TensorFlow, which few signatures need. TensorFlow Lite models load without it."""
+    """Import TensorFlow, which few signatures need. TensorFlow Lite models load without it.
+
+    Raises:
+        MissingRuntime: TensorFlow is not installed.
+    """
+    if not TENSORFLOW.is_installed:
+        raise TENSORFLOW.missing("a signature's default value or dtype needs")
     start_tensorflow()
     import tensorflow as tf
 
@@ -144,35 +150,12 @@ def _each(field: str, meta_graph: bytes) -> Iterator[bytes]:
 
 
 def message_fields(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each length-delimited field of a serialized message: its number, start, start of its content, and end.
-
-    Numbers are omitted.
+    """Yield each length-delimited field of a serialized MetaGraphDef, as `fields.message_fields` does.
 
     Raises:
         InvalidArgument: the message is damaged.
     """
-    at = 0
-    while at < len(message):
-        start = at
-        tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            _, at = _varint(message, at)
-            continue
-        length, at = (_FIXED_BYTES[kind], at) if kind in _FIXED_BYTES else _varint(message, at)
-        if kind not in (_LENGTH_DELIMITED, *_FIXED_BYTES) or at + length > len(message):
-            raise InvalidArgument("the MetaGraphDef is damaged")
-        if kind == _LENGTH_DELIMITED:
-            yield tag >> 3, start, at, at + length
-        at += length
-
-
-def _varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(message) and shift < 64:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise InvalidArgument("the MetaGraphDef is damaged")
+    try:
+        yield from fields.message_fields(message)
+    except FormatError as error:
+        raise InvalidArgument("the MetaGraphDef is damaged") from error

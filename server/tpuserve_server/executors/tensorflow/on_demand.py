@@ -7,12 +7,14 @@ from tpuserve_server.core.host_memory import HostMemory, total_size
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.runtimes import TENSORFLOW
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.start import start_tensorflow
 from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
 
 # Files that TensorFlow reads into memory.
 _FILES = ("saved_model.pb", "saved_model.pbtxt", "variables")
+_SUBJECT = "the version's SavedModel needs"
 
 
 class TensorFlowOnDemand:
@@ -35,15 +37,18 @@ class TensorFlowOnDemand:
         """Load the version as TensorFlowExecutor does. The first call imports TensorFlow, which takes seconds.
 
         Raises:
-            ServingError: as TensorFlowExecutor; FailedPrecondition if TensorFlow cannot be imported; ResourceExhausted
-                if the files are larger than the free memory.
+            ServingError: as TensorFlowExecutor; MissingRuntime if TensorFlow is not installed; FailedPrecondition if it
+                cannot be imported; ResourceExhausted if the files are larger than the free memory.
         """
         with self._memory.reserve(total_size(*(version.path / name for name in _FILES))):
             return self._started().load(servable_id, version)
 
-    def tracer(self) -> Tracer:
-        """Return TensorFlow's tracer. Its first session imports TensorFlow if no model has."""
-        return TensorFlowTracer()
+    def tracer(self) -> Tracer | None:
+        """Return TensorFlow's tracer, or None if TensorFlow is not installed.
+
+        The tracer's first session imports TensorFlow if no model has.
+        """
+        return TensorFlowTracer() if TENSORFLOW.is_installed else None
 
     def _started(self) -> Executor:
         with self._lock:
@@ -53,9 +58,11 @@ class TensorFlowOnDemand:
 
 
 def _start(options: TensorFlowOptions) -> Executor:
+    if not TENSORFLOW.is_installed:
+        raise TENSORFLOW.missing(_SUBJECT)
     try:
         start_tensorflow()
         from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
     except ImportError as error:
-        raise FailedPrecondition(f"a SavedModel needs TensorFlow, which cannot be imported: {error.msg}") from error
+        raise FailedPrecondition(f"{_SUBJECT} TensorFlow, which cannot be imported: {error.msg}") from error
     return TensorFlowExecutor(options)

@@ -81,6 +81,8 @@ class TensorFlowOptions:
     ] = True
     # Content of `session_config_file`. The other options override it.
     session_config: "ConfigProto | None" = None
+    # SafetyOptions.allowed_ops.
+    allowed_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.session_parallelism and self.intra_op_parallelism and self.inter_op_parallelism:

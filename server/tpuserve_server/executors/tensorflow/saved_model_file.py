@@ -9,6 +9,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tpuserve_server.core.errors import InvalidArgument
 
 _BINARY, _TEXT = "saved_model.pb", "saved_model.pbtxt"
+# A graph in pieces, of TensorFlow's proto_splitter. TensorFlow may prefer it to the file that this module reads.
+_PIECES = "saved_model.cpb"
 # protobuf's limit of a message.
 _MAX_BYTES: Final = 2**31 - 1
 # The parser of text is slow.
@@ -21,6 +23,8 @@ def read_saved_model(version: Path) -> bytes:
     Raises:
         InvalidArgument: the file cannot be read, or is too large or not a SavedModel. The message has no path.
     """
+    if (version / _PIECES).exists():
+        raise InvalidArgument(f"this server cannot check {_PIECES}. Save the model as {_BINARY}")
     for name, max_bytes in ((_BINARY, _MAX_BYTES), (_TEXT, _MAX_TEXT_BYTES)):
         path = version / name
         try:

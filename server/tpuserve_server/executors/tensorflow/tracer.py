@@ -3,7 +3,9 @@
 The public API, `tf.profiler.experimental`, keeps one session for the whole process, and a failed start leaves it open.
 """
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +66,14 @@ class TensorFlowTracer:
                 return trace.read_bytes()
             except (tf.errors.OpError, RuntimeError, OSError, ValueError) as error:
                 raise Internal(f"Cannot collect the profile: {type(error).__name__}") from error
+
+    @contextlib.contextmanager
+    def span(self, name: str, **facts: str | int) -> Iterator[None]:
+        """Implement Tracer.span. `tf.profiler.experimental.Trace` records only in sessions of its own API."""
+        from tensorflow.python.profiler.internal import _pywrap_traceme
+
+        mark = _pywrap_traceme.TraceMe(name, **facts)
+        try:
+            yield
+        finally:
+            mark.Stop()

@@ -6,9 +6,10 @@ from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.candidate import Refusal
+from tpuserve_server.executors.runtimes import LITERT
 from tpuserve_server.executors.tflite.options import TfliteOptions
 
-_MODEL_FILE = "model.tflite"
+MODEL_FILE = "model.tflite"
 
 
 class PreferredTflite:
@@ -26,19 +27,17 @@ class PreferredTflite:
         """Implement Candidate.load.
 
         Raises:
-            ServingError: as TfliteExecutor; FailedPrecondition if LiteRT is not installed; ResourceExhausted if the
-                file is larger than the free memory.
+            ServingError: as TfliteExecutor; MissingRuntime if LiteRT is not installed; ResourceExhausted if the file is
+                larger than the free memory.
         """
-        if not (self._options.preferred and (version.path / _MODEL_FILE).is_file()):
-            return Refusal(FailedPrecondition(f"the version has no {_MODEL_FILE}, or --prefer_tflite_model is off"))
+        if not (self._options.preferred and (version.path / MODEL_FILE).is_file()):
+            return Refusal(FailedPrecondition(f"the version has no {MODEL_FILE}, or --prefer_tflite_model is off"))
         try:
             # Imported here, because the runtime is an extra that a server without such models does not need.
             from tpuserve_server.executors.tflite.executor import TfliteExecutor
         except ImportError as error:
-            raise FailedPrecondition(
-                f"{_MODEL_FILE} needs LiteRT, which is not installed: pip install 'tpuserve-server[tflite]'"
-            ) from error
-        with self._memory.reserve(total_size(version.path / _MODEL_FILE)):
+            raise LITERT.missing(f"{MODEL_FILE} needs") from error
+        with self._memory.reserve(total_size(version.path / MODEL_FILE)):
             return TfliteExecutor(self._options).load(servable_id, version)
 
     def tracer(self) -> Tracer | None:

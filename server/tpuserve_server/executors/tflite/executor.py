@@ -9,6 +9,7 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tflite.model import TfliteModel
+from tpuserve_server.executors.tflite.operations import check_operations
 from tpuserve_server.executors.tflite.options import TfliteOptions
 
 MODEL_FILE = "model.tflite"
@@ -26,6 +27,7 @@ class TfliteExecutor:
 
         Raises:
             InvalidArgument: the file is not a model, or needs an operation that LiteRT does not have.
+            FailedPrecondition: the model has custom operations that this server refuses, or data in other files.
         """
         try:
             # Not loaded by path: LiteRT would map the file, and overwriting it would change the loaded model.
@@ -34,6 +36,7 @@ class TfliteExecutor:
             raise InvalidArgument(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
         if not content:
             raise InvalidArgument(f"{MODEL_FILE} is empty")
+        check_operations(content, self._options.allowed_ops)
         return TfliteServable(content, self._options)
 
 

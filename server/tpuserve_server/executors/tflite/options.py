@@ -32,6 +32,8 @@ class TfliteOptions:
     ] = 0
     # Threads of one operation: tensorflow_session_parallelism or tensorflow_intra_op_parallelism.
     num_threads: int = 0
+    # SafetyOptions.allowed_ops.
+    allowed_ops: tuple[str, ...] = ()
 
     @property
     def most_interpreters(self) -> int:

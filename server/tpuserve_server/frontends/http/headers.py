@@ -1,7 +1,8 @@
-"""Reads the headers of a REST request in one pass: length and encoding of the body, timeout, priority."""
+"""Reads the headers of a REST request in one pass: length and encoding of the body, timeout, priority, trace."""
 
 import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpuserve_server.core.errors import InvalidArgument
@@ -10,6 +11,8 @@ from tpuserve_server.frontends.http.content_coding import Coding, find_coding
 from tpuserve_server.frontends.http.errors import BodyTooLarge
 from tpuserve_server.frontends.priority import PRIORITY_HEADER, parse_priority
 from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
+from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER
+from tpuserve_server.telemetry.trace_context import ENVOY_SPAN_HEADER, TRACEPARENT, TRACESTATE, TraceHeaders
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -21,8 +24,14 @@ LAG_KEY: Final = "tpuserve.lag_s"
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 _PRIORITY: Final = PRIORITY_HEADER.encode()
 _TIMING: Final = TIMING_REQUEST_HEADER.encode()
-_KNOWN: Final = frozenset({b"content-length", b"content-encoding", _TIMEOUT, _PRIORITY, _TIMING})
-_MILLISECONDS = re.compile(rb"[0-9]{1,20}(\.[0-9]{1,9})?")
+_REQUEST_ID: Final = REQUEST_ID_HEADER.encode()
+_TRACEPARENT: Final = TRACEPARENT.encode()
+_TRACESTATE: Final = TRACESTATE.encode()
+_ENVOY_SPAN: Final = ENVOY_SPAN_HEADER.encode()
+_OBSERVED: Final = frozenset({_TIMING, _TRACEPARENT, _TRACESTATE, _ENVOY_SPAN})
+_KNOWN: Final = _OBSERVED | {b"content-length", b"content-encoding", _TIMEOUT, _PRIORITY, _REQUEST_ID}
+# A double has at most 17 significant digits, and clients divide seconds.
+_MILLISECONDS = re.compile(rb"[0-9]{1,20}(\.[0-9]{1,20})?")
 # Clients that want no timeout may send their largest integer. 1e13 ms is about three hundred years.
 _MOST_MILLISECONDS = 1e13
 _MOST_SHOWN = 32
@@ -35,6 +44,8 @@ class RequestHeaders(NamedTuple):
     timeout_s: float = math.inf
     priority: Priority = Priority.HIGH
     wants_timing: bool = False
+    trace: TraceHeaders | None = None
+    request_id: bytes | None = None
 
 
 _PLAIN: Final = RequestHeaders()
@@ -65,8 +76,28 @@ def read_headers(scope: "Scope", limit_bytes: int) -> RequestHeaders:
     if not (coding or found):
         return _PLAIN
     return RequestHeaders(
-        coding, _timeout_s(found.get(_TIMEOUT)), parse_priority(found.get(_PRIORITY)), wants_timing(found.get(_TIMING))
+        coding,
+        _timeout_s(found.get(_TIMEOUT)),
+        parse_priority(found.get(_PRIORITY)),
+        wants_timing(found.get(_TIMING)),
+        _trace_of(found),
+        found.get(_REQUEST_ID),
     )
+
+
+def read_observed(scope: "Scope") -> tuple[bool, TraceHeaders | None]:
+    """Return whether the client wants timing, and its trace, for a request without a body.
+
+    Raises:
+        InvalidArgument: the wish for timing is invalid.
+    """
+    found = {name: value for name, value in scope["headers"] if name in _OBSERVED}
+    return wants_timing(found.get(_TIMING)), _trace_of(found)
+
+
+def find_request_id(scope: "Scope") -> bytes | None:
+    """Return the client's request id, for a request whose headers were not read."""
+    return next((value for name, value in scope["headers"] if name == _REQUEST_ID), None)
 
 
 def find_timeout_s(scope: "Scope") -> float:
@@ -78,6 +109,13 @@ def find_timeout_s(scope: "Scope") -> float:
             except InvalidArgument:
                 break
     return math.inf
+
+
+def _trace_of(found: Mapping[bytes, bytes]) -> TraceHeaders | None:
+    traceparent, envoy_span = found.get(_TRACEPARENT), found.get(_ENVOY_SPAN)
+    if traceparent is None and envoy_span is None:
+        return None
+    return TraceHeaders(traceparent or b"", found.get(_TRACESTATE), envoy_span)
 
 
 def _declared(content_length: bytes) -> int:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import orjson
 
-from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.errors import Code, ServingError
 from tpuserve_server.core.types import CacheOutcome
+from tpuserve_server.frontends.http.browser_safety import NO_SNIFFING
 from tpuserve_server.frontends.http.content_coding import accepted_coding, compress
 from tpuserve_server.frontends.http.errors import status_of
 
@@ -18,6 +19,11 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 _MODEL_VERSION = b"x-tpuserve-model-version"
 _RETRY_AFTER = b"retry-after"
+_CHALLENGE: Final = b"www-authenticate"
+# Challenges of a response without valid credentials (RFC 9110, 11.6.1). A browser asks its user for a password only for
+# the second one.
+BEARER: Final = b'Bearer realm="tpuserve"'
+BASIC: Final = b'Basic realm="tpuserve", charset="UTF-8"'
 _VARY: Headers = ((b"vary", b"accept-encoding"),)
 # Header of a response from a model with a response cache.
 CACHE_HEADERS: Final[Mapping[CacheOutcome, Headers]] = {
@@ -47,10 +53,18 @@ class HttpResponse(NamedTuple):
 def error_response(error: ServingError, body: bytes) -> HttpResponse:
     """Return a response with `body` and the HTTP status of `error`."""
     response = HttpResponse(status_of(error), body, compressible=False)
+    if error.code is Code.UNAUTHENTICATED:
+        return with_challenge(response, BEARER)
     if error.retry_after_s is None:
         return response
     # Whole seconds (RFC 9110, 10.2.3), at least 1: 0 would mean an immediate retry.
     return response._replace(retry_after_s=max(math.ceil(error.retry_after_s), 1))
+
+
+def with_challenge(response: HttpResponse, challenge: bytes) -> HttpResponse:
+    """Return a response that asks the client for credentials with `challenge` alone."""
+    others = tuple(header for header in response.headers if header[0] != _CHALLENGE)
+    return response._replace(headers=(*others, (_CHALLENGE, challenge)))
 
 
 def error_body(message: str) -> bytes:
@@ -73,6 +87,7 @@ async def send_response(send: "Send", response: HttpResponse, more_headers: Head
     headers = [
         (b"content-type", response.content_type),
         (b"content-length", b"%d" % len(response.body)),
+        NO_SNIFFING,
         *response.headers,
         *more_headers,
     ]

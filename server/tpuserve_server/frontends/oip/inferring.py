@@ -6,6 +6,7 @@ from typing import Final
 
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import Unauthenticated
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, InferenceService
@@ -16,6 +17,8 @@ from tpuserve_server.frontends.oip.models import acquire_model
 from tpuserve_server.frontends.oip.shared_memory import NO_REGIONS, SharedMemoryRegions
 from tpuserve_server.frontends.recalling import recall_unlogged
 from tpuserve_server.frontends.request_meter import MeasuredRequest
+from tpuserve_server.identity.access import CONTROL_SERVER
+from tpuserve_server.identity.caller import find_caller
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.classification import classify
 from tpuserve_server.wire.oip.decoding import decode_inputs
@@ -59,8 +62,16 @@ class Inferring:
         client disconnects.
 
         Raises:
+            PermissionDenied: the request uses shared memory, and the client may not control the server.
+            Unauthenticated: the same, for a client without credentials.
             ServingError: the model does not exist, the request does not match it, or the run failed.
         """
+        if request.windows is not None and (caller := find_caller()) is not None:
+            # The regions of all owners have one space of names, and a request can write to them.
+            caller.require(CONTROL_SERVER, "A request with shared memory")
+            if not caller.name:
+                # Anonymous clients may control the server only from some addresses, which this part does not know.
+                raise Unauthenticated("A request with shared memory needs a credential with the role control")
         parameters, requested = request.parameters, request.outputs
         output_names, request_id = request.output_names, request.id
         size_bytes, is_binary = request.size_bytes, request.is_binary

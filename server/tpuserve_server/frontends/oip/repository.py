@@ -40,7 +40,7 @@ class Repository:
 
     def index(self, *, only_ready: bool = False) -> list[IndexEntry]:
         """Return each version of each configured or unloaded model, by name and version."""
-        unloaded = [] if self._models is None else self._models.unloaded()
+        unloaded = [] if self._models is None else filter(self._service.allows, self._models.unloaded())
         entries = [entry for name in sorted({*self._service.models(), *unloaded}) for entry in self._entries(name)]
         return [entry for entry in entries if entry.state == _READY] if only_ready else entries
 
@@ -48,11 +48,13 @@ class Repository:
         """Load a model, or poll its base path again, and wait until it serves.
 
         Raises:
+            PermissionDenied: the client may not use the model.
             Unavailable: this server does not change its models, or is shutting down.
             DeadlineExceeded: `deadline` is near. The load continues.
             ServingError: a parameter is invalid, or the load failed, with Triton's messages.
         """
         models = self._changeable()
+        self._service.check_access(name)
         batching = read_load_parameters(name, parameters)
         async with self._turn:
             # In a thread: it may wait for a change that reads base paths on slow remote storage.
@@ -65,9 +67,11 @@ class Repository:
         `with_dependents` also unloads the models that the load of this ensemble put back.
 
         Raises:
+            PermissionDenied: the client may not use the model.
             Unavailable: this server does not change its models.
         """
         models = self._changeable()
+        self._service.check_access(name)
         async with self._turn:
             await asyncio.to_thread(models.unload, name, with_dependents=with_dependents)
 

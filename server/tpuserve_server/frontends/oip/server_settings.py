@@ -25,7 +25,14 @@ _FILES: Final = {"trace_file": "trace file location", "log_file": "log file loca
 
 
 def trace_settings(service: InferenceService, model: str) -> Mapping[str, list[str] | str]:
-    """Return the settings of a model, or of the server for an empty name. Raises NotFound for an unknown model."""
+    """Return the settings of a model, or of the server for an empty name.
+
+    Raises:
+        PermissionDenied: the client may not use the model.
+        NotFound: the model is unknown.
+    """
+    if model:
+        service.check_access(model)
     if model and model not in service.models():
         raise NotFound(f"Request for unknown model: '{model}' is not found")
     return TRACE_SETTINGS

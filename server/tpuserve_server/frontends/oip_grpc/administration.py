@@ -30,6 +30,7 @@ from tpuserve_server.frontends.oip.shared_memory import cuda_unsupported
 from tpuserve_server.frontends.oip_grpc.metadata import parse_request
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.identity.access import CONTROL, CONTROL_SERVER, READ
 from tpuserve_server.wire.oip.model_config import encode_model_config
 from tpuserve_server.wire.oip.model_spec import parse_model_spec
 from tpuserve_server.wire.oip.repository import encode_index
@@ -53,20 +54,22 @@ class AdministrationMethods:
 
     def by_name(self) -> dict[str, UnaryMethod]:
         """Return the methods by their name in the service."""
+        # `Control` checks the messages that change settings. There are no regions of CUDA: these methods answer the
+        # same to each client.
         return {
-            "ModelConfig": UnaryMethod(self.model_config),
-            "ModelStatistics": UnaryMethod(self.model_statistics),
-            "RepositoryIndex": UnaryMethod(self.repository_index),
-            "RepositoryModelLoad": UnaryMethod(self.repository_model_load),
-            "RepositoryModelUnload": UnaryMethod(self.repository_model_unload),
-            "TraceSetting": UnaryMethod(self.trace_setting),
-            "LogSettings": UnaryMethod(self.log_settings),
-            "SystemSharedMemoryStatus": UnaryMethod(self.region_status),
-            "SystemSharedMemoryRegister": UnaryMethod(self.region_register),
-            "SystemSharedMemoryUnregister": UnaryMethod(self.region_unregister),
-            "CudaSharedMemoryStatus": UnaryMethod(self.cuda_status),
-            "CudaSharedMemoryRegister": UnaryMethod(self.cuda_register),
-            "CudaSharedMemoryUnregister": UnaryMethod(self.cuda_unregister),
+            "ModelConfig": UnaryMethod(self.model_config, READ),
+            "ModelStatistics": UnaryMethod(self.model_statistics, READ),
+            "RepositoryIndex": UnaryMethod(self.repository_index, READ),
+            "RepositoryModelLoad": UnaryMethod(self.repository_model_load, CONTROL),
+            "RepositoryModelUnload": UnaryMethod(self.repository_model_unload, CONTROL),
+            "TraceSetting": UnaryMethod(self.trace_setting, READ),
+            "LogSettings": UnaryMethod(self.log_settings, READ),
+            "SystemSharedMemoryStatus": UnaryMethod(self.region_status, CONTROL_SERVER),
+            "SystemSharedMemoryRegister": UnaryMethod(self.region_register, CONTROL_SERVER),
+            "SystemSharedMemoryUnregister": UnaryMethod(self.region_unregister, CONTROL_SERVER),
+            "CudaSharedMemoryStatus": UnaryMethod(self.cuda_status, READ),
+            "CudaSharedMemoryRegister": UnaryMethod(self.cuda_register, READ),
+            "CudaSharedMemoryUnregister": UnaryMethod(self.cuda_unregister, READ),
         }
 
     async def model_config(self, body: bytes, context: CallContext) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.frontends.oip_grpc.inference import InferenceMethods
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.telemetry.request_id import read_request_id
 from tpuserve_server.wire.oip.stream_proto import encode_stream_error, encode_stream_response
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,8 @@ class StreamMethods:
             if isinstance(error, ServingError):
                 return encode_stream_error(body, error.message)
             # Any other error is a bug in the server: log it and hide it from the client.
-            _log.exception("Unexpected error in %s", _METHOD)
+            fields = {"request_id": read_request_id(context.request_id) or None}
+            _log.exception("Unexpected error in %s", _METHOD, extra={"fields": fields})
             return encode_stream_error(body, "Internal error")
 
 

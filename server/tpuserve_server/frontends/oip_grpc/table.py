@@ -13,6 +13,7 @@ from tpuserve_server.frontends.oip_grpc.metadata import MetadataMethods
 from tpuserve_server.frontends.oip_grpc.stream import StreamMethods
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.identity.access import DESCRIBE, OPEN, PREDICT, READ
 from tpuserve_server.request_log.request_logs import RequestLogs
 
 OIP_SERVICE: Final[str] = GRPC_INFERENCE_SERVICE.full_name
@@ -36,13 +37,13 @@ def oip_methods(
     stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
     methods: dict[str, UnaryMethod | StreamMethod] = {
-        "ModelInfer": UnaryMethod(inference.model_infer),
-        "ModelStreamInfer": StreamMethod(stream.model_stream_infer),
-        "ServerLive": UnaryMethod(metadata.server_live),
-        "ServerReady": UnaryMethod(metadata.server_ready),
-        "ServerMetadata": UnaryMethod(metadata.server_metadata),
-        "ModelReady": UnaryMethod(metadata.model_ready),
-        "ModelMetadata": UnaryMethod(metadata.model_metadata),
+        "ModelInfer": UnaryMethod(inference.model_infer, PREDICT),
+        "ModelStreamInfer": StreamMethod(stream.model_stream_infer, PREDICT),
+        "ServerLive": UnaryMethod(metadata.server_live, OPEN),
+        "ServerReady": UnaryMethod(metadata.server_ready, OPEN),
+        "ServerMetadata": UnaryMethod(metadata.server_metadata, READ),
+        "ModelReady": UnaryMethod(metadata.model_ready, DESCRIBE),
+        "ModelMetadata": UnaryMethod(metadata.model_metadata, DESCRIBE),
         **(AdministrationMethods(administration, meter).by_name() if administration else {}),
     }
     return {f"/{OIP_SERVICE}/{name}": method for name, method in methods.items()}

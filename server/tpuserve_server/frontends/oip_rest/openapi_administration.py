@@ -22,19 +22,21 @@ def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {
         "/v2/repository/index": _post("oipIndex", "Models, versions and states", "OipIndexRequest", "400", array=True),
         "/v2/repository/models/{model}/load": _post(
-            "oipLoad", "Load a model", "OipLoadRequest", "400", "500", "501", "503", "504"
+            "oipLoad", "Load a model", "OipLoadRequest", "400", "500", "501", "503", "504", has_body=False
         ),
         "/v2/repository/models/{model}/unload": _post(
-            "oipUnload", "Unload a model", "OipLoadRequest", "400", "501", "503"
+            "oipUnload", "Unload a model", "OipLoadRequest", "400", "501", "503", has_body=False
         ),
         "/v2/models/stats": _get("oipAllStatistics", "Statistics of all models"),
         f"{_REGION}/status": _get("oipRegions", "Regions of shared memory", array=True),
         f"{_REGION}/region/{{region}}/status": _get("oipRegion", "A region of shared memory", "404", array=True),
         f"{_REGION}/region/{{region}}/register": _post(
-            "oipRegister", "Register a region", "OipRegisterRequest", "400", "409", "500", "501"
+            "oipRegister", "Register a region", "OipRegisterRequest", "400", "409", "500", "501", has_body=False
         ),
-        f"{_REGION}/region/{{region}}/unregister": _post("oipUnregister", "Unregister a region", "", "501"),
-        f"{_REGION}/unregister": _post("oipUnregisterAll", "Unregister all regions", "", "501"),
+        f"{_REGION}/region/{{region}}/unregister": _post(
+            "oipUnregister", "Unregister a region", "", "501", has_body=False
+        ),
+        f"{_REGION}/unregister": _post("oipUnregisterAll", "Unregister all regions", "", "501", has_body=False),
         "/v2/cudasharedmemory/status": _get("oipCudaRegions", "No regions", array=True),
     }
     for path, suffix in _MODEL_TARGETS:
@@ -89,15 +91,19 @@ def _get(name: str, summary: str, *errors: str, array: bool = False) -> dict[str
     return {"get": _operation(name, summary, errors, array=array)}
 
 
-def _post(name: str, summary: str, schema: str, *errors: str, array: bool = False) -> dict[str, Any]:
-    operation = _operation(name, summary, errors, array=array)
+def _post(
+    name: str, summary: str, schema: str, *errors: str, array: bool = False, has_body: bool = True
+) -> dict[str, Any]:
+    operation = _operation(name, summary, errors, array=array, has_body=has_body)
     if schema:
         content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
         operation["requestBody"] = {"content": content}
     return {"post": operation}
 
 
-def _operation(name: str, summary: str, errors: tuple[str, ...], *, array: bool) -> dict[str, Any]:
+def _operation(
+    name: str, summary: str, errors: tuple[str, ...], *, array: bool, has_body: bool = True
+) -> dict[str, Any]:
     listed = {"type": "array", "items": {"type": "object"}}
     schema: dict[str, Any] = listed if array else {"type": "object"}
     failure = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -106,7 +112,8 @@ def _operation(name: str, summary: str, errors: tuple[str, ...], *, array: bool)
         "summary": summary,
         "operationId": name,
         "responses": {
-            "200": {"description": "OK", "content": {"application/json": {"schema": schema}}},
+            # As in Triton, the responses to some changes are empty.
+            "200": {"description": "OK", **({"content": {"application/json": {"schema": schema}}} if has_body else {})},
             **{status: {"description": _ERRORS[status], "content": failure} for status in errors},
         },
     }

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.http.errors import MethodNotAllowed, PathNotFound
+from tpuserve_server.identity.access import CONTROL, CONTROL_SERVER, DESCRIBE, OPEN, PREDICT, READ, Access
 from tpuserve_server.wire.oip.model_spec import parse_version
 
 # Longer paths are not cached, so that clients cannot fill memory with long ones.
@@ -45,32 +46,38 @@ _MODEL: Final = rb"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?
 _REPOSITORY: Final = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
 _SYSTEM: Final = rb"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
 _CUDA: Final = rb"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
-# A new path adds a line here and a line in the handlers of v2.py.
-_PATHS: Final = tuple(
-    (re.compile(pattern), methods, action)
-    for pattern, methods, action in (
-        (_MODEL + rb"/infer", ("POST",), Action.INFER),
-        (_MODEL + rb"/ready", ("GET",), Action.MODEL_READY),
+# Pattern, method, action, and what it needs of its client. A new path adds a line here and a line in the handlers of
+# v2.py.
+PATHS: Final = tuple(
+    (re.compile(pattern), method, action, access)
+    for pattern, method, action, access in (
+        (_MODEL + rb"/infer", "POST", Action.INFER, PREDICT),
+        (_MODEL + rb"/ready", "GET", Action.MODEL_READY, DESCRIBE),
         # Triton has no model of this name either.
-        (rb"/v2/models/stats", ("GET",), Action.MODEL_STATISTICS),
-        (_MODEL, ("GET",), Action.MODEL_METADATA),
-        (_MODEL + rb"/config", ("GET",), Action.MODEL_CONFIG),
-        (_MODEL + rb"/stats", ("GET",), Action.MODEL_STATISTICS),
-        (rb"/v2/models/(?P<model>[^/]+)/trace/setting", ("GET", "POST"), Action.TRACE_SETTING),
-        (rb"/v2/trace/setting", ("GET", "POST"), Action.TRACE_SETTING),
-        (rb"/v2/logging", ("GET", "POST"), Action.LOG_SETTINGS),
-        (_REPOSITORY + rb"/index", ("POST",), Action.REPOSITORY_INDEX),
-        (_REPOSITORY + rb"/models/(?P<model>[^/]+)/load", ("POST",), Action.MODEL_LOAD),
-        (_REPOSITORY + rb"/models/(?P<model>[^/]+)/unload", ("POST",), Action.MODEL_UNLOAD),
-        (_SYSTEM + rb"/status", ("GET",), Action.SHARED_MEMORY_STATUS),
-        (_SYSTEM + rb"/register", ("POST",), Action.SHARED_MEMORY_REGISTER),
-        (_SYSTEM + rb"/unregister", ("POST",), Action.SHARED_MEMORY_UNREGISTER),
-        (_CUDA + rb"/status", ("GET",), Action.CUDA_STATUS),
-        (_CUDA + rb"/register", ("POST",), Action.CUDA_REGISTER),
-        (_CUDA + rb"/unregister", ("POST",), Action.CUDA_UNREGISTER),
-        (rb"/v2/health/live", ("GET",), Action.SERVER_LIVE),
-        (rb"/v2/health/ready", ("GET",), Action.SERVER_READY),
-        (rb"/v2/?", ("GET",), Action.SERVER_METADATA),
+        (rb"/v2/models/stats", "GET", Action.MODEL_STATISTICS, READ),
+        (_MODEL, "GET", Action.MODEL_METADATA, DESCRIBE),
+        (_MODEL + rb"/config", "GET", Action.MODEL_CONFIG, READ),
+        (_MODEL + rb"/stats", "GET", Action.MODEL_STATISTICS, READ),
+        (rb"/v2/models/(?P<model>[^/]+)/trace/setting", "GET", Action.TRACE_SETTING, READ),
+        (rb"/v2/models/(?P<model>[^/]+)/trace/setting", "POST", Action.TRACE_SETTING, CONTROL),
+        (rb"/v2/trace/setting", "GET", Action.TRACE_SETTING, READ),
+        (rb"/v2/trace/setting", "POST", Action.TRACE_SETTING, CONTROL_SERVER),
+        (rb"/v2/logging", "GET", Action.LOG_SETTINGS, READ),
+        (rb"/v2/logging", "POST", Action.LOG_SETTINGS, CONTROL_SERVER),
+        (_REPOSITORY + rb"/index", "POST", Action.REPOSITORY_INDEX, READ),
+        (_REPOSITORY + rb"/models/(?P<model>[^/]+)/load", "POST", Action.MODEL_LOAD, CONTROL),
+        (_REPOSITORY + rb"/models/(?P<model>[^/]+)/unload", "POST", Action.MODEL_UNLOAD, CONTROL),
+        # Shared memory is for clients on the server's machine alone, and the keys of regions are for their owners.
+        (_SYSTEM + rb"/status", "GET", Action.SHARED_MEMORY_STATUS, CONTROL_SERVER),
+        (_SYSTEM + rb"/register", "POST", Action.SHARED_MEMORY_REGISTER, CONTROL_SERVER),
+        (_SYSTEM + rb"/unregister", "POST", Action.SHARED_MEMORY_UNREGISTER, CONTROL_SERVER),
+        # There are no such regions: these answer the same to each client.
+        (_CUDA + rb"/status", "GET", Action.CUDA_STATUS, READ),
+        (_CUDA + rb"/register", "POST", Action.CUDA_REGISTER, READ),
+        (_CUDA + rb"/unregister", "POST", Action.CUDA_UNREGISTER, READ),
+        (rb"/v2/health/live", "GET", Action.SERVER_LIVE, OPEN),
+        (rb"/v2/health/ready", "GET", Action.SERVER_READY, OPEN),
+        (rb"/v2/?", "GET", Action.SERVER_METADATA, READ),
     )
 )
 
@@ -79,11 +86,12 @@ _PATHS: Final = tuple(
 class Route:
     """An action on a model. `spec` has no signature, and its name is empty for an action on the server.
 
-    `region` and `repository` are None for a path without them.
+    `access` is what the action needs of its client. `region` and `repository` are None for a path without them.
     """
 
     action: Action
     spec: ModelSpec
+    access: Access
     region: str | None = None
     repository: str | None = None
 
@@ -102,13 +110,14 @@ def parse_route(method: str, path: bytes) -> Route:
 
 
 def _parse(method: str, path: bytes) -> Route:
-    for pattern, methods, action in _PATHS:
+    is_known = False
+    for pattern, its_method, action, access in PATHS:
         if match := pattern.fullmatch(path):
-            if method not in methods:
-                raise MethodNotAllowed
-            found = match.groupdict()
-            return Route(action, _spec(match), _text(found, "region"), _text(found, "repository"))
-    raise PathNotFound
+            is_known = True
+            if method == its_method:
+                found = match.groupdict()
+                return Route(action, _spec(match), access, _text(found, "region"), _text(found, "repository"))
+    raise MethodNotAllowed if is_known else PathNotFound
 
 
 _parse_cached = lru_cache(maxsize=1024)(_parse)

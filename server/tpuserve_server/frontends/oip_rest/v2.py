@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
 
 import orjson
 
@@ -10,7 +9,7 @@ from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import CacheOutcome, ModelSpec
-from tpuserve_server.frontends.control import Control, asgi_client
+from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
@@ -27,22 +26,12 @@ from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.oip_rest.administration import AdministrationHandlers
 from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
+from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
+from tpuserve_server.identity.caller import find_caller, shown_reason
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import encode_infer_json
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
-
-# The methods of `frontends.control`. Reading settings needs no permission.
-_CONTROL: Final = frozenset(
-    (
-        Action.MODEL_LOAD,
-        Action.MODEL_UNLOAD,
-        Action.SHARED_MEMORY_STATUS,
-        Action.SHARED_MEMORY_REGISTER,
-        Action.SHARED_MEMORY_UNREGISTER,
-    )
-)
-_SETTINGS: Final = frozenset((Action.LOG_SETTINGS, Action.TRACE_SETTING))
 
 
 class V2:
@@ -86,8 +75,8 @@ class V2:
         measured.model = route.spec.name
         if route.action is Action.INFER:
             return self.infer(route.spec, call)
-        if route.action in _CONTROL or (route.action in _SETTINGS and call.scope["method"] != "GET"):
-            self._control.check(asgi_client(call.scope))
+        if route.access.is_control:
+            self._control.check_rest(call.scope)
         handler = self._handlers.get(route.action)
         if handler is not None:
             return handler(route.spec, call)
@@ -96,13 +85,13 @@ class V2:
             raise PathNotFound
         return administer(route, call)
 
-    def find_model(self, method: str, path: bytes) -> str | None:
-        """Return the model in a path, or None for a path without a model and an invalid path."""
+    def facts_of(self, method: str, path: bytes) -> RouteFacts:
+        """Return the facts about a request. An action on the server and an invalid path have no model."""
         try:
             route: Route = parse_route(method, path)
         except ServingError:
-            return None
-        return route.spec.name or None
+            return UNKNOWN_ROUTE
+        return RouteFacts(route.access, route.action.value, route.spec.name or None)
 
     async def infer(
         self, spec: ModelSpec, call: HttpCall, body: bytes | None = None, json_bytes: int | None = None
@@ -126,6 +115,9 @@ class V2:
             request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes, self.decoded)
         else:
             request = parse_infer_json(spec.name, body, json_bytes, self.decoded)
+        if request.windows is not None and find_caller() is not None:
+            # A page of another site could send the stored password of its reader.
+            self._control.check_rest(call.scope)
         if request.parameters.signature_name:
             spec = ModelSpec(spec.name, spec.version, spec.version_label, request.parameters.signature_name)
         inferring = self._inferring.infer(
@@ -145,12 +137,12 @@ class V2:
         return _inferred(encoded, json_bytes, result.servable.version, result.cache)
 
     async def _server_live(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        reason = self._service.why_not_live()
+        reason = shown_reason(self._service.why_not_live())
         # Triton's status of a server that is not live.
         return _json({"live": False, "error": reason}, 400) if reason else _json({"live": True})
 
     async def _server_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        return _readiness({}, self._service.why_not_ready())
+        return _readiness({}, shown_reason(self._service.why_not_ready()))
 
     async def _server_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         return _json(server_to_json(self._server))

@@ -33,6 +33,6 @@ class ReloadMethods:
             configs = await asyncio.to_thread(decode_reload_request, body)
             async with self._turn:
                 # In a thread: it reads base paths, which may be on slow remote storage.
-                transition = await asyncio.to_thread(self._models.reload, configs)
+                transition = await asyncio.to_thread(self._models.reload, configs, body)
             await settle(transition, context.deadline, self._service, self._clock)
             return RELOADED

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.frontends.http.headers import TIMEOUT_HEADER
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
+from tpuserve_server.identity.secret import API_KEY, AUTHORIZATION
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+# With "*" as the origin, browsers send no credentials of their own: the page itself must know the key.
+_CREDENTIALS = f"{AUTHORIZATION}, {API_KEY}"
 CORS_HEADERS = (
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
-    (b"access-control-allow-headers", f"Content-Type, {TIMEOUT_HEADER}, {PRIORITY_HEADER}".encode()),
+    (b"access-control-allow-headers", f"Content-Type, {TIMEOUT_HEADER}, {PRIORITY_HEADER}, {_CREDENTIALS}".encode()),
 )
 
 

@@ -2,12 +2,15 @@
 
 import enum
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.identity.access import DESCRIBE, OPEN, PREDICT, READ, Access
 
 _VERSION_OR_LABEL = rb"(?:(?:/versions/([0-9]+))|(?:/labels/([^/:]+)))?"
 _POST = re.compile(rb"/v1/models/([^/:]+)" + _VERSION_OR_LABEL + rb":(classify|regress|predict)", re.IGNORECASE)
@@ -29,12 +32,29 @@ class Action(enum.Enum):
     PREFLIGHT = "Preflight"
 
 
+_ACCESS: Final[Mapping[Action, Access]] = {
+    Action.PREDICT: PREDICT,
+    Action.CLASSIFY: PREDICT,
+    Action.REGRESS: PREDICT,
+    Action.STATUS: READ,
+    Action.METADATA: DESCRIBE,
+    Action.LIST: READ,
+    # Browsers send it without credentials. Its answer is the same for every path.
+    Action.PREFLIGHT: OPEN,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """An action on a model. `spec` has no signature, and its name is empty for LIST and PREFLIGHT."""
 
     action: Action
     spec: ModelSpec
+
+    @property
+    def access(self) -> Access:
+        """What the action needs of its client."""
+        return _ACCESS[self.action]
 
 
 def parse_route(method: str, path: bytes) -> Route:

@@ -17,6 +17,7 @@ from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.recalling import recall_unlogged
+from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
@@ -93,12 +94,13 @@ class V1:
             return self._examples.infer(route.action, route.spec, call)
         return self._look_up(route, call.scope)
 
-    def find_model(self, method: str, path: bytes) -> str | None:
-        """Return the model in a path, or None for the list, a preflight and an invalid path."""
+    def facts_of(self, method: str, path: bytes) -> RouteFacts:
+        """Return the facts about a request. The list, a preflight and an invalid path have no model."""
         try:
-            return parse_route(method, path).spec.name or None
+            route = parse_route(method, path)
         except InvalidArgument:
-            return None
+            return UNKNOWN_ROUTE
+        return RouteFacts(route.access, route.action.value, route.spec.name or None)
 
     async def _look_up(self, route: Route, scope: "Scope") -> HttpResponse:
         if route.action is Action.PREFLIGHT:

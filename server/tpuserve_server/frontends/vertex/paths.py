@@ -9,7 +9,7 @@ from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 
 READINESS = "/readyz"
 
-_RESERVED = frozenset({"/metrics", "/healthz", READINESS, "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+_RESERVED = frozenset({"/metrics", "/healthz", READINESS, "/openapi.json"})
 # Prefixes of the protocols, in lower case. Under /v1/, only paths of models have a meaning.
 _PREFIXES = ("/v1/models", "/v2")
 

@@ -7,7 +7,8 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tpuserve_server.hosts.addresses import join
 from tpuserve_server.hosts.application import HostOptions, Listening
@@ -32,14 +33,23 @@ class NoResponseYet(OSError):
     """Envoy is too busy to answer in time. Not a TimeoutError, because callers would take it for their own timeout."""
 
 
+class Unfinished(NamedTuple):
+    """Requests without a complete response, and the bytes of responses that clients have not read."""
+
+    requests: int
+    unread_bytes: int
+
+
 class EnvoyAdmin:
     """Client of the admin interface. Its methods block for milliseconds.
 
     They raise OSError or http.client.HTTPException if Envoy does not answer. A retry may help only after NoResponseYet.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout_s: float | None = None) -> None:
+        """Wait for `timeout_s` for a response, or for the default time."""
         self.path = path
+        self._timeout_s = timeout_s
 
     def is_live(self) -> bool:
         """Return whether Envoy accepts connections. False also means that the admin interface does not exist yet."""
@@ -78,6 +88,16 @@ class EnvoyAdmin:
         _, body = self._ask("GET", f"/stats?format=json&filter=^{_REFUSED}$")
         return sum(stat["value"] for stat in json.loads(body)["stats"] if "value" in stat)
 
+    def statistics(self, names: str) -> str:
+        """Return the statistics whose names match a regular expression, in Prometheus' text format.
+
+        Raises AdminError if Envoy does not accept it.
+        """
+        status, body = self._ask("GET", f"/stats/prometheus?filter={quote(names)}")
+        if status != 200:
+            raise AdminError(f"status {status}: {body.decode(errors='replace')}")
+        return body.decode()
+
     def begin_drain(self) -> None:
         """Refuse new connections, then ask clients with every response to close theirs.
 
@@ -87,10 +107,14 @@ class EnvoyAdmin:
         self._ask("POST", "/drain_listeners")
         self._ask("POST", "/healthcheck/fail")
 
+    def unfinished(self) -> Unfinished:
+        """Return the requests that are not answered yet."""
+        gauges = self._gauges()
+        return Unfinished(gauges[_REQUESTS], gauges[_UNSENT_BYTES])
+
     def is_quiet(self) -> bool:
         """Return whether no request is in flight and every response has been sent."""
-        gauges = self._gauges()
-        return gauges[_REQUESTS] == 0 and gauges[_UNSENT_BYTES] == 0
+        return not any(self.unfinished())
 
     def has_no_client(self) -> bool:
         """Return whether no client is connected."""
@@ -101,13 +125,14 @@ class EnvoyAdmin:
         return {stat["name"]: stat["value"] for stat in json.loads(body)["stats"] if "name" in stat}
 
     def _ask(self, method: str, path: str) -> tuple[int, bytes]:
-        connection = _UnixConnection(self.path)
+        timeout_s = _TIMEOUT_S if self._timeout_s is None else self._timeout_s
+        connection = _UnixConnection(self.path, timeout_s)
         try:
             connection.request(method, path)
             response = connection.getresponse()
             return response.status, response.read()
         except TimeoutError as error:
-            raise NoResponseYet(f"No response to {path} within {_TIMEOUT_S:g} s") from error
+            raise NoResponseYet(f"No response to {path} within {timeout_s:g} s") from error
         finally:
             connection.close()
 
@@ -154,8 +179,8 @@ def _written(address: dict[str, Any]) -> str:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=_TIMEOUT_S)
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:

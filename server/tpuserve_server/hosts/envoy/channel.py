@@ -1,9 +1,9 @@
 """Channel between the supervisor and the application inside Envoy: JSON lines over a socket pair.
 
-Messages to the application: `announce` (with the addresses), `reload` and `drain` (then exit). Messages to the
-supervisor: `loading` (the addresses open once the application is ready), `ready`, `failed` (with the reason) and
-`replace` (the process drains and ends, and another should take its place). The end of the stream means that the other
-side is gone. An environment variable carries the initial settings.
+Messages to the application: `announce` (with the addresses), `certificates` (with their status), `reload` and `drain`
+(then exit). Messages to the supervisor: `loading` (the addresses open once the application is ready), `ready`, `failed`
+(with the reason) and `replace` (the process drains and ends, and another should take its place). The end of the stream
+means that the other side is gone. An environment variable carries the initial settings.
 """
 
 import asyncio
@@ -42,6 +42,8 @@ class ChildSetup:
     environment: Mapping[str, str | None]
     # Whether an earlier process has served. This one then waits for a version, even if all have failed.
     is_respawn: bool = False
+    # Whether Envoy verifies the certificates of clients. The options omit TLS.
+    has_client_ca: bool = False
 
     def to_json(self) -> str:
         """Encode the setup for the environment variable."""

@@ -8,11 +8,13 @@ from typing import Any, TypeAlias
 
 from tpuserve_server.hosts.application import MEBIBYTE, HostOptions
 from tpuserve_server.hosts.envoy.arrival import arrival_filter
+from tpuserve_server.hosts.envoy.client_certificate import certificate_filter
 from tpuserve_server.hosts.envoy.overload import overload_manager, rate_limit
 from tpuserve_server.hosts.envoy.paths import path_filter
 from tpuserve_server.hosts.envoy.replies import local_replies
 from tpuserve_server.hosts.envoy.secret_files import SecretFiles
 from tpuserve_server.hosts.envoy.shedding_filters import shedding_filters
+from tpuserve_server.hosts.envoy.tracing import clusters, runtime_layers, span_filter, tracing
 from tpuserve_server.hosts.grpc.arguments import apply_to_manager
 from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S
 from tpuserve_server.hosts.tls import TlsOptions
@@ -58,9 +60,12 @@ def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) ->
         # Envoy requires a node for secrets that it reads from files.
         "node": {"id": "tpuserve", "cluster": "tpuserve"},
         "admin": {"address": {"pipe": {"path": str(admin_socket), "mode": 0o600}}},
-        "static_resources": {"listeners": [_listener(options, embedding, secrets)]},
+        "static_resources": {
+            "listeners": [_listener(options, embedding, secrets)],
+            **clusters(options.envoy_spans),
+        },
         # The worker sets values over the admin interface.
-        "layered_runtime": {"layers": [{"name": "admin", "admin_layer": {}}]},
+        "layered_runtime": {"layers": [*runtime_layers(options.envoy_spans), {"name": "admin", "admin_layer": {}}]},
         "overload_manager": overload_manager(options),
         # Otherwise Envoy's allocator keeps freed memory for ever, such as that of uploads that ended.
         "memory_allocator_manager": {
@@ -133,7 +138,7 @@ def _transport(tls: TlsOptions | None, secrets: SecretFiles, timeout_s: float) -
 def _http(options: HostOptions, embedding: Embedding) -> Config:
     """Return the filter for HTTP/1.1 and HTTP/2, which ALPN or the first bytes distinguish.
 
-    It has no access log, request ids or tracing.
+    It has no access log and no request ids, and tracing only with `envoy_spans`.
     """
     manager: Config = {
         "@type": f"{_ENVOY}.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -171,9 +176,12 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
             *shedding_filters(),
             path_filter(),
             arrival_filter(),
+            *([certificate_filter()] if options.tls is not None and options.tls.client_ca is not None else []),
+            *span_filter(options.envoy_spans),
             _embedded(embedding),
         ],
         "local_reply_config": local_replies(),
+        **tracing(options.envoy_spans),
     }
     apply_to_manager(options.grpc_arguments, manager)
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}

@@ -10,10 +10,12 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.hosts.application import Application, Listening
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
@@ -21,7 +23,9 @@ from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, LOST_REQUESTS, end_proce
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, drain, until
 from tpuserve_server.hosts.envoy.arrival import lag_s
 from tpuserve_server.hosts.envoy.channel import Channel, ChildSetup
+from tpuserve_server.hosts.envoy.client_certificate import names_of_scope
 from tpuserve_server.hosts.envoy.config import DRAIN_GRACE_S
+from tpuserve_server.hosts.envoy.figures import TIMEOUT_S, EnvoyFigures
 from tpuserve_server.hosts.envoy.header_limit import has_long_headers, refuse_headers
 from tpuserve_server.hosts.envoy.shedding import Shedding
 from tpuserve_server.hosts.errors import HostError
@@ -29,6 +33,7 @@ from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.handover import FAREWELL_S, Handover
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
+from tpuserve_server.identity.certificate import CERTIFICATE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -63,6 +68,8 @@ class EnvoyEntry:
         if has_long_headers(scope):
             return refuse_headers(send, is_grpc=self._is_grpc(scope))
         scope[LAG_KEY] = lag_s(scope)
+        if self._has_client_ca:
+            scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
         if self._is_grpc(scope):
             return self._grpc(scope, receive, send)
         return self._answer_rest(scope, ConformingReceive(receive, self._watch), send)
@@ -112,6 +119,8 @@ class EnvoyEntry:
     def _carry(self, application: Application, setup: ChildSetup) -> None:
         self._rest = RestCalls(application.rest, self._in_flight, application.overload_gate)
         self._rpc = application.rpc
+        self._has_client_ca = setup.has_client_ca
+        application.add_metrics("envoy", EnvoyFigures(EnvoyAdmin(Path(setup.admin_socket), TIMEOUT_S)).page)
         self._shedding = Shedding(application.overload_gate, EnvoyAdmin(Path(setup.admin_socket)))
         self._grpc = GrpcOverAsgi(
             application.rpc,
@@ -165,13 +174,31 @@ class EnvoyEntry:
                 await drain(admin, self._in_flight.finish, farewell_s=min(farewell_s, timeout_s))
                 return True
         except TimeoutError:
-            _log.error("Cancelled the requests that were still in flight after %g s", timeout_s)
+            unfinished = await self._describe_unfinished(admin)
+            if not unfinished:
+                # Only clients without a request were still connected.
+                return True
+            _log.error("Cancelled the requests that were still in flight after %g s: %s", timeout_s, unfinished)
         except (OSError, HTTPException) as error:
             _log.error(
                 "Envoy's admin interface does not respond (%s). The server cancels the requests in flight", error
             )
         await self._cut(admin)
         return False
+
+    async def _describe_unfinished(self, admin: EnvoyAdmin) -> str:
+        """Describe the requests without a complete response, for people, or return "" if there are none."""
+        in_application = self._in_flight.count
+        try:
+            unfinished = await asyncio.to_thread(EnvoyAdmin(admin.path, TIMEOUT_S).unfinished)
+        except (OSError, HTTPException) as error:
+            return f"{in_application} in the application; Envoy does not report its own ({error})"
+        parts = []
+        if requests := max(unfinished.requests, in_application):
+            parts.append(f"{requests} without a complete response ({in_application} in the application)")
+        if unfinished.unread_bytes:
+            parts.append(f"{unfinished.unread_bytes} bytes of responses that clients have not read")
+        return " and ".join(parts)
 
     async def _cut(self, admin: EnvoyAdmin) -> None:
         """Cancel requests in flight, and wait briefly until their error responses are sent."""
@@ -239,6 +266,8 @@ async def _follow(application: Application, channel: Channel, handover: Handover
             listening = Listening(**order["listening"])
             handover.begin(listening)
             application.announce(listening)
+        elif order["type"] == "certificates":
+            application.show_certificates(CertificateStatus(**order["status"]))
         elif order["type"] == "reload":
             application.reload()
         elif order["type"] == "drain":

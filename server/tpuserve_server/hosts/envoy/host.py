@@ -5,17 +5,18 @@ and handles no requests.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import http.client
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
-
-import click
 
 from tpuserve_server.hosts.addresses import check_free
 from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.certificate_poll import CertificatePoll
+from tpuserve_server.hosts.certificate_replacement import check_replacement
+from tpuserve_server.hosts.certificate_validity import certificate_status
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.envoy.admin import until
 from tpuserve_server.hosts.envoy.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
@@ -31,9 +32,11 @@ from tpuserve_server.hosts.runtime_folder import RuntimeFolder, remove_stale_fol
 from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file
-from tpuserve_server.hosts.tls import TlsOptions, check_replacement, server_context
+from tpuserve_server.hosts.tls import TlsOptions, server_context
+from tpuserve_server.logs.logger_names import COMMAND
 
 _log = logging.getLogger(__name__)
+_command = logging.getLogger(COMMAND)
 
 # Time for the application to release its resources after the drain.
 _STOP_TIMEOUT_S = 10.0
@@ -54,7 +57,7 @@ def run(
     """
     ignore_until_serving()
     for name in unknown_to_envoy(options.grpc_arguments):
-        click.echo(f"tpuserve: {name} has no effect in Envoy. Use --host_backend=python for it.", err=True)
+        _command.warning("%s has no effect in Envoy. Use --host_backend=python for it.", name)
     try:
         check_free(options)
         if options.tls is not None:
@@ -66,7 +69,7 @@ def run(
             supervisor = _Supervisor(options, embedding, folder, file, environment, read_tls, predecessor)
             return asyncio.run(supervisor.run())
     except HostError as error:
-        click.echo(f"tpuserve: {error}", err=True)
+        _command.error("%s", error)
         return 1
 
 
@@ -101,12 +104,13 @@ class _Supervisor:
         stopping = asyncio.create_task(signals.first())
         respawns = Respawns()
         try:
-            while (code := await self._run_worker(stopping)) is None:
-                assert self._worker is not None
-                await asyncio.wait({stopping}, timeout=respawns.pause_s(self._worker.lived_s))
-                if stopping.done():
-                    return 0  # No process runs, so there is nothing to drain.
-            return code
+            with self._polled_certificates():
+                while (code := await self._run_worker(stopping)) is None:
+                    assert self._worker is not None
+                    await asyncio.wait({stopping}, timeout=respawns.pause_s(self._worker.lived_s))
+                    if stopping.done():
+                        return 0  # No process runs, so there is nothing to drain.
+                return code
         finally:
             stopping.cancel()
 
@@ -120,6 +124,7 @@ class _Supervisor:
         is_respawn = bool(self._last_end)
         worker = await Worker.start(self._options, self._embedding, self._folder, environment, is_respawn=is_respawn)
         self._worker = worker
+        self._show_certificates()
         announcing = asyncio.create_task(self._announce(worker))
         try:
             await asyncio.wait({announcing, stopping, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -192,6 +197,16 @@ class _Supervisor:
         _log.info("SIGHUP: reading the configuration again")
         if self._worker is not None:  # Otherwise the next worker reads it at its start.
             self._worker.reload()
+        self._begin_reload_of_certificates()
+
+    def _polled_certificates(self) -> contextlib.AbstractContextManager[None]:
+        """Reload the certificates when their file changes."""
+        if self._read_tls is None or self._options.tls is None:
+            return contextlib.nullcontext()
+        poll = CertificatePoll(self._read_tls, self._options.tls_poll_wait_s, self._begin_reload_of_certificates)
+        return poll.running(self._options.tls)
+
+    def _begin_reload_of_certificates(self) -> None:
         if self._read_tls is None or self._options.tls is None:
             return
         if self._reloading is None or self._reloading.done():
@@ -205,16 +220,22 @@ class _Supervisor:
                 raise HostError("Envoy did not read them in time.")
         except (HostError, OSError, http.client.HTTPException) as error:
             _log.error("The server keeps its certificates: %s", error)
+            self._show_certificates(str(error))
             return
         # For later workers.
         self._options = dataclasses.replace(self._options, tls=tls)
+        self._show_certificates()
         _log.info("New connections use the certificates that were read again")
+
+    def _show_certificates(self, reload_failure: str = "") -> None:
+        if self._worker is not None and self._options.tls is not None:
+            self._worker.show_certificates(certificate_status(self._options.tls, reload_failure))
 
     def _force(self, code: int) -> None:
         if self._worker is not None:
             self._worker.kill()
         self._folder.remove()
-        sys.stderr.flush()
+        logging.shutdown()
         os._exit(code)
 
 

@@ -11,15 +11,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
+from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
+from tpuserve_server.hosts.envoy.native_line import ENVOY_LOG_FORMAT
 from tpuserve_server.hosts.envoy.process import EMBEDDING_VARIABLES, child_environment, envoy_binary
 from tpuserve_server.hosts.envoy.secret_files import SecretFiles
+from tpuserve_server.hosts.envoy.stderr_relay import StderrRelay, relayed_stderr
 from tpuserve_server.hosts.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.logs.configuration import DESCRIPTOR_VARIABLE
 
 # One thread parses HTTP for all connections. The application's event loop is the bottleneck long before this thread.
 # More threads would only compete with that loop and the model for the same cores.
@@ -39,7 +43,9 @@ class Worker:
     the reported reason why another should take its place.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: Channel, folder: RuntimeFolder) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, channel: Channel, folder: RuntimeFolder, relay: StderrRelay
+    ) -> None:
         """Follow a process that has just started."""
         self.admin = admin_of(folder)
         self.ready = asyncio.Event()
@@ -51,6 +57,7 @@ class Worker:
         self._process = process
         self._channel = channel
         self._folder = folder
+        self._relay = relay
         self._started_s = time.monotonic()
         self._hearing = asyncio.create_task(self._hear())
 
@@ -69,13 +76,14 @@ class Worker:
         with theirs:
             setup = ChildSetup(
                 # Other processes may read the environment, so it must not contain a key.
-                options=dataclasses.replace(options, tls=None),
+                options=dataclasses.replace(options, tls=None, envoy_spans=None),
                 admin_socket=str(admin_of(folder).path),
                 channel=theirs.fileno(),
                 lock=folder.lock,
                 directory=os.getcwd(),
                 environment={name: os.environ.get(name) for name in EMBEDDING_VARIABLES},
                 is_respawn=is_respawn,
+                has_client_ca=options.tls is not None and options.tls.client_ca is not None,
             )
             config = folder.path / _CONFIG
             config.touch(mode=0o600)
@@ -83,19 +91,24 @@ class Worker:
             if options.tls is not None:
                 SecretFiles(folder.path).write(options.tls)
             # Blocked before Envoy exists, so that no moment remains in which a signal ends it.
-            with _blocked(_SUPERVISORS_SIGNALS):
+            with _blocked(_SUPERVISORS_SIGNALS), relayed_stderr() as stderr:
                 process = await asyncio.create_subprocess_exec(
                     envoy_binary(),
                     *("--config-path", config, "--disable-hot-restart", "--concurrency", str(_WORKER_THREADS)),
-                    *("--log-level", "warning"),
+                    *("--log-level", "warning", "--log-format", ENVOY_LOG_FORMAT),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=[setup.channel, setup.lock],
+                    stderr=stderr.theirs,
+                    pass_fds=[setup.channel, setup.lock, stderr.log],
                     cwd=folder.path,
-                    env={**child_environment(environment), VARIABLE: setup.to_json()},
+                    env={
+                        **child_environment(environment),
+                        VARIABLE: setup.to_json(),
+                        DESCRIPTOR_VARIABLE: str(stderr.log),
+                    },
                     # Signals of a terminal reach every process of its group. Only the supervisor must handle them.
                     start_new_session=True,
                 )
-        return cls(process, await Channel.over(ours), folder)
+        return cls(process, await Channel.over(ours), folder, await StderrRelay.over(stderr.ours))
 
     @property
     def lived_s(self) -> float:
@@ -115,6 +128,10 @@ class Worker:
         (self._folder.path / _CONFIG).unlink(missing_ok=True)
         SecretFiles(self._folder.path).remove()
         self._channel.send("announce", listening=dataclasses.asdict(listening))
+
+    def show_certificates(self, status: CertificateStatus) -> None:
+        """Report the certificates in use, and the outcome of the last reload."""
+        self._channel.send("certificates", status=dataclasses.asdict(status))
 
     def drain(self) -> None:
         """Order the application to drain and to end with Envoy."""
@@ -149,8 +166,9 @@ class Worker:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def last_words(self) -> None:
-        """Wait for the end, and read the remaining messages."""
+        """Wait for the end, and read the remaining messages and log lines."""
         await asyncio.wait({self.ended, self._hearing})
+        await self._relay.finish()
 
     async def close(self) -> None:
         """Kill Envoy if it still runs, and release everything."""

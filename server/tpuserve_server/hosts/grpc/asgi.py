@@ -13,22 +13,39 @@ from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.control import asgi_client
 from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.frontends.rpc import (
+    CallContext,
+    RpcTable,
+    StreamMethod,
+    Trailers,
+    UnaryMethod,
+)
 from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame
-from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message, is_grpc
+from tpuserve_server.hosts.grpc.headers import (
+    ENVOY_SPAN_NAME,
+    TRACE_NAME,
+    Metadata,
+    deadline_of,
+    encode_message,
+    is_grpc,
+    trace_headers_of,
+)
 from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.grpc.refusal import lateness_s, refuse
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
+from tpuserve_server.identity.certificate import CERTIFICATE_KEY, no_certificate
+from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER, echo_request_id
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 _PRIORITY = PRIORITY_HEADER.encode()
 _TIMING = TIMING_REQUEST_HEADER.encode()
+_REQUEST_ID = REQUEST_ID_HEADER.encode()
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
 # Servers do not modify messages, so all calls share these.
 _START: "Message" = {"type": "http.response.start", "status": 200, "headers": [_CONTENT_TYPE], "trailers": True}
@@ -93,6 +110,9 @@ class GrpcOverAsgi:
         try:
             is_unary = isinstance(method, UnaryMethod)
             lag_s = scope.get(LAG_KEY, 0.0)
+            request_id = headers.get(_REQUEST_ID)
+            if request_id is not None:
+                echo_request_id(request_id, trailers)
             context = CallContext(
                 deadline_of(headers.get(b"grpc-timeout"), self._clock, lag_s),
                 Metadata(scope["headers"]),
@@ -100,7 +120,11 @@ class GrpcOverAsgi:
                 partial(asgi_client, scope),
                 self._clock.monotonic_s() if is_unary else 0.0,
                 lag_s,
-                trailers if wants_timing(headers.get(_TIMING)) and is_unary else None,
+                trailers if is_unary else None,
+                wants_timing(headers.get(_TIMING)),
+                trace_headers_of(scope["headers"]) if TRACE_NAME in headers or ENVOY_SPAN_NAME in headers else None,
+                request_id,
+                scope.get(CERTIFICATE_KEY, no_certificate),
             )
             encoding = headers.get(b"grpc-encoding", b"identity")
             frames = FrameReader(
@@ -108,10 +132,10 @@ class GrpcOverAsgi:
             )
             if isinstance(method, UnaryMethod):
                 return await self._unary(method, path, context, frames, receive)
-            await self._stream(method, context, frames, receive, _StreamedResponse(send, path))
+            await self._stream(method, context, frames, receive, _StreamedResponse(send, path, trailers))
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
-            return failure_of(error, path)
+            return failure_of(error, path, trailers)
 
     async def _unary(
         self, method: UnaryMethod, path: str, context: CallContext, frames: FrameReader, receive: "Receive"
@@ -164,9 +188,10 @@ class GrpcOverAsgi:
 class _StreamedResponse:
     """Response of a stream. Its status goes into trailers if the response has begun, and otherwise into the headers."""
 
-    def __init__(self, send: "Send", path: str) -> None:
+    def __init__(self, send: "Send", path: str, trailers: Trailers) -> None:
         self._send = send
         self._path = path
+        self._trailers = trailers
         self._begun = False
 
     async def send_all(self, messages: AsyncIterator[bytes]) -> None:
@@ -176,9 +201,9 @@ class _StreamedResponse:
                 await self._begin()
                 await self._wait_for_room({"type": "http.response.body", "body": frame(message), "more_body": True})
             await self._begin()
-            await self._finish(_OK)
+            await self._finish(_ok(_encoded(self._trailers)))
         except Exception as error:  # A front-end's edge, as above.
-            await self.fail(failure_of(error, self._path))
+            await self.fail(failure_of(error, self._path, self._trailers))
         finally:
             # Only generators have `aclose`.
             if (close := getattr(messages, "aclose", None)) is not None:
@@ -187,9 +212,10 @@ class _StreamedResponse:
     async def fail(self, failure: RpcFailure) -> None:
         """End the response with a status other than OK."""
         if self._begun:
-            await self._finish({"type": "http.response.trailers", "headers": _status_headers(failure)})
+            headers = [*_status_headers(failure), *_encoded(self._trailers)]
+            await self._finish({"type": "http.response.trailers", "headers": headers})
         else:
-            await answer(self._send, failure)
+            await answer(self._send, failure, self._trailers)
 
     async def _begin(self) -> None:
         if not self._begun:
@@ -223,14 +249,22 @@ def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
     return headers
 
 
+def _encoded(trailers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in trailers] if trailers else []
+
+
+def _ok(more: list[tuple[bytes, bytes]]) -> "Message":
+    return {**_OK, "headers": [*_OK["headers"], *more]} if more else _OK
+
+
 async def answer(send: "Send", reply: bytes | RpcFailure | None, trailers: Sequence[tuple[str, str]] = ()) -> None:
     """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
-    more = [(name.encode(), value.encode()) for name, value in trailers] if trailers else ()
+    more = _encoded(trailers)
     if isinstance(reply, bytes):
         try:
             await send(_START)
             await send({"type": "http.response.body", "body": frame(reply)})
-            await send({**_OK, "headers": [*_OK["headers"], *more]} if more else _OK)
+            await send(_ok(more))
         except OSError:  # See `_send_all`.
             return
     elif reply is not None:

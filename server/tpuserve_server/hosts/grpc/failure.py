@@ -1,13 +1,12 @@
 """Converts an exception from a gRPC method to a status, for both hosts."""
 
-import logging
 import math
 from dataclasses import dataclass
 
 from tpuserve_server.core.errors import Code, ServingError
+from tpuserve_server.frontends.internal_error import log_internal
+from tpuserve_server.frontends.rpc import Trailers
 from tpuserve_server.frontends.status import grpc_message
-
-_log = logging.getLogger(__name__)
 
 # Trailing metadata with the delay before a retry (gRPC proposal A6, client retries).
 PUSHBACK = "grpc-retry-pushback-ms"
@@ -42,12 +41,14 @@ def unknown_method(path: str) -> RpcFailure:
     return RpcFailure(Code.UNIMPLEMENTED, f"Unknown method {path}")
 
 
-def failure_of(error: Exception, path: str) -> RpcFailure:
-    """Return the status for an error that a method raised.
+def failure_of(error: Exception, path: str, trailers: Trailers) -> RpcFailure:
+    """Return the status for an error that a method raised. An internal error gets a request id among `trailers`.
 
     Any error except a ServingError is a bug in the server: log it and hide it from the client.
     """
     if isinstance(error, ServingError):
+        if error.code is Code.INTERNAL:
+            log_internal(error, path, trailers)
         return RpcFailure(error.code, grpc_message(error.message), error.retry_after_s)
-    _log.error("Unexpected error in %s", path, exc_info=error)
+    log_internal(error, path, trailers)
     return RpcFailure(Code.INTERNAL, "Internal error")

@@ -1,12 +1,9 @@
 """The method table as a grpc.aio generic handler."""
 
 import asyncio
-import base64
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NoReturn, TypeAlias, cast
-from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -15,15 +12,13 @@ from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
-from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, Trailers, UnaryMethod
-from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
+from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.hosts.grpc.calls import call_context
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
-from tpuserve_server.hosts.grpc.headers import Metadata
 from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
-from tpuserve_server.hosts.limits import REQUEST_TIMEOUT_S
+from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, REQUEST_TIMEOUT_S
 
 _STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 
@@ -35,17 +30,16 @@ Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 # The client, or the limit of a message, may also have ended the call. Then grpcio does not send this status.
 _NO_MESSAGE = RpcFailure(Code.UNIMPLEMENTED, "A unary call takes exactly one message")
 
-_OWN_METADATA = frozenset((PRIORITY_HEADER, TIMING_REQUEST_HEADER))
-
 _GRPCIO_LOG = logging.getLogger("grpc._cython.cygrpc")
 
 
-def _is_no_late_answer(record: logging.LogRecord) -> bool:
-    """Return False for grpcio's report of an answer to a call that has just ended at its deadline.
+def _is_about_server(record: logging.LogRecord) -> bool:
+    """Return False for grpcio's reports, with tracebacks, of two faults that concern only the client, which knows them.
 
-    grpcio logs the failure with a traceback if it has not yet seen the end of the call. The client knows the result.
+    InternalError: the answer to a call that has just ended at its deadline, whose end grpcio has not yet seen.
+    UnicodeDecodeError: a call whose path is not UTF-8, which grpcio ends with UNKNOWN.
     """
-    return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
+    return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError | UnicodeDecodeError))
 
 
 class TableHandler(grpc.GenericRpcHandler):
@@ -60,7 +54,7 @@ class TableHandler(grpc.GenericRpcHandler):
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         """Serve `rpc`. The message of a unary call must arrive within `request_timeout_s`."""
-        _GRPCIO_LOG.addFilter(_is_no_late_answer)
+        _GRPCIO_LOG.addFilter(_is_about_server)
         self._in_flight = in_flight
         self._gate = gate
         self._request_timeout_s = request_timeout_s
@@ -105,7 +99,9 @@ class TableHandler(grpc.GenericRpcHandler):
             self._in_flight.begin()
             trailers: Trailers = []
             try:
-                response = await method.handle(request, self._call_context(context, started_s, trailers))
+                response = await method.handle(
+                    request, call_context(context, self._deadline(context), trailers, started_s)
+                )
                 if trailers:
                     context.set_trailing_metadata(trailers)
                 return response
@@ -114,7 +110,7 @@ class TableHandler(grpc.GenericRpcHandler):
                     raise
                 await _abort(context, SHUTTING_DOWN)
             except Exception as error:  # A front-end's edge: the client gets a status for every error.
-                await _abort(context, failure_of(error, path), trailers)
+                await _abort(context, failure_of(error, path, trailers), trailers)
             finally:
                 self._in_flight.end()
 
@@ -145,16 +141,22 @@ class TableHandler(grpc.GenericRpcHandler):
             interruption = Interruption(Deadline.never(), self._clock, self._timers)
             self._in_flight.begin()
             self._in_flight.begin_stream(interruption.shut_down)
-            messages = method.handle(requests, self._call_context(context, 0.0, None))
+            trailers: Trailers = []
+            messages: AsyncIterator[bytes] | None = None
             try:
+                messages = method.handle(requests, call_context(context, self._deadline(context), trailers))
                 async for message in messages:
                     await _write(context, message)
+                if trailers:
+                    context.set_trailing_metadata(trailers)
+            except _Unread:
+                raise  # grpcio cannot send a status now.
             except asyncio.CancelledError as cancelled:
-                await _abort(context, interruption.absorb(cancelled))
+                await _abort(context, interruption.absorb(cancelled), trailers)
             except grpc.aio.InternalError:
                 raise  # A write failed because the client has left. grpcio ends the call and logs nothing.
             except Exception as error:  # The same edge, for streams.
-                await _abort(context, failure_of(error, path))
+                await _abort(context, failure_of(error, path, trailers), trailers)
             finally:
                 # The method does not see a cancellation during a write, so close it. Only generators have `aclose`.
                 if (close := getattr(messages, "aclose", None)) is not None:
@@ -165,51 +167,10 @@ class TableHandler(grpc.GenericRpcHandler):
 
         return handle
 
-    def _call_context(self, context: Context, started_s: float, trailers: Trailers | None) -> CallContext:
-        """Return the context of a call. Its method may add to `trailers` if the client wants it."""
-        own = _own_metadata(context)
-        return CallContext(
-            self._deadline(context),
-            Metadata(_raw_metadata(context)),
-            own.get(PRIORITY_HEADER),
-            partial(_client, context),
-            started_s,
-            0.0,
-            trailers if wants_timing(own.get(TIMING_REQUEST_HEADER)) else None,
-        )
-
     def _deadline(self, context: Context) -> Deadline:
         # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
         return Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
-
-
-def _client(context: Context) -> str | None:
-    """Return the IP address in grpcio's form of an address, or None for a UNIX socket.
-
-    The forms are `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` and `unix:` (grpc/grpc, doc/naming.md).
-    """
-    kind, _, address = unquote(context.peer()).partition(":")
-    return None if kind.startswith("unix") else address.rpartition(":")[0].strip("[]")
-
-
-def _own_metadata(context: Context) -> dict[str, bytes]:
-    """Return the metadata that is for the server itself, by key."""
-    return {
-        key: value.encode("latin-1") if isinstance(value, str) else value
-        for key, value in context.invocation_metadata() or ()
-        if key in _OWN_METADATA
-    }
-
-
-def _raw_metadata(context: Context) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the raw metadata. A generator, so that unused metadata is never converted."""
-    for key, value in context.invocation_metadata() or ():
-        # grpcio has already decoded the base64 of `-bin` values.
-        yield (
-            key.encode(),
-            base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value.encode("latin-1"),
-        )
 
 
 def _refusal(failure: RpcFailure) -> Handler:
@@ -219,12 +180,23 @@ def _refusal(failure: RpcFailure) -> Handler:
     return grpc.stream_stream_rpc_method_handler(handle)
 
 
+class _Unread(asyncio.CancelledError):
+    """The server ends a stream whose client does not take its messages."""
+
+
 async def _write(context: Context, message: bytes) -> None:
-    """Write a message. If cancelled, finish the write first: grpcio sends no status during a write."""
+    """Write a message. If cancelled, finish the write first: grpcio sends no status during a write.
+
+    Raises:
+        _Unread: the client did not take the message in time after the cancellation.
+    """
     writing = asyncio.ensure_future(context.write(message))
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:
+        if not (await asyncio.wait({writing}, timeout=DRAIN_UNREAD_S))[0]:
+            writing.cancel()
+            raise _Unread from None
         # A client that has left fails the write. `gather` retrieves the error: asyncio logs unread errors.
         await asyncio.gather(writing, return_exceptions=True)
         raise

@@ -2,10 +2,19 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TypeVar, overload
 from urllib.parse import quote_from_bytes
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Internal
+from tpuserve_server.frontends.raw_headers import find_header
+from tpuserve_server.telemetry.trace_context import ENVOY_SPAN_HEADER, TRACEPARENT, TRACESTATE, TraceHeaders
+
+TRACE_NAME, _STATE_NAME, ENVOY_SPAN_NAME = TRACEPARENT.encode(), TRACESTATE.encode(), ENVOY_SPAN_HEADER.encode()
+_TRACE_NAMES = frozenset({TRACE_NAME, _STATE_NAME, ENVOY_SPAN_NAME})
+
+_Default = TypeVar("_Default")
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
@@ -17,7 +26,19 @@ _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
 
 # Headers of the transport, or headers already processed. Methods do not use them.
 _NOT_METADATA = frozenset(
-    {b"host", b"te", b"content-type", b"content-length", b"connection", b"transfer-encoding", b"x-tpuserve-arrived"}
+    {
+        b"host",
+        b"te",
+        b"content-type",
+        b"content-length",
+        b"connection",
+        b"transfer-encoding",
+        b"x-tpuserve-arrived",
+        b"x-tpuserve-client-subject",
+        b"x-tpuserve-client-uri",
+        b"x-tpuserve-client-dns",
+        ENVOY_SPAN_NAME,
+    }
 )
 
 
@@ -44,6 +65,15 @@ def encode_message(message: str) -> bytes:
     return quote_from_bytes(message.encode(errors="replace"), safe=_PLAIN).encode("ascii")
 
 
+def trace_headers_of(headers: RawHeaders) -> TraceHeaders:
+    """Return the trace headers. Values of one name are joined: valid for tracestate, and invalid for the others."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _TRACE_NAMES:
+            found[name] = b",".join((found[name], value)) if name in found else value
+    return TraceHeaders(found.get(TRACE_NAME, b""), found.get(_STATE_NAME), found.get(ENVOY_SPAN_NAME))
+
+
 class Metadata(Mapping[str, str]):
     """Metadata of a request. Decoded at the first access, because most methods never read it.
 
@@ -59,6 +89,22 @@ class Metadata(Mapping[str, str]):
     def __getitem__(self, key: str) -> str:
         return self._read()[key]
 
+    @overload
+    def get(self, key: str) -> str | None: ...
+
+    @overload
+    def get(self, key: str, default: str | _Default) -> str | _Default: ...
+
+    def get(self, key: str, default: str | _Default | None = None) -> str | _Default | None:
+        """Return the value of a key, or `default`. Decodes no other value if it can read the headers again."""
+        headers = self._headers
+        # The metadata of grpcio can be read once only. A check for Sequence would take longer than the search.
+        if self._decoded is None and isinstance(headers, (list, tuple)):
+            value = find_header(headers, key) if _is_key(key) else None
+        else:
+            value = self._read().get(key)
+        return default if value is None else value
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._read())
 
@@ -69,10 +115,21 @@ class Metadata(Mapping[str, str]):
         if self._decoded is None:
             self._decoded = {}
             for name, value in self._headers:
-                if name not in _NOT_METADATA and not name.startswith((b"grpc-", b":")):
+                if _is_metadata(name):
                     self._add(name.decode("ascii").lower(), value.decode("latin-1"), self._decoded)
         return self._decoded
 
     @staticmethod
     def _add(key: str, value: str, decoded: dict[str, str]) -> None:
         decoded[key] = f"{decoded[key]},{value}" if key in decoded else value
+
+
+def _is_metadata(name: bytes) -> bool:
+    # grpcio passes on names that HTTP does not allow (RFC 9110, 5.1). No method reads those.
+    return name not in _NOT_METADATA and not name.startswith((b"grpc-", b":")) and name.isascii()
+
+
+# The server itself reads few different keys.
+@lru_cache(maxsize=32)
+def _is_key(key: str) -> bool:
+    return _is_metadata(key.encode())

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
@@ -15,6 +16,8 @@ from tpuserve_server.hosts.http1.exchange import Exchange
 from tpuserve_server.hosts.http1.head import parse_target
 from tpuserve_server.hosts.http1.limits import Http1Limits
 from tpuserve_server.hosts.http1.timers import LazyTimer, UnsentWatch
+from tpuserve_server.hosts.peer_certificate import names_of_peer
+from tpuserve_server.identity.certificate import CERTIFICATE_KEY
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -92,6 +95,8 @@ class Http1Protocol(HttpToolsProtocol):
             "scheme": self.scheme,
             "root_path": "",
         }
+        if certificate := transport.get_extra_info("peercert"):
+            self._scope[CERTIFICATE_KEY] = partial(names_of_peer, certificate)
         self._be_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -110,7 +115,8 @@ class Http1Protocol(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]  # as in uvicorn
 
     def shutdown(self) -> None:
-        """Close the connection after the last pending response (HttpToolsProtocol)."""
+        """Close the connection after the last pending response, if its client reads (HttpToolsProtocol)."""
+        self._unsent.hurry(self._limits.drain_unsent_s)
         if self._newest is None or self._newest.response_complete:
             self.transport.close()
         else:
@@ -124,7 +130,8 @@ class Http1Protocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Let senders continue (asyncio.Protocol)."""
         super().resume_writing()
-        self._unsent.stop()
+        if not self.transport.is_closing():
+            self._unsent.stop()
 
     def data_received(self, data: bytes) -> None:
         """Parse received data, or hold it while older requests wait (asyncio.Protocol)."""
@@ -152,11 +159,15 @@ class Http1Protocol(HttpToolsProtocol):
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
+        self._fields = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header or a trailer (httptools)."""
-        if len(self.headers) >= self._limits.headers:
+        """Add a header, and ignore a trailer (httptools)."""
+        if self._fields >= self._limits.headers:
             raise _LongHead(f"More than {self._limits.headers} headers")
+        self._fields += 1
+        if not self._in_head:
+            return  # A trailer must not pass for a header, which a proxy may have removed from the head.
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True

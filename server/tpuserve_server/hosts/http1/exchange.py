@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from tpuserve_server.frontends.http.errors import ClientGone
 from tpuserve_server.hosts.disconnects import DISCONNECT
 from tpuserve_server.hosts.http1.head import Head, head_of, header_lines
 
@@ -143,7 +144,14 @@ class Exchange:
             await app(self.scope, self, self.send)
             if not (self.response_complete or self.disconnected):
                 raise RuntimeError("The application returned before its response was complete")
-        except BaseException as error:  # The edge: a cancellation must end the response, too.
+        except ClientGone:
+            # The application gave up a client that does not read: `close` would wait for it.
+            self._connection.transport.abort()
+        except asyncio.CancelledError:
+            # The drain has no more time. Only a response that its client does not read is left then.
+            _log.warning("Cut a response, because the client did not read it before the server ended")
+            self._fail()
+        except BaseException as error:  # The edge.
             _log.exception("Exception in ASGI application", exc_info=error)
             self._fail()
         finally:
@@ -221,7 +229,8 @@ class Exchange:
 
     async def __call__(self) -> "Message":
         """Receive the next ASGI message."""
-        if self._expects_continue and not self._connection.transport.is_closing():
+        # After a disconnect, which malformed data also causes, the connection may have written its last byte.
+        if self._expects_continue and not (self.disconnected or self._connection.transport.is_closing()):
             self._expects_continue = False
             self._connection.transport.write(_CONTINUE)
         if not (self.disconnected or self.response_complete):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tpuserve_server.core.budgets.receiving import IDLE_TIMEOUT_S
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.limits import MAX_HEADER_BYTES, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S
+from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, MAX_HEADER_BYTES, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +24,5 @@ class Http1Limits:
     request_s: float = REQUEST_TIMEOUT_S
     # Time in which the client takes no byte of a response that does not fit the system's buffer.
     unsent_s: float = 30.0
+    # The same after `Http1Protocol.shutdown`.
+    drain_unsent_s: float = DRAIN_UNREAD_S

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from tpuserve_server.hosts.http1.acknowledged import acknowledged_bytes
+
 
 class LazyTimer:
     """A timer that starts again for each request. The event loop's timer moves only if the new time is earlier."""
@@ -58,31 +60,41 @@ class LazyTimer:
 class UnsentWatch:
     """Ends a connection whose client takes no bytes. A closed transport, too, waits for such a client without end."""
 
-    __slots__ = ("_size_bytes", "_timeout_s", "_timer", "_transport")
+    __slots__ = ("_acknowledged_bytes", "_is_hurried", "_size_bytes", "_timeout_s", "_timer", "_transport")
 
     def __init__(self, transport: asyncio.Transport, timer: LazyTimer, timeout_s: float) -> None:
         """Watch `transport` with `timer`, which belongs to this object alone."""
         self._transport = transport
         self._timer = timer
         self._timeout_s = timeout_s
-        self._size_bytes = 0
+        self._is_hurried = False
+        self._size_bytes = self._acknowledged_bytes = 0
 
     def start(self) -> None:
         """Watch until `stop`, if bytes wait in the transport."""
         self._size_bytes = self._transport.get_write_buffer_size()
         if self._size_bytes:
+            self._acknowledged_bytes = acknowledged_bytes(self._transport)
             self._timer.start(self._timeout_s, self._check)
 
     def stop(self) -> None:
-        """Stop until the next start."""
-        self._timer.stop()
+        """Stop until the next start. After `hurry`, watch until all bytes are sent."""
+        if not self._is_hurried:
+            self._timer.stop()
+
+    def hurry(self, timeout_s: float) -> None:
+        """Watch with this timeout from now on: the server does not wait longer for its clients."""
+        self._timeout_s = timeout_s
+        self._is_hurried = True
+        self.start()
 
     def close(self) -> None:
         """Stop for good."""
         self._timer.close()
 
     def _check(self) -> None:
-        last_bytes = self._size_bytes
+        size_bytes, acknowledged = self._size_bytes, self._acknowledged_bytes
         self.start()
-        if self._size_bytes >= last_bytes:
+        # The system's own buffers hide a slow client from the transport, but not its acknowledgements.
+        if self._size_bytes >= size_bytes and self._acknowledged_bytes == acknowledged:
             self._transport.abort()

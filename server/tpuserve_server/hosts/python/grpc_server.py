@@ -13,8 +13,8 @@ from tpuserve_server.hosts.grpc.limits import MAX_AGE, MAX_AGE_MS, channel_argum
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.socket_file import SocketFile
 
-# Maximum time for busy clients to stop sending calls, and then for connections to close.
-_FAREWELL_S = 1.0
+# Maximum time for connections to close.
+_CLOSE_S = 1.0
 # A busy client sends its next call within this time.
 _BUSY_S = 0.1
 # grpcio varies the age of connections by up to 10 % (gRFC A9).
@@ -60,22 +60,22 @@ class GrpcServer:
         if self.address is not None or self.socket_address is not None:
             await asyncio.sleep(min(_AGE_TOLERANCE * self._max_age_ms / 1000, timeout_s))
 
-    async def begin_drain(self) -> None:
-        """Refuse new calls until clients stop sending them, for at most one second.
+    async def begin_drain(self, farewell_s: float) -> None:
+        """Refuse new calls until clients stop sending them, for at most `farewell_s`.
 
         grpcio's own stop cancels every call that it has read but not yet passed to its handler. A busy server has such
         calls, and clients do not retry their status.
         """
         self._table.refuse()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL_S):
+            async with asyncio.timeout(farewell_s):
                 await asyncio.sleep(_BUSY_S)
                 while self._table.take_refused():  # noqa: ASYNC110  # It looks back at what came while it slept.
                     await asyncio.sleep(_BUSY_S)
 
     async def stop(self) -> None:
         """Close the port, and each connection after its last response."""
-        await self._server.stop(_FAREWELL_S)
+        await self._server.stop(_CLOSE_S)
 
     def _bind(self, address: str) -> int:
         try:

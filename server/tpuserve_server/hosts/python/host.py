@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-import click
 import uvloop
 
 from tpuserve_server.hosts.addresses import check_free, is_loopback
@@ -23,8 +22,14 @@ from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
 from tpuserve_server.hosts.socket_file import socket_file
 from tpuserve_server.hosts.tls import TlsOptions, server_context
+from tpuserve_server.logs.logger_names import COMMAND
 
 _log = logging.getLogger(__name__)
+_command = logging.getLogger(COMMAND)
+
+# Maximum time for busy clients to get a response that asks them to disconnect, and to stop sending calls, before the
+# server closes connections. At most half of the drain timeout: a client without a request must not exhaust it.
+_FAREWELL_S = 1.0
 
 _OPEN_NETWORK = (
     "The Python host accepts clients at %s. It does not limit the memory of unfinished gRPC messages. Use the Envoy "
@@ -69,7 +74,7 @@ async def _serve(
 def _complain(error: Exception) -> int:
     """Report an error, in one line if it is for the operator, and return the exit code."""
     if isinstance(error, HostError):
-        click.echo(f"tpuserve: {error}", err=True)
+        _command.error("%s", error)
     else:
         _log.error("The server stops after an unexpected error", exc_info=error)
     return 1
@@ -87,10 +92,12 @@ class _Carrier:
     ) -> None:
         self._options = options
         self._predecessor = predecessor
-        self._certificates = None if options.tls is None else Certificates(options.tls, read_tls)
         # The handlers run on this loop, so not before `_application` exists.
         self._signals = HostSignals(force=end_process, reload=self._reload)
-        self._application = application_factory()
+        self._application = application = application_factory()
+        self._certificates = (
+            None if options.tls is None else Certificates(options.tls, read_tls, application.show_certificates)
+        )
         self._in_flight = InFlight()
 
     async def run(self) -> int:
@@ -122,7 +129,8 @@ class _Carrier:
             rest_server = RestServer(self._application, self._options, self._in_flight, self._certificates)
             await grpc_server.start()
             await rest_server.start()
-            await self._serve(grpc_server, rest_server)
+            with self._polled_certificates():
+                await self._serve(grpc_server, rest_server)
             return await self._drain(grpc_server, rest_server)
 
     async def _serve(self, grpc_server: GrpcServer, rest_server: RestServer) -> None:
@@ -149,11 +157,14 @@ class _Carrier:
     async def _drain(self, grpc_server: GrpcServer, rest_server: RestServer) -> bool:
         """Stop new calls, wait for calls in flight, cancel the rest after the drain timeout, and close the ports."""
         timeout_s = self._options.drain_timeout_s
+        farewell_s = min(_FAREWELL_S, timeout_s / 2)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(grpc_server.begin_drain(), rest_server.stop(), self._in_flight.finish())
+                await asyncio.gather(
+                    grpc_server.begin_drain(farewell_s), rest_server.stop(farewell_s), self._in_flight.finish()
+                )
         except TimeoutError:
-            click.echo(f"tpuserve: Cancelled the requests that were still in flight after {timeout_s:g} s.", err=True)
+            _command.error("Cancelled the requests that were still in flight after %g s.", timeout_s)
         else:
             await grpc_server.stop()
             return True
@@ -181,6 +192,11 @@ class _Carrier:
         finally:
             for task in tasks:
                 task.cancel()
+
+    def _polled_certificates(self) -> contextlib.AbstractContextManager[None]:
+        if self._certificates is None:
+            return contextlib.nullcontext()
+        return self._certificates.polled(self._options.tls_poll_wait_s)
 
     def _reload(self) -> None:
         self._application.reload()

@@ -16,8 +16,6 @@ from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, find_connection_limit
 from tpuserve_server.hosts.rest_calls import RestCalls
 
-# Time for busy clients to get a response that asks them to disconnect, before the server closes connections.
-_FAREWELL_S = 1.0
 # Time between looks at the open connections.
 _LOOK_S = 0.1
 
@@ -58,11 +56,14 @@ class RestServer(uvicorn.Server):
             self._task = asyncio.create_task(self.serve([self._socket]))
             await self._up.wait()
 
-    async def stop(self) -> None:
-        """Close the port, then the connections: ask with every response to close, then close idle ones, then wait."""
+    async def stop(self, farewell_s: float) -> None:
+        """Close the port, then the connections: ask with every response to close, then close idle ones, then wait.
+
+        Clients have at most `farewell_s` to close idle connections themselves.
+        """
         if self._task is None:
             return
-        await self.say_farewell(_FAREWELL_S)
+        await self.say_farewell(farewell_s)
         self.should_exit = True
         await self._task
 
@@ -74,6 +75,8 @@ class RestServer(uvicorn.Server):
         """
         for server in self.servers if self._task is not None else ():
             server.close()
+        if self._socket is not None:
+            self._socket.close()
         self._calls.farewell = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -86,19 +89,30 @@ class RestServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, with limits of connections and handshakes that uvicorn has no options for."""
-        assert sockets is not None
+        self.servers = [await self._listen()]
+        if self._certificates is not None:
+            self._certificates.follow(self._listen_anew)
+        self.started = True
+        self._up.set()
+
+    async def _listen(self) -> asyncio.Server:
+        """Accept connections with the current certificates, on a copy of the socket: its server closes it."""
+        assert self._socket is not None
         header_timeout_s = self._options.header_timeout_s
         context = None if self._certificates is None else self._certificates.context()
         limits = Http1Limits(connections=find_connection_limit(self._options), head_s=header_timeout_s)
-        self.servers = [
-            await asyncio.get_running_loop().create_server(
-                lambda: Http1Protocol(self.config, self.server_state, {}, limits=limits),
-                sock=each,
-                backlog=BACKLOG,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else header_timeout_s,
-            )
-            for each in sockets
-        ]
-        self.started = True
-        self._up.set()
+        return await asyncio.get_running_loop().create_server(
+            lambda: Http1Protocol(self.config, self.server_state, {}, limits=limits),
+            sock=self._socket.dup(),
+            backlog=BACKLOG,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else header_timeout_s,
+        )
+
+    async def _listen_anew(self) -> None:
+        """Use the new certificates for new connections. The two servers share the backlog, so none is lost."""
+        if self._calls.farewell or self.should_exit:
+            return  # The port is closed.
+        before, self.servers = self.servers, [await self._listen()]
+        for server in before:
+            server.close()

@@ -5,6 +5,7 @@ with bare NaN or Infinity, and parses a body again if it may hold a key twice.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -15,6 +16,9 @@ from tpuserve_server.core.errors import InvalidArgument
 # Deeper than any tensor. orjson's own limit is 1024, without recursion in Python.
 MAX_DEPTH = 100
 
+# A document without half of a surrogate pair, which has no UTF-8. A valid document has backslashes only in strings.
+_IS_WHOLE = re.compile(rb"(?:[^\\]++|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u(?![dD][89a-fA-F])....)*+", re.DOTALL)
+
 # JSON values and objects as Python objects. A client can send any type, so the types cannot be narrower.
 JsonValue = Any
 JsonObject = dict[str, JsonValue]
@@ -23,6 +27,7 @@ JsonObject = dict[str, JsonValue]
 def parse_json(body: bytes) -> JsonValue:
     """Parse `body`. Raises InvalidArgument if it is not a single JSON document with distinct keys.
 
+    No text in the document has a lone surrogate, so every text has a UTF-8 encoding.
     Numbers beyond a double's range become infinities; integers beyond 64 bits become floats.
     """
     if not body:
@@ -89,7 +94,7 @@ def _object_members(value: JsonValue) -> int:
 def _parse_slowly(body: bytes) -> JsonValue:
     """Parse with Python's parser, which accepts NaN, Infinity and -Infinity and lets a hook check all keys."""
     try:
-        return json.loads(body.decode(), object_pairs_hook=_object_with_distinct_keys)
+        document = json.loads(body.decode(), object_pairs_hook=_object_with_distinct_keys)
     except RecursionError:
         _fail_depth()
     except json.JSONDecodeError as error:
@@ -97,6 +102,10 @@ def _parse_slowly(body: bytes) -> JsonValue:
     except ValueError:
         # The body is not UTF-8, or has an integer with more digits than Python converts.
         raise InvalidArgument("JSON Parse error: Invalid value.") from None
+    if b"\\" in body and _IS_WHOLE.fullmatch(body) is None:
+        # rapidjson's words, for upstream's parser also refuses it.
+        raise InvalidArgument("JSON Parse error: The surrogate pair in string is invalid.")
+    return document
 
 
 def _object_with_distinct_keys(pairs: list[tuple[str, JsonValue]]) -> JsonObject:

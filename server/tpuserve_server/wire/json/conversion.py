@@ -119,6 +119,6 @@ def _strings(leaves: list[JsonValue], kinds: set[type]) -> Array | None:
         else:
             return None
     except ValueError:
-        # Not base64, or a lone surrogate, which has no UTF-8 encoding.
+        # Not base64.
         return None
     return strings

@@ -124,10 +124,7 @@ class _ExampleWriter:
 
 def _key(name: str) -> bytes:
     """Encode the key of a map entry and the tag of its value."""
-    try:
-        encoded = name.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument("JSON Parse error: the name of a feature is not UTF-8") from None
+    encoded = name.encode()
     return b"".join((_FIELD_1, varint(len(encoded)), encoded, _FIELD_2))
 
 
@@ -179,7 +176,7 @@ def _bytes(values: list[JsonValue]) -> bytes | None:
         try:
             text = value.encode() if type(value) is str else decode_base64_object(value)
         except ValueError:
-            # Not base64, or a lone surrogate, which has no UTF-8 encoding.
+            # Not base64.
             return None
         parts += (_FIELD_1, varint(len(text)), text)
     return b"".join(parts)
@@ -221,6 +218,4 @@ def _check_value(name: str, value: JsonValue) -> None:
     if type(value) is int and value > _MAX_INT64:
         raise InvalidArgument(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
     if type(value) in _TEXTS and _bytes([value]) is None:
-        if type(value) is dict:
-            raise InvalidArgument("Unable to base64 decode")
-        raise InvalidArgument(f"Feature: {name} has a string that is not UTF-8")
+        raise InvalidArgument("Unable to base64 decode")

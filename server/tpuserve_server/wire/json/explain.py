@@ -144,7 +144,7 @@ def _check_string(value: JsonValue) -> None:
             raise InvalidArgument(f"JSON Value: {value_text(value)} not formatted correctly for base64 data")
         if not _is_base64(value):
             raise InvalidArgument("Unable to base64 decode")
-    elif type(value) is not str or not _is_utf8(value):
+    elif type(value) is not str:
         raise _type_error(value, np.dtype(np.object_))
 
 
@@ -162,14 +162,6 @@ def _is_base64(value: JsonObject) -> bool:
     try:
         decode_base64_object(value)
     except ValueError:
-        return False
-    return True
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
         return False
     return True
 

@@ -121,10 +121,7 @@ def _slow(name: str, datatype: str, dtype: DType, value: list[JsonValue]) -> Arr
         _refuse(name, datatype, _EXPECTED[dtype.kind], wrong)
     if dtype is STRING:
         strings = np.empty(len(items), STRING)
-        try:
-            strings[:] = [item.encode() for item in items]
-        except UnicodeEncodeError:
-            raise InvalidArgument(f"Unable to parse 'data' of input '{name}': a string is not valid UTF-8") from None
+        strings[:] = [item.encode() for item in items]
         return strings
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)

@@ -1,0 +1,39 @@
+"""The files of credentials, as the settings name them. Light imports only: the supervisor of Envoy checks them, too."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tpuserve_server.command.settings import Settings
+from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.identity.credentials import CredentialsError, parse_credentials
+from tpuserve_server.identity.files import CredentialFiles, read_text
+from tpuserve_server.identity.jwks import parse_jwks
+
+
+def check_credentials(path: Path) -> None:
+    """Check a credentials file. Raises ConfigError."""
+    with _as_config_error():
+        parse_credentials(read_text(path))
+
+
+def check_jwks(path: Path) -> None:
+    """Check a JWKS file. Raises ConfigError."""
+    with _as_config_error():
+        parse_jwks(read_text(path))
+
+
+def open_credentials(settings: Settings) -> CredentialFiles | None:
+    """Read the files of credentials, or return None if the server identifies no clients. Raises ConfigError."""
+    if not settings.identity.are_set:
+        return None
+    with _as_config_error():
+        return CredentialFiles(settings.identity)
+
+
+@contextlib.contextmanager
+def _as_config_error() -> Iterator[None]:
+    try:
+        yield
+    except CredentialsError as error:
+        raise ConfigError(str(error)) from None

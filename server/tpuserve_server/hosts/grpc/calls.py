@@ -1,0 +1,92 @@
+"""CallContext of a call whose metadata grpcio has read: the Python host's calls, and those of replicas of Ray Serve."""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Protocol, TypeAlias
+from urllib.parse import unquote
+
+from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.frontends.priority import PRIORITY_HEADER
+from tpuserve_server.frontends.rpc import CallContext, Trailers
+from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
+from tpuserve_server.hosts.grpc.headers import Metadata, trace_headers_of
+from tpuserve_server.hosts.peer_certificate import names_of_auth_context
+from tpuserve_server.identity.certificate import CertificateNames
+from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER, echo_request_id
+from tpuserve_server.telemetry.trace_context import TRACEPARENT
+
+_OWN_METADATA = frozenset((PRIORITY_HEADER, TIMING_REQUEST_HEADER, REQUEST_ID_HEADER, TRACEPARENT))
+
+Pairs: TypeAlias = Iterable[tuple[str, str | bytes]]
+
+
+class ServicerContext(Protocol):
+    """The parts of grpcio's context of a call that are used here."""
+
+    def invocation_metadata(self) -> Pairs | None:
+        """Return the client's metadata, with decoded `-bin` values."""
+        ...
+
+    def peer(self) -> str:
+        """Return the client's address in grpcio's form."""
+        ...
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Return the properties of the connection."""
+        ...
+
+
+def call_context(
+    context: ServicerContext, deadline: Deadline, trailers: Trailers, started_s: float = 0.0
+) -> CallContext:
+    """Return the context of a unary call that began at `started_s`, or of a stream."""
+    own = _own_metadata(context)
+    request_id = own.get(REQUEST_ID_HEADER)
+    if request_id is not None:
+        echo_request_id(request_id, trailers)
+    return CallContext(
+        deadline,
+        Metadata(_raw_metadata(context)),
+        own.get(PRIORITY_HEADER),
+        partial(_client, context),
+        started_s,
+        0.0,
+        trailers if started_s else None,
+        wants_timing(own.get(TIMING_REQUEST_HEADER)),
+        trace_headers_of(_raw_metadata(context)) if TRACEPARENT in own else None,
+        request_id,
+        partial(_certificate, context),
+    )
+
+
+def _certificate(context: ServicerContext) -> CertificateNames | None:
+    return names_of_auth_context(context.auth_context())
+
+
+def _client(context: ServicerContext) -> str | None:
+    """Return the IP address in grpcio's form of an address, or None for a UNIX socket.
+
+    The forms are `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` and `unix:` (grpc/grpc, doc/naming.md).
+    """
+    kind, _, address = unquote(context.peer()).partition(":")
+    return None if kind.startswith("unix") else address.rpartition(":")[0].strip("[]")
+
+
+def _own_metadata(context: ServicerContext) -> dict[str, bytes]:
+    """Return the metadata that is for the server itself, by key."""
+    return {
+        key: value.encode() if isinstance(value, str) else value
+        for key, value in context.invocation_metadata() or ()
+        if key in _OWN_METADATA
+    }
+
+
+def _raw_metadata(context: ServicerContext) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the raw metadata. A generator, so that unused metadata is never converted."""
+    for key, value in context.invocation_metadata() or ():
+        # grpcio has already decoded the base64 of `-bin` values.
+        yield (
+            key.encode(),
+            base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value.encode(),
+        )

@@ -1,0 +1,128 @@
+"""gRPC calls of a replica: from Ray's context and the request's bytes to Ray's status and the response's bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import grpc
+
+from tpuserve_server.core.deadline import Clock, Deadline
+from tpuserve_server.core.errors import Code, ResourceExhausted
+from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.hosts.grpc.calls import ServicerContext, call_context
+from tpuserve_server.hosts.grpc.failure import PUSHBACK, RpcFailure, failure_of
+from tpuserve_server.hosts.grpc.headers import deadline_of
+from tpuserve_server.hosts.ray.ingress import TIMEOUT
+
+_STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
+
+
+class ReplicaContext(ServicerContext, Protocol):
+    """The parts of Ray's RayServegRPCContext that are used here."""
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Set the status of the response."""
+        ...
+
+    def set_details(self, details: str) -> None:
+        """Set the message of the status."""
+        ...
+
+    def set_trailing_metadata(self, trailing_metadata: list[tuple[str, str]]) -> None:
+        """Set the trailing metadata, in addition to Ray's."""
+        ...
+
+
+class Serialized(Protocol):
+    """A message of protocol buffers. The servicer functions of other projects parse requests into one."""
+
+    def SerializeToString(self) -> bytes:
+        """Return the message on the wire."""
+        ...
+
+
+class Response:
+    """Bytes of a response. Ray serializes responses itself."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def SerializeToString(self) -> bytes:
+        """Return the bytes."""
+        return self._message
+
+
+class ReplicaCalls:
+    """Calls of the methods of `rpc`. One event loop's thread owns it."""
+
+    def __init__(self, rpc: RpcTable, max_message_bytes: int, clock: Clock) -> None:
+        """Refuse messages above `max_message_bytes`."""
+        self._rpc = rpc
+        self._max_message_bytes = max_message_bytes
+        self._clock = clock
+
+    async def unary(self, path: str, request: bytes | Serialized, context: ReplicaContext) -> Response:
+        """Answer one request. A status other than OK is set on `context`, and its response is empty.
+
+        Ray drops the trailing metadata of calls that raise, and with it the retry hint.
+        """
+        method = self._rpc[path]
+        assert isinstance(method, UnaryMethod), path
+        started_s = self._clock.monotonic_s()
+        trailers: Trailers = []
+        try:
+            body = self._checked(request)
+            response = await method.handle(body, call_context(context, self._deadline(context), trailers, started_s))
+        except Exception as error:  # A front-end's edge: the client gets a status for every error.
+            _fail(context, failure_of(error, path, trailers), trailers)
+            return Response(b"")
+        _send_trailers(context, trailers)
+        return Response(response)
+
+    async def stream(
+        self, path: str, requests: AsyncIterator[bytes | Serialized], context: ReplicaContext
+    ) -> AsyncIterator[Response]:
+        """Answer a stream of requests with a stream of responses."""
+        method = self._rpc[path]
+        assert isinstance(method, StreamMethod), path
+        trailers: Trailers = []
+        bodies = (self._checked(request) async for request in requests)
+        messages = method.handle(bodies, call_context(context, self._deadline(context), trailers))
+        try:
+            async for message in messages:
+                yield Response(message)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # The same edge, for streams.
+            _fail(context, failure_of(error, path, trailers), trailers)
+            # Ray passes the status on with a message only; for a status other than OK, grpcio ignores it.
+            yield Response(b"")
+        finally:
+            if (close := getattr(messages, "aclose", None)) is not None:
+                await close()
+
+    def _checked(self, request: bytes | Serialized) -> bytes:
+        body = request if isinstance(request, bytes) else request.SerializeToString()
+        if len(body) > self._max_message_bytes:
+            raise ResourceExhausted(f"Received message larger than max ({len(body)} vs. {self._max_message_bytes})")
+        return body
+
+    def _deadline(self, context: ReplicaContext) -> Deadline:
+        # None with servicer functions of other projects: they pass no deadline on.
+        timeout = next((value for key, value in context.invocation_metadata() or () if key == TIMEOUT), None)
+        return deadline_of(timeout.encode() if isinstance(timeout, str) else timeout, self._clock)
+
+
+def _fail(context: ReplicaContext, failure: RpcFailure, trailers: Trailers) -> None:
+    context.set_code(_STATUS[failure.code])
+    context.set_details(failure.message)
+    if failure.pushback_ms is not None:
+        trailers.append((PUSHBACK, str(failure.pushback_ms)))
+    _send_trailers(context, trailers)
+
+
+def _send_trailers(context: ReplicaContext, trailers: Trailers) -> None:
+    if trailers:
+        context.set_trailing_metadata(trailers)

@@ -1,0 +1,167 @@
+"""Replica: the class that Ray Serve runs in each replica. Its gRPC methods have the names of `hosts/ray/methods.py`."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.hosts.application import Application
+from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.ray.calls import ReplicaCalls, ReplicaContext, Response, Serialized
+from tpuserve_server.hosts.ray.lifespan import WithLifespan
+from tpuserve_server.hosts.ray.queue_wait_policy import QUEUE_WAIT
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_log = logging.getLogger(__name__)
+
+_PREDICTION = "/tensorflow.serving.PredictionService"
+_MODEL = "/tensorflow.serving.ModelService"
+_OIP = "/inference.GRPCInferenceService"
+
+
+class Models(Protocol):
+    """The models of a replica."""
+
+    async def configure(self, user_config: Mapping[str, Any]) -> None:
+        """Serve the models of a ModelServerConfig in JSON form, and wait until they are available.
+
+        Raises:
+            HostError: the configuration is invalid, or a model cannot be loaded.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a replica. The rule of a replica guards the methods and routes of `application`.
+
+    Messages above `max_message_bytes` are refused.
+    `take_queue_wait_s` returns the mean time in the queue of the requests since its last call. `publish_metrics` sends
+    the current metrics to Ray.
+    """
+
+    application: Application
+    models: Models
+    max_message_bytes: int
+    take_queue_wait_s: Callable[[], float]
+    publish_metrics: Callable[[], None]
+
+
+class Replica:
+    """One application in a replica of Ray Serve. Ray calls all methods on the replica's event loop."""
+
+    def __init__(self, build: Callable[[], Parts]) -> None:
+        """Build the application, without loading a model."""
+        self._parts = build()
+        self._calls = ReplicaCalls(self._parts.application.rpc, self._parts.max_message_bytes, SystemClock())
+        self._replaced: asyncio.Task[object] | None = None
+
+    async def __serve_build_asgi_app__(self) -> "ASGIApp":
+        """Start the application and wait for its models. Ray then mounts the REST application.
+
+        Raises:
+            HostError: no model of the start can be loaded.
+        """
+        application = self._parts.application
+        await application.start()
+        ready, failed = asyncio.create_task(application.ready()), asyncio.create_task(application.failure())
+        try:
+            await asyncio.wait({ready, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                await application.stop()
+                raise HostError(failed.result())
+        finally:
+            ready.cancel()
+            failed.cancel()
+        self._replaced = asyncio.create_task(application.replacement())
+        return WithLifespan(application.rest, self._stop)
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Serve the models of `user_config`. Ray calls it at the start, and after a change of `user_config` alone."""
+        await self._parts.models.configure(user_config)
+
+    async def check_health(self) -> None:
+        """Publish metrics. Raises HostError if another process should take the place of this one."""
+        if self._replaced is not None and self._replaced.done():
+            raise HostError(f"Replace this replica: {self._replaced.result()}")
+        try:
+            await asyncio.to_thread(self._parts.publish_metrics)
+        except Exception:  # Ray would replace a replica that serves well.
+            _log.exception("Publishing metrics failed")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return the metric of `QueueWaitPolicy`."""
+        return {QUEUE_WAIT: await asyncio.to_thread(self._parts.take_queue_wait_s)}
+
+    async def _stop(self) -> None:
+        if self._replaced is not None:
+            self._replaced.cancel()
+        self._parts.application.drain()
+        await self._parts.application.stop()
+
+    async def Predict(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_PREDICTION}/Predict", request, grpc_context)
+
+    async def Classify(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_PREDICTION}/Classify", request, grpc_context)
+
+    async def Regress(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_PREDICTION}/Regress", request, grpc_context)
+
+    async def MultiInference(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_PREDICTION}/MultiInference", request, grpc_context)
+
+    async def GetModelMetadata(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_PREDICTION}/GetModelMetadata", request, grpc_context)
+
+    async def GetModelStatus(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_MODEL}/GetModelStatus", request, grpc_context)
+
+    async def HandleReloadConfigRequest(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_MODEL}/HandleReloadConfigRequest", request, grpc_context)
+
+    async def ModelInfer(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ModelInfer", request, grpc_context)
+
+    async def ServerLive(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ServerLive", request, grpc_context)
+
+    async def ServerReady(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ServerReady", request, grpc_context)
+
+    async def ServerMetadata(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ServerMetadata", request, grpc_context)
+
+    async def ModelReady(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ModelReady", request, grpc_context)
+
+    async def ModelMetadata(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ModelMetadata", request, grpc_context)
+
+    async def ModelConfig(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ModelConfig", request, grpc_context)
+
+    async def ModelStatistics(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/ModelStatistics", request, grpc_context)
+
+    async def RepositoryIndex(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/RepositoryIndex", request, grpc_context)
+
+    async def RepositoryModelLoad(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/RepositoryModelLoad", request, grpc_context)
+
+    async def RepositoryModelUnload(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary(f"{_OIP}/RepositoryModelUnload", request, grpc_context)
+
+    async def Check(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self._calls.unary("/grpc.health.v1.Health/Check", request, grpc_context)
+
+    async def ModelStreamInfer(
+        self, requests: AsyncIterator[bytes | Serialized], grpc_context: ReplicaContext
+    ) -> AsyncIterator[Response]:
+        async for response in self._calls.stream(f"{_OIP}/ModelStreamInfer", requests, grpc_context):
+            yield response

@@ -1,0 +1,172 @@
+"""TraceExport: takes traced requests from the event loop, and exports their spans on a separate thread."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from tpuserve_server.core.counted import counted
+from tpuserve_server.telemetry.request_record import RequestRecord
+from tpuserve_server.telemetry.tracing.batch_spans import BatchSpans
+from tpuserve_server.telemetry.tracing.export_error import ExportError
+from tpuserve_server.telemetry.tracing.message import Value, request, resource, scope
+from tpuserve_server.telemetry.tracing.receiver_reply import Rejection
+from tpuserve_server.telemetry.tracing.request_spans import request_spans
+from tpuserve_server.telemetry.tracing.resource import version
+from tpuserve_server.telemetry.tracing.retrying_sender import RetryingSender
+from tpuserve_server.telemetry.tracing.sampler import TraceMetrics
+from tpuserve_server.telemetry.tracing.service_name import SERVICE_NAME
+
+_log = logging.getLogger(__name__)
+
+_MOST_QUEUED: Final = 2048
+# Requests of one OTLP request: about 0.7 MB, and receivers of gRPC accept 4 MiB.
+_MOST_SENT: Final = 512
+# Time between the first request and its export. Requests that shared a batch end within it.
+_GATHER_S: Final = 1.0
+# Limits after `stop`: of the wait for the export of the last spans, and of the wait for an interrupted thread. Hosts
+# wait 5 s for all parts of the application (`hosts/ending.py`).
+_STOP_S: Final = 3.0
+_INTERRUPTED_S: Final = 1.0
+
+
+class TraceExport:
+    """Bounded queue, and the thread "trace-export". A full queue drops and counts new requests.
+
+    The event loop's thread calls `add`. `_changed` guards the queue and `_stopping`; the thread owns the other fields.
+    """
+
+    def __init__(
+        self, sender: RetryingSender, url: str, attributes: Mapping[str, Value], metrics: TraceMetrics
+    ) -> None:
+        """Create the queue without starting the thread. `url` is the receiver's, for messages."""
+        self._sender = sender
+        self._url = url
+        self._resource = resource(attributes)
+        self._scope = scope(SERVICE_NAME, version())
+        self._metrics = metrics
+        self._changed = threading.Condition()
+        self._queue: deque[RequestRecord] = deque()
+        self._stopping = False
+        self._batches = BatchSpans()
+        self._is_failing = False
+        # A receiver that does not respond must not keep the process alive, if even `close` cannot end the wait.
+        self._thread = threading.Thread(target=self._run, name="trace-export", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Export the queued requests, for at most a few seconds, and join the thread. May be called without `start`."""
+        # First, so that no export of the last spans begins with the usual timeout.
+        self._sender.hurry()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.ident is None:
+            return
+        self._thread.join(_STOP_S)
+        self._sender.close()
+        self._thread.join(_INTERRUPTED_S)
+
+    def add(self, record: RequestRecord) -> None:
+        """Queue a traced request, or drop it if the queue is full. Never waits for the receiver."""
+        with self._changed:
+            has_room = len(self._queue) < _MOST_QUEUED
+            if has_room:
+                self._queue.append(record)
+                if len(self._queue) in (1, _MOST_QUEUED // 2):
+                    self._changed.notify()
+        if not has_room:
+            self._metrics.requests_traced(outcome="queue_full", count=1)
+
+    # The thread.
+
+    def _run(self) -> None:
+        while self._run_next():
+            pass
+        self._sender.close()
+
+    def _run_next(self) -> bool:
+        """Export the gathered requests. A separate frame, so that no request stays alive while the thread waits."""
+        with self._changed:
+            while not (self._queue or self._stopping or self._batches.are_pending):
+                self._changed.wait()
+            # The first request of an empty queue notifies, too, while batches are pending.
+            self._changed.wait_for(lambda: self._stopping or len(self._queue) >= _MOST_QUEUED // 2, _GATHER_S)
+            records, self._queue = self._queue, deque()
+            stopping = self._stopping
+        while records:
+            part = [records.popleft() for _ in range(min(len(records), _MOST_SENT))]
+            self._export(partial(self._request_spans, part), len(part))
+        # At the end, no request can join a batch any more.
+        for _ in range(2 if stopping else 1):
+            self._export(self._batches.tick, 0)
+        return not stopping
+
+    def _request_spans(self, records: list[RequestRecord]) -> Iterator[bytes]:
+        for record in records:
+            if record.trace is not None:
+                yield from request_spans(record, record.trace, self._batches)
+
+    def _export(self, make_spans: Callable[[], Iterable[bytes]], requests: int) -> None:
+        """Make and send the spans of some requests, or of batches."""
+        try:
+            spans = list(make_spans())
+        except Exception:
+            # The top of the worker loop: a bug in a span must not end the thread.
+            _log.exception("Cannot make the spans of %s", counted(requests, "request"))
+            self._count("export_failed", requests)
+        else:
+            self._send(spans, requests)
+
+    def _send(self, spans: list[bytes], requests: int) -> None:
+        """Send spans, and count their requests. A batch's span belongs to requests that are counted already."""
+        if not spans:
+            return
+        rejection = Rejection()
+        # One attempt is enough for a receiver that did not take the spans before.
+        if not (self._is_failing and self._sender.is_hurried):
+            rejection = self._try(request(self._resource, self._scope, spans))
+        if self._is_failing:
+            self._count("export_failed", requests)
+            return
+        if rejection.spans or rejection.reason:
+            reason = rejection.reason or "it gave no reason"
+            _log.warning(
+                "The receiver of traces %s rejected %d of %d spans: %s", self._url, rejection.spans, len(spans), reason
+            )
+        # The receiver does not name the spans, so they count as those of as few requests as possible.
+        rejected = min(-(-rejection.spans * requests // len(spans)), requests)
+        self._count("rejected", rejected)
+        self._count("exported", requests - rejected)
+
+    def _count(self, outcome: str, requests: int) -> None:
+        if requests:
+            self._metrics.requests_traced(outcome=outcome, count=requests)
+
+    def _try(self, body: bytes) -> Rejection:
+        """Send a request, and note whether the receiver took it."""
+        try:
+            rejection = self._sender.send(body)
+        except ExportError as error:
+            self._note(str(error))
+        except Exception as error:
+            # As above, for a bug in a transport.
+            _log.exception("Unexpected error of the export to %s", self._url)
+            self._note(type(error).__name__)
+        else:
+            self._note("")
+            return rejection
+        return Rejection()
+
+    def _note(self, problem: str) -> None:
+        """Log the first of several failures, and the end of them."""
+        if problem and not self._is_failing:
+            _log.error("Cannot export traces to %s: %s. The server drops traces meanwhile", self._url, problem)
+        elif self._is_failing and not problem:
+            _log.info("The receiver of traces %s responds again", self._url)
+        self._is_failing = bool(problem)

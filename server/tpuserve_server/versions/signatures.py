@@ -1,0 +1,79 @@
+"""RequiredSignatures: with `--require_signed`, refuses versions that no trusted key has signed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.signing.keys import read_public_keys
+from tpuserve_formats.signing.signature import MAX_SIGNATURE_BYTES, BadSignature, SignatureFile
+from tpuserve_formats.version_reports import REPORTS_FOLDER
+from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.storage import show_name
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.version_tree import VersionTree
+from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, read_content
+
+# Files that no manifest lists: the manifest, its signatures, and the exporter's claim of a number in an object store.
+_UNLISTED: Final = frozenset(
+    name.as_posix() for name in (MANIFEST_FILE, SIGNATURE_FILE, MANIFEST_FILE.with_name("claim"))
+)
+_REPORTS: Final = f"{REPORTS_FOLDER.as_posix()}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A manifest with a valid signature, and the key id of its signer."""
+
+    manifest: Manifest
+    signer: str
+
+
+class RequiredSignatures:
+    """Check of signatures with the operator's public keys. Thread-safe; keeps no state."""
+
+    def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
+        """Trust these keys, by key id."""
+        self._keys = keys
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the public keys in a PEM file. Raises BadKey."""
+        return cls(read_public_keys(path))
+
+    def check(self, version_path: Path, servable_id: ServableId) -> Signed:
+        """Return the signed manifest of a version. Reads the manifest and its signatures, and lists the other files.
+
+        Raises:
+            FailedPrecondition: the version has no manifest or no valid signature of a trusted key for this model and
+                number, or it has a file that the manifest does not list.
+        """
+        content = read_content(version_path, MANIFEST_FILE, MAX_MANIFEST_BYTES)
+        signatures = read_content(version_path, SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
+        if content is None or signatures is None:
+            missing = MANIFEST_FILE if content is None else SIGNATURE_FILE
+            raise _refusal(f"it is not signed: {missing.name} is missing")
+        try:
+            file = SignatureFile.parse(signatures)
+            signer = file.find_signer(content, servable_id.name, servable_id.version, self._keys)
+        except BadSignature as error:
+            raise _refusal(str(error)) from error
+        manifest = Manifest.parse(content)
+        names = VersionTree.read(version_path).names
+        extra = [name for name in names if name not in manifest.files and not _is_unlisted(name)]
+        if extra:
+            raise _refusal(f"the signed manifest does not list {show_name(min(extra))}")
+        return Signed(manifest, signer)
+
+
+def _is_unlisted(name: str) -> bool:
+    return name in _UNLISTED or name.startswith(_REPORTS)
+
+
+def _refusal(reason: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"--require_signed refuses the version: {reason}. Export it with --sign, or sign it with tpuserve sign"
+    )
