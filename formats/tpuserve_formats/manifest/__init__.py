@@ -8,5 +8,7 @@ from pathlib import Path
 from typing import Final
 
 MANIFEST_FILE: Final = Path("assets.extra/tpuserve/manifest.json")
+# Signatures of the manifest (`tpuserve_formats.signing`).
+SIGNATURE_FILE: Final = MANIFEST_FILE.with_name("manifest.sig.json")
 # Version of the manifest and of its device programs.
 FORMAT_VERSION: Final = 1

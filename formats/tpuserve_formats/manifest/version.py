@@ -147,6 +147,7 @@ class Manifest(Part):
     parity: ManifestParity
     quantized: ManifestQuantized | None = Field(default=None, exclude_if=lambda value: value is None)
     frozen: ManifestFreezing | None = Field(default=None, exclude_if=lambda value: value is None)
+    allowed_ops: Annotated[tuple[str, ...], Unread] = Field(default=(), exclude_if=lambda names: not names)
     fingerprint: str | None = Field(default=None, exclude_if=lambda value: value is None)
     labels: str | None = Field(default=None, exclude_if=lambda value: value is None)
     device: ManifestDevice | None = Field(default=None, exclude_if=lambda value: value is None)

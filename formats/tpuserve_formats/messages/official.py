@@ -13,6 +13,10 @@ _MESSAGES = {
         "HealthCheckResponse",
     ),
     "tensorflow/core/example/example.proto": ("Example",),
+    "tensorflow/core/framework/attr_value.proto": (
+        "AttrValue",
+        "NameAttrList",
+    ),
     "tensorflow/core/framework/function.proto": ("FunctionDef",),
     "tensorflow/core/framework/node_def.proto": ("NodeDef",),
     "tensorflow/core/framework/tensor.proto": ("TensorProto",),
@@ -23,10 +27,12 @@ _MESSAGES = {
         "RunOptions",
     ),
     "tensorflow/core/protobuf/meta_graph.proto": (
+        "AssetFileDef",
         "MetaGraphDef",
         "SignatureDef",
         "TensorInfo",
     ),
+    "tensorflow/core/protobuf/saved_object_graph.proto": ("SavedObject",),
     "tensorflow/core/protobuf/rewriter_config.proto": ("RewriterConfig",),
     "tensorflow_serving/apis/classification.proto": (
         "ClassificationRequest",

@@ -6,6 +6,12 @@ from grpc_health.v1.health_pb2 import (
     HealthCheckResponse as HealthCheckResponse,
 )
 from tensorflow.core.example.example_pb2 import Example as Example
+from tensorflow.core.framework.attr_value_pb2 import (
+    AttrValue as AttrValue,
+)
+from tensorflow.core.framework.attr_value_pb2 import (
+    NameAttrList as NameAttrList,
+)
 from tensorflow.core.framework.function_pb2 import FunctionDef as FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef as NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto as TensorProto
@@ -20,6 +26,9 @@ from tensorflow.core.protobuf.config_pb2 import (
     RunOptions as RunOptions,
 )
 from tensorflow.core.protobuf.meta_graph_pb2 import (
+    AssetFileDef as AssetFileDef,
+)
+from tensorflow.core.protobuf.meta_graph_pb2 import (
     MetaGraphDef as MetaGraphDef,
 )
 from tensorflow.core.protobuf.meta_graph_pb2 import (
@@ -29,6 +38,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import (
     TensorInfo as TensorInfo,
 )
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig as RewriterConfig
+from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObject as SavedObject
 from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions as ProfileOptions
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace as XSpace
 from tensorflow_serving.apis.classification_pb2 import (
