@@ -18,7 +18,7 @@ from tpuserve_exporter.errors import ExportError, OptionConflict
 
 if TYPE_CHECKING:
     from tpuserve_exporter.options.export_options import ExportOptions
-    from tpuserve_exporter.progress import Progress
+    from tpuserve_exporter.reporting.shown_progress import RecordedProgress
     from tpuserve_exporter.stages.exported import Exported
 
 # Arrays by input name, or a file of them.
@@ -114,7 +114,7 @@ def _run(
 
     recorded = RecordedProgress(choose_progress(silent=not progress))
     try:
-        exported = _export(options, live, recorded)
+        exported = _export(options, live, recorded, started)
     except ExportError as error:
         from tpuserve_exporter.reporting.summary import failure_document
 
@@ -132,7 +132,9 @@ def _run(
     )  # fmt: skip
 
 
-def _export(options: "ExportOptions", live: object | None, progress: "Progress") -> "Exported":
+def _export(
+    options: "ExportOptions", live: object | None, progress: "RecordedProgress", started_s: float
+) -> "Exported":
     """Run the export. Leave TensorFlow and its devices unchanged in a process that uses it already."""
     from tpuserve_exporter.tensorflow_start import quiet_tensorflow, start_tensorflow
 
@@ -140,10 +142,11 @@ def _export(options: "ExportOptions", live: object | None, progress: "Progress")
         with progress.step("Start TensorFlow"):
             start_tensorflow()
     _check_keras()
+    from tpuserve_exporter.reporting.version_report import VersionReport
     from tpuserve_exporter.stages.run import run_export
 
     with quiet_tensorflow():
-        return run_export(options, progress, live)
+        return run_export(options, progress, VersionReport(progress, started_s).write, live)
 
 
 def _check_keras() -> None:

@@ -1,4 +1,4 @@
-"""Errors that end an export without a new version. Each has an exit code, which `tpuserve export --help` lists.
+"""Errors that end a command of the exporter without a result. Each has an exit code, which its --help lists.
 
 ExportError                 1   any other error
 ├── CheckpointMismatch      2   the checkpoint does not fit the builder's model
@@ -13,7 +13,8 @@ ExportError                 1   any other error
 ├── SamplesUnfit            9   --check, --warmup or --example does not fit the signature, or no inputs can be made
 ├── MissingExtra           10   the source's framework is not installed
 ├── UnsafeSource           11   reading the source would run code that it contains
-└── WeightsNotFinite       12   weights are NaN or infinite
+├── WeightsNotFinite       12   weights are NaN or infinite
+└── UnsafeOperation        13   the graph reads or writes files, runs Python, or has unknown operations
 """
 
 import re
@@ -68,6 +69,14 @@ class CannotLower(ExportError):
     exit_code = 4
 
 
+class NotChecked(ExportError):
+    exit_code = 4
+
+
+class DoesNotFit(ExportError):
+    exit_code = 4
+
+
 class PublishFailed(ExportError):
     exit_code = 5
 
@@ -98,6 +107,10 @@ class UnsafeSource(ExportError):
 
 class WeightsNotFinite(ExportError):
     exit_code = 12
+
+
+class UnsafeOperation(ExportError):
+    exit_code = 13
 
 
 def reason_of(error: Exception) -> str:

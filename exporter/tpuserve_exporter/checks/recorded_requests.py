@@ -12,6 +12,7 @@ from tpuserve_exporter.errors import SamplesUnfit, SourceUnreadable, reason_of
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.warmup import read_recorded
+from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest import MANIFEST_FILE
 
 
@@ -39,7 +40,7 @@ class RecordedCheck:
 
     def __str__(self) -> str:
         verdict = f"{self.beyond}. The tolerance is {self.allowed}" if self.beyond else self._agreement
-        return f"{self.requests} requests recorded in {self.golden}: {verdict}"
+        return f"{counted(self.requests, 'request')} recorded in {self.golden}: {verdict}"
 
     @property
     def _agreement(self) -> str:

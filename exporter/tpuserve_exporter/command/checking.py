@@ -50,6 +50,7 @@ Exit codes:
   8  the version does not load
   9  the version does not take the recorded requests
   10  the compiler is not installed
+  13  the graph reads or writes files, runs Python, or has unknown operations
   130  interrupted
 """
 
@@ -85,6 +86,13 @@ Exit codes:
     multiple=True,
     help="Sharding rule for weights, instead of the version's own rules. Repeatable.",
 )
+@click.option(
+    "--allow-op",
+    "allowed_ops",
+    metavar="OPERATION",
+    multiple=True,
+    help="Operation that the graph may have although servers refuse it. Repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document to standard output, and nothing else.")
 def command(
     version: Path,
@@ -94,6 +102,7 @@ def command(
     rtol: float | None,
     mesh: DeviceMesh,
     rules: tuple[ShardRule, ...],
+    allowed_ops: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Check the published version in the directory VERSION.
@@ -106,6 +115,7 @@ def command(
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     try:
         progress = choose_progress(as_json, console)
+        _check_operations((version, *([against] if against else [])), allowed_ops)
         answers = (
             None
             if topologies and against is None
@@ -123,6 +133,15 @@ def command(
     else:
         _print(console, answers, report)
     return code
+
+
+def _check_operations(versions: tuple[Path, ...], allowed: tuple[str, ...]) -> None:
+    """Check each SavedModel before it runs. Raises UnsafeOperation."""
+    from tpuserve_exporter.sources.saved_model.unsafe import check_version
+
+    for version in versions:
+        if (version / "saved_model.pb").is_file():
+            check_version(version, allowed)
 
 
 def _check_options(
@@ -203,6 +222,7 @@ def _document(answers: "RecordedCheck | None", report: "PreflightReport | None",
 
 def _report_document(report: "PreflightReport") -> dict[str, Any]:
     return {
+        "fingerprint": report.fingerprint,
         "compiler": report.compiler,
         "suggested_batch_sizes": list(report.batch_sizes),
         "advice": list(report.advice),

@@ -21,8 +21,8 @@ from tpuserve_exporter.options.export_options import (
     Weights,
 )
 from tpuserve_exporter.options.image_scale import IMAGE_SCALES
-from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.reporting.reporter import Reporter
+from tpuserve_exporter.reporting.shown_progress import RecordedProgress
 
 if TYPE_CHECKING:
     from tpuserve_exporter.stages.exported import Exported
@@ -63,6 +63,7 @@ Exit codes:
   10  the source's framework is not installed
   11  reading the source would run code from it
   12  weights that are NaN or infinite
+  13  the graph reads or writes files, runs Python, or has unknown operations
   130  interrupted
 A failed export publishes nothing and removes its temporary files.
 """
@@ -145,6 +146,14 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     is_flag=True,
     help="Allow SOURCE to run the code that it contains (Lambda layers, pickles) while it is read. The code can do "
     "anything that you can: read your files, use your credentials. Use it only for sources that you trust.",
+)
+@click.option(
+    "--allow-op",
+    "allowed_ops",
+    metavar="OPERATION",
+    multiple=True,
+    help="Operation that the graph may have although servers refuse it, such as ReadFile. Servers then need it in "
+    "--allowed_ops. Repeatable.",
 )
 @click.option("--signature-name", default="serving_default", show_default=True, help="Name of the signature.")
 @click.option(
@@ -312,6 +321,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Start a real server before publishing, and compare its answers over gRPC and REST.",
 )
 @click.option("--version", type=Version(), default="next", show_default=True, help="Version number to publish.")
+@click.option(
+    "--sign",
+    metavar="KEY_FILE",
+    type=_FILE,
+    help="Sign the version with this private key, which tpuserve keygen creates, for servers with --require_signed.",
+)
 @click.option("--again", is_flag=True, help="Publish even if the newest version is identical.")
 @click.option(
     "--report",
@@ -339,7 +354,7 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     reporter = Reporter(arguments["out_base"].name, as_json, reports, verbose=verbose)
     try:
         with reporter.output():
-            exported = _run(read_options(arguments), reporter.progress)
+            exported = _run(read_options(arguments), reporter.progress, started)
     except KeyboardInterrupt:
         return reporter.break_off()
     except ExportError as error:
@@ -350,15 +365,16 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     return reporter.succeed(exported, time.monotonic() - started)
 
 
-def _run(options: ExportOptions, progress: Progress) -> "Exported":
+def _run(options: ExportOptions, progress: RecordedProgress, started_s: float) -> "Exported":
     """Run the export. Import TensorFlow, which takes seconds, only after every check of the options."""
     from tpuserve_exporter.tensorflow_start import start_tensorflow
 
     with progress.step("Start TensorFlow"):
         start_tensorflow()
+    from tpuserve_exporter.reporting.version_report import VersionReport
     from tpuserve_exporter.stages.run import run_export
 
-    return run_export(options, progress)
+    return run_export(options, progress, VersionReport(progress, started_s).write)
 
 
 def main() -> NoReturn:

@@ -54,6 +54,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         allow_nondeterminism=arguments.pop("allow_nondeterminism"),
         allow_batch_statistics=arguments.pop("allow_batch_statistics"),
         unsafe=arguments.pop("unsafe"),
+        allowed_ops=arguments.pop("allowed_ops"),
     )
     sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
     if sequences.pad_values and not sequences.buckets:

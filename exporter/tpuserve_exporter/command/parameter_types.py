@@ -5,10 +5,14 @@ from typing import Any, Literal, TypeVar, cast
 
 import click
 
+from tpuserve_exporter.deployment.image import Image
+from tpuserve_exporter.deployment.vertex_machine import VertexMachine
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
-from tpuserve_exporter.options.store_uri import OutBase, StoreUri, parse_out_base
+from tpuserve_exporter.options.store_uri import OutBase, StoreUri, parse_gs_uri, parse_out_base
 from tpuserve_exporter.options.tpu_topology import TpuTopology, parse_topologies
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.price import Price
 
 _T = TypeVar("_T")
 
@@ -45,7 +49,10 @@ class Version(click.ParamType[int | Literal["next", "timestamp"]]):
 
 
 class _Parsed(click.ParamType[_T]):
-    """A type whose values `parse` makes from text, or raises OptionConflict. Values of type `made` pass unchanged."""
+    """A type whose values `parse` makes from text. Values of type `made` pass unchanged.
+
+    `parse` raises OptionConflict or FormatError.
+    """
 
     def __init__(self, name: str, made: type, parse: Callable[[str], _T]) -> None:
         self.name = name
@@ -59,7 +66,7 @@ class _Parsed(click.ParamType[_T]):
             return cast("_T", value)
         try:
             return self._parse(str(value))
-        except OptionConflict as error:
+        except (OptionConflict, FormatError) as error:
             self.fail(str(error), param, ctx)
 
 
@@ -67,7 +74,17 @@ class _Parsed(click.ParamType[_T]):
 OUT_BASE: click.ParamType[OutBase] = _Parsed("OUT_BASE", StoreUri, parse_out_base)
 # `v5e:1x1,v6e-8`: TPUs by topology or machine type.
 TOPOLOGIES: click.ParamType[tuple[TpuTopology, ...]] = _Parsed("TPU,TPU,...", tuple, parse_topologies)
+# `v5e:2x2`: one TPU.
+TOPOLOGY: click.ParamType[TpuTopology] = _Parsed("TPU", TpuTopology, TpuTopology.parse)
 # `data=2,model=4`.
 MESH: click.ParamType[DeviceMesh] = _Parsed("data=N,model=M", DeviceMesh, DeviceMesh.parse)
 # `embedding/.*=model,-`.
 SHARD: click.ParamType[ShardRule] = _Parsed("REGEX=AXES", ShardRule, ShardRule.parse)
+# `registry.example.com/tpuserve-server:0.1.0-tpu`.
+IMAGE: click.ParamType[Image] = _Parsed("IMAGE", Image, Image.parse)
+# `gs://bucket/models/digits/3`.
+GS_URI: click.ParamType[StoreUri] = _Parsed("URI", StoreUri, parse_gs_uri)
+# `n1-standard-4`.
+MACHINE_TYPE: click.ParamType[VertexMachine] = _Parsed("TYPE", VertexMachine, VertexMachine.parse)
+# `1.20 EUR`.
+PRICE: click.ParamType[Price] = _Parsed("PRICE", Price, Price.parse)

@@ -7,13 +7,13 @@ import click
 
 # Parameter names by heading, in the order of the help.
 SECTIONS: Final = {
-    "Source": "kind builder model_args weights renames allow_missing allow_unused unsafe",
+    "Source": "kind builder model_args weights renames allow_missing allow_unused unsafe allowed_ops",
     "Signatures": "signatures signature_name inputs outputs input_tensors output_tensors image_scale labels",
     "Batching": ("batch_sizes sequence_buckets pad_values batching batch_threads batch_timeout_us batch_queue"),
     "Conversion": "compute_dtype int8 freeze also",
     "Device programs": "device_programs topologies tpu_strict tpu_numerics mesh rules",
     "Checks": ("check examples atol rtol warmup serve_check allow_nan allow_nondeterminism allow_batch_statistics"),
-    "Publishing": "version again dry_run",
+    "Publishing": "version again sign dry_run",
     "Output": "reports as_json verbose",
 }
 

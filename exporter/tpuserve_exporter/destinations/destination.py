@@ -1,6 +1,7 @@
 """Interface of the places where versions of one model are published, whole or not at all."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -29,8 +30,8 @@ class Destination(Protocol):
         """Return the version of the highest number, or None if there is no version."""
         ...
 
-    def publish(self, staged: Path, choice: VersionChoice) -> int:
-        """Make `staged` a version, and return its number."""
+    def publish(self, staged: Path, choice: VersionChoice, seal: Callable[[int], None] = lambda _: None) -> int:
+        """Make `staged` a version, and return its number. `seal` gets each number to try, and may add files."""
         ...
 
     def locate(self, version: int) -> OutBase:

@@ -8,7 +8,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tpuserve_exporter.destinations.staging import staging_directory
@@ -16,7 +16,7 @@ from tpuserve_exporter.destinations.version_number import choose_number
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
 from tpuserve_exporter.version.published_version import PublishedVersion
-from tpuserve_formats.manifest import MANIFEST_FILE
+from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
@@ -56,17 +56,20 @@ class LocalDirectory:
         version = self._base / str(number)
         try:
             manifest = (version / MANIFEST_FILE).read_bytes()
+            signed = (version / SIGNATURE_FILE).is_file()
+            signatures = (version / SIGNATURE_FILE).read_bytes() if signed else None
             files = [path for path in version.rglob("*") if path.is_file()]
             sizes = {path.relative_to(version).as_posix(): path.stat().st_size for path in files}
         except OSError:  # no manifest, or no permission to read it
             return PublishedVersion(number, None, {})
-        return PublishedVersion(number, manifest, sizes)
+        return PublishedVersion(number, manifest, sizes, signatures)
 
-    def publish(self, staged: Path, choice: VersionChoice) -> int:
+    def publish(self, staged: Path, choice: VersionChoice, seal: Callable[[int], None] = lambda _: None) -> int:
         """Flush `staged` to disk, rename it to its number, and return the number."""
-        _settle(staged)
         while True:
             number = choose_number(choice, self._numbers(), time.time())
+            seal(number)
+            _settle(staged)
             if _rename(staged, self._base / str(number)):
                 _sync(self._base)
                 return number

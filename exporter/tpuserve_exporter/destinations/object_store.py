@@ -18,7 +18,7 @@ from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
 from tpuserve_exporter.options.store_uri import StoreUri
 from tpuserve_exporter.version.published_version import PublishedVersion
-from tpuserve_formats.manifest import MANIFEST_FILE
+from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 
 CLAIM_FILE = MANIFEST_FILE.with_name("claim")
 # Longer than any upload of a file. Until then, the exporter may be running.
@@ -59,10 +59,12 @@ class ObjectStore:
         number = max(self._numbers(), default=None)
         if number is None:
             return None
-        manifest = self._files.read(self.locate(number) / MANIFEST_FILE.as_posix())
-        return PublishedVersion(number, manifest, self._files.sizes(self.locate(number)))
+        location = self.locate(number)
+        manifest = self._files.read(location / MANIFEST_FILE.as_posix())
+        signatures = self._files.read(location / SIGNATURE_FILE.as_posix())
+        return PublishedVersion(number, manifest, self._files.sizes(location), signatures)
 
-    def publish(self, staged: Path, choice: VersionChoice) -> int:
+    def publish(self, staged: Path, choice: VersionChoice, seal: Callable[[int], None] = lambda _: None) -> int:
         """Upload `staged` under its number and return the number. Delete the copied objects if the upload fails."""
         while True:
             number = choose_number(choice, self._numbers(), self._clock())
@@ -70,6 +72,7 @@ class ObjectStore:
                 break
             self.check(choice)  # another exporter was first: take the next number
         try:
+            seal(number)
             self._upload(staged, self.locate(number))
         except BaseException:
             with contextlib.suppress(PublishFailed):  # unreachable store: the version stays without a manifest

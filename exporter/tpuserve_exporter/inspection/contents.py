@@ -50,7 +50,10 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a path. `facts` are for display, in order. `problems` describe damaged or missing parts."""
+    """The contents of a path. `facts` are for display, in order. `problems` describe damaged or missing parts.
+
+    `refused` describes operations that servers refuse to run.
+    """
 
     kind: str
     name: str
@@ -61,6 +64,7 @@ class Contents:
     files: Mapping[str, int] = field(default_factory=dict)
     manifest: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -81,6 +85,7 @@ class Contents:
             "files": dict(self.files),
             "manifest": self.manifest,
             "notes": list(self.notes),
+            "refused_operations": list(self.refused),
             "problems": list(self.problems),
         }
 

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
+from tpuserve_exporter.sources.keras.unsafe_content import find_unsafe_config
 
 _WEIGHTS = "model.weights.h5"
 
@@ -23,17 +24,17 @@ def inspect_keras(path: Path) -> Contents:
 def _inspect_archive(path: Path) -> Contents:
     with zipfile.ZipFile(path) as archive:
         config = json.loads(archive.read("config.json"))
-        metadata = json.loads(archive.read("metadata.json"))
+        version = str(json.loads(archive.read("metadata.json")).get("keras_version"))
         with archive.open(_WEIGHTS) as weights:
             arrays = tuple(_list_arrays(weights))
         files = {part.filename: part.file_size for part in archive.infolist()}
     return Contents(
         kind="Keras model",
         name=path.name,
-        facts=dict(_facts(config, str(metadata.get("keras_version")))),
+        facts=dict(_facts(config, version)),
         arrays=arrays,
         files=files,
-        notes=tuple(_notes(config)),
+        notes=tuple(_notes(config, version)),
     )
 
 
@@ -47,7 +48,7 @@ def _inspect_hdf5(path: Path) -> Contents:
         version = weights.attrs.get("keras_version")
     facts = {} if config is None else dict(_facts(config, version))
     kind = "Keras weights" if config is None else "Keras model (HDF5)"
-    notes = () if config is None else tuple(_notes(config))
+    notes = () if config is None else tuple(_notes(config, str(version)))
     return Contents(
         kind=kind, name=path.name, facts=facts, arrays=arrays, files={path.name: path.stat().st_size}, notes=notes
     )
@@ -85,11 +86,11 @@ def _facts(config: Mapping[str, Any], version: str | None) -> Iterator[tuple[str
             yield f"input {described.get('name')}", f"{described.get('dtype') or 'float32'}[{dims}]"
 
 
-def _notes(config: object) -> Iterator[str]:
+def _notes(config: object, version: str) -> Iterator[str]:
     """Yield notes on what reading the file as a model requires."""
     classes = sorted(_custom_classes(config))
-    if "Lambda" in json.dumps(config):
-        yield "it has a Lambda layer. Reading the file as a model runs code from it"
+    if found := sorted(set(find_unsafe_config(config, keras_2=version.startswith("2.")))):
+        yield f"reading the file as a model runs code from it or reads other files: {', '.join(found)}"
     if classes:
         yield f"reading it needs your classes {', '.join(classes)}"
 

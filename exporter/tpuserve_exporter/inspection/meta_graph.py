@@ -9,6 +9,7 @@ from tpuserve_exporter.inspection.contents import Contents, StoredArray
 from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.inspection.variables_files import list_arrays, list_files
 from tpuserve_exporter.signature import read_signatures
+from tpuserve_formats.counted import counted
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -57,7 +58,7 @@ def _facts(meta_graph: "MetaGraphDef") -> Iterator[tuple[str, str]]:
     nodes = meta_graph.graph_def.node
     if meta_graph.meta_info_def.tensorflow_version:
         yield "written by", f"TensorFlow {meta_graph.meta_info_def.tensorflow_version}"
-    yield "nodes", f"{len(nodes):,}, and {len(meta_graph.graph_def.library.function):,} functions"
+    yield "nodes", f"{len(nodes):,}, and {counted(len(meta_graph.graph_def.library.function), 'function')}"
     for kind in _INPUTS:
         if names := [node.name for node in nodes if node.op == kind]:
             yield kind, _shorten(names)

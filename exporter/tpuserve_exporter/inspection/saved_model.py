@@ -13,7 +13,9 @@ from tpuserve_exporter.inspection.variables_files import list_arrays, of_model
 from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.signature import Signature, read_signatures
 from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_exporter.sources.saved_model.unsafe import find_unsafe
 from tpuserve_exporter.version.manifest import hash_file
+from tpuserve_exporter.version.signing import signers_of
 from tpuserve_exporter.version.warmup import WARMUP_FILE
 from tpuserve_formats.manifest import MANIFEST_FILE
 
@@ -32,17 +34,19 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
     prefix = find_variables(path)
     arrays, damage = ((), ()) if prefix is None else list_arrays(prefix)
     files = {one.relative_to(path).as_posix(): one.stat().st_size for one in sorted(path.rglob("*")) if one.is_file()}
-    problems += [*damage, *_compare_files(path, manifest or {}, files, verify)]
+    signers, bad_signatures = signers_of(path)
+    problems += [*bad_signatures, *damage, *_compare_files(path, manifest or {}, files, verify)]
     outputs = [spec.graph_name for one in signatures.values() for spec in one.outputs.values() if spec.graph_name]
     return Contents(
         kind="SavedModel" if manifest is None else "exported version",
         name=path.resolve().name,
-        facts=dict(_facts(path, meta_graph, signatures)),
+        facts=dict(_facts(path, meta_graph, signatures)) | ({"signed by": ", ".join(signers)} if signers else {}),
         signatures=signatures,
         arrays=of_model(arrays),
         operations=count_operations(meta_graph.graph_def, outputs),
         files=files,
         manifest=manifest,
+        refused=tuple(map(str, find_unsafe(path))),
         problems=tuple(problems),
     )
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
 from tpuserve_exporter.units import difference, megabytes, percent
+from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import describe_sizes
 
 _MOST_ARRAYS = 20
@@ -31,6 +32,8 @@ def print_contents(console: Console, contents: Contents, everything: bool) -> No
         _print_operations(console, contents.operations, everything)
     if contents.files:
         _print_files(console, contents.files, everything)
+    for refused in contents.refused:
+        console.print(Text(f"! servers refuse this operation: {refused}", style="yellow"), soft_wrap=True)
     for note in contents.notes:
         console.print(Text(f"! {note}", style="yellow"), soft_wrap=True)
     for problem in contents.problems:
@@ -131,8 +134,14 @@ def _largest(arrays: list[StoredArray]) -> list[StoredArray]:
 def _print_operations(console: Console, operations: Operations, everything: bool) -> None:
     counts = operations.counts
     shown = list(counts.items()) if everything else list(counts.items())[:_MOST_OPERATIONS]
-    rest = f", and {len(counts) - len(shown)} other kinds (--all lists them)" if len(shown) < len(counts) else ""
-    console.print(Text(f"\n{sum(counts.values()):,} operations of {len(counts)} kinds", style="bold"))
+    rest = (
+        f", and {counted(len(counts) - len(shown), 'other kind')} (--all lists them)"
+        if len(shown) < len(counts)
+        else ""
+    )
+    console.print(
+        Text(f"\n{counted(sum(counts.values()), 'operation')} of {counted(len(counts), 'kind')}", style="bold")
+    )
     console.print(Text(f"  {_count(dict(shown))}{rest}"), soft_wrap=True)
     for title, found in (
         ("TPU operations", operations.tpu),

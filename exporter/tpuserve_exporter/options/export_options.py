@@ -127,6 +127,7 @@ class ModelOptions:
     `as_function` traces one signature of a SavedModel again instead of copying the SavedModel.
     `allow_nondeterminism` accepts outputs that differ from call to call, and `allow_batch_statistics` averages over the
     rows of a batch. `unsafe` runs code from the source while reading it, with all permissions of the user.
+    `allowed_ops` are operations that the graph may have although servers refuse them.
     """
 
     builder: str | None = None
@@ -149,6 +150,7 @@ class ModelOptions:
     allow_nondeterminism: bool = False
     allow_batch_statistics: bool = False
     unsafe: bool = False
+    allowed_ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,8 @@ class ExportOptions:
 
     Without `signatures`, the version has one signature of the model's tensors, named `model.signature_name`. `labels`
     is a file with one class name a line. `batching` adds batching to the graph. `also` lists formats to write next to
-    the SavedModel. `device_programs` adds programs for TPUs, and `tpu` configures their check.
+    the SavedModel. `device_programs` adds programs for TPUs, and `tpu` configures their check. `sign` is the file of
+    the private key that signs the version.
     """
 
     source: Path
@@ -213,6 +216,7 @@ class ExportOptions:
     warmup: Path | None = None
     version: VersionChoice = "next"
     again: bool = False
+    sign: Path | None = None
     serve_check: bool = False
     dry_run: bool = False
 

@@ -51,3 +51,11 @@ def parse_out_base(text: str) -> OutBase:
     if not match["bucket"] or not path:
         raise OptionConflict(f"{text} names no folder for the model. Use {scheme}://BUCKET/PATH/MODEL")
     return StoreUri(scheme, match["bucket"], path)
+
+
+def parse_gs_uri(text: str) -> StoreUri:
+    """Parse `gs://BUCKET/PATH`. Raises OptionConflict for any other text."""
+    found = parse_out_base(text) if "://" in text else None
+    if not isinstance(found, StoreUri) or found.scheme != "gs":
+        raise OptionConflict(f"{text!r} is not in Cloud Storage. Write gs://BUCKET/PATH/MODEL/VERSION")
+    return found

@@ -41,11 +41,11 @@ class CompilerProcess:
         with contextlib.suppress(BrokenPipeError):  # died between jobs; handled below
             process.stdin.write(job.to_line().encode() + b"\n")
             process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], self._timeout_s)
-        line = process.stdout.readline() if ready else b""
+        is_ready = _is_readable(process.stdout, self._timeout_s)
+        line = process.stdout.readline() if is_ready else b""
         if line.endswith(b"\n"):
             return CompileOutcome.from_json(json.loads(line))
-        if not ready:
+        if not is_ready:
             self._end()
             return CompileOutcome("unknown", f"the compiler did not respond within {self._timeout_s:g} s")
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -90,6 +90,12 @@ class CompilerProcess:
         self._log.seek(0)
         lines = [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         return f": {lines[-1].strip()}" if lines else ""
+
+
+def _is_readable(pipe: IO[bytes], timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 class Compilers:

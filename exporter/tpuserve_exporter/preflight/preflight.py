@@ -34,7 +34,7 @@ class PreflightReport:
 
     `advice` has a sentence for each program that does not fit. It also has one for each topology that cannot hold all
     programs together, and for each topology with a mesh larger than one machine. `batch_sizes` are suggestions from
-    estimates.
+    estimates. `fingerprint` is that of the version, if it has one.
     """
 
     verdicts: tuple[ProgramVerdict, ...]
@@ -42,6 +42,7 @@ class PreflightReport:
     advice: tuple[str, ...]
     batch_sizes: tuple[int, ...]
     compiler: str
+    fingerprint: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -123,7 +124,14 @@ class Preflight:
             *(one.explain() for one in together if one.is_too_much),
             *advise_machines(self._topologies, self._mesh),
         ]
-        return PreflightReport(tuple(verdicts), together, tuple(advice), suggest_batch_sizes(verdicts), self._compiler)
+        return PreflightReport(
+            tuple(verdicts),
+            together,
+            tuple(advice),
+            suggest_batch_sizes(verdicts),
+            self._compiler,
+            read.fingerprint,
+        )
 
     def _compile(
         self, compilers: Compilers, programs: Sequence[VersionProgram], rules: Sequence[ShardRule]

@@ -2,15 +2,17 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options.device_mesh import ShardRule
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
+
+_Read = TypeVar("_Read", bound=BaseModel)
 
 
 class _Entry(BaseModel):
@@ -54,6 +56,7 @@ class _File(_Entry):
 
 
 class _Manifest(_Entry):
+    fingerprint: str | None = None
     device: _Device | None = None
     files: Mapping[str, _File] = Field(default_factory=dict)
 
@@ -88,10 +91,11 @@ class VersionProgram:
 
 @dataclass(frozen=True, slots=True)
 class VersionPrograms:
-    """All programs of a version, and the shard rules of its export."""
+    """All programs of a version, and the shard rules of its export. `fingerprint` is the manifest's, if it has one."""
 
     programs: tuple[VersionProgram, ...]
     rules: tuple[ShardRule, ...]
+    fingerprint: str | None = None
 
     @classmethod
     def read(cls, version: Path) -> "VersionPrograms":
@@ -99,17 +103,15 @@ class VersionPrograms:
 
         Raises SourceUnreadable if it is no version, has no device programs, or has a damaged file.
         """
-        manifest = _read_manifest(version)
+        manifest = read_manifest(version, _Manifest)
         if manifest.device is None:
-            raise SourceUnreadable(
-                f"version {version.name} has no device programs. Export it again with --tpu or --device-programs"
-            )
+            raise no_programs(version)
         if manifest.device.format_version > FORMAT_VERSION:
             raise SourceUnreadable(
                 f"its device programs have format_version {manifest.device.format_version}, but this exporter "
                 f"supports {FORMAT_VERSION}. Upgrade tpuserve-exporter"
             )
-        found = cls._list(version, manifest.device)
+        found = replace(cls._list(version, manifest.device), fingerprint=manifest.fingerprint)
         for program in found.programs:
             check_file(program, manifest.files)
         return found
@@ -148,9 +150,17 @@ def check_file(program: VersionProgram, files: Mapping[str, _File]) -> None:
         )
 
 
-def _read_manifest(version: Path) -> _Manifest:
+def no_programs(version: Path) -> SourceUnreadable:
+    """Return the error for a version without device programs."""
+    return SourceUnreadable(
+        f"version {version.name} has no device programs. Export it again with --tpu or --device-programs"
+    )
+
+
+def read_manifest(version: Path, kind: type[_Read]) -> _Read:
+    """Read the fields of a version's manifest that `kind` has. Raises SourceUnreadable if it is no version."""
     try:
-        return _Manifest.model_validate_json((version / MANIFEST_FILE).read_bytes())
+        return kind.model_validate_json((version / MANIFEST_FILE).read_bytes())
     except FileNotFoundError as error:
         raise SourceUnreadable(_no_version(version)) from error
     except OSError as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.signatures.device_part import DevicePart
 from tpuserve_exporter.signatures.served_signature import ServedSignature
+from tpuserve_formats.counted import counted
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -97,7 +98,7 @@ class _Traced:
         within = all(tensor.graph is self._graph.graph for call in self._calls for tensor in call.values())
         if len(self._calls) == 1 and within:
             return self._calls[0]
-        how = "inside a loop or a branch" if not within else f"{len(self._calls)} times"
+        how = "inside a loop or a branch" if not within else counted(len(self._calls), "time")
         raise CannotLower(
             f"{self._name} calls the model {how}, but the host part around a device part calls it exactly once"
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuserve_exporter.units import difference, megabytes, percent, seconds
+from tpuserve_formats.counted import counted
 from tpuserve_formats.markup import Markup, element, join
 
 
@@ -21,7 +22,8 @@ def describe_outcome(document: Mapping[str, Any]) -> str:
     """Describe the outcome of a successful export."""
     version = document["version"]
     if version is None:
-        return "checked, not published"
+        # The page in a published version was written before the version got its number.
+        return "passed every check" if document["published"] else "checked, not published"
     return f"published as version {version}" if document["published"] else f"identical to version {version}"
 
 
@@ -79,7 +81,7 @@ def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         *([("same first class", percent(min(top1)), "top-1 agreement with the source")] if top1 else []),
         ("batch sizes", ", ".join(map(str, sizes)) or "none", _rows_note(bool(sizes), independent)),
         ("compute dtype", manifest["compute_dtype"], f"checked with {parity['rows']} row(s)"),
-        ("size", megabytes(total), f"{len(manifest['files'])} files"),
+        ("size", megabytes(total), f"{counted(len(manifest['files']), 'file')}"),
         ("warm-up", str(document["warmup_records"]), "requests run before the version serves"),
         *_served(document.get("serve_check")),
         ("time", seconds(document["seconds"]), "total"),
@@ -89,7 +91,7 @@ def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _served(checked: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     if checked is None:
         return []
-    answers = f"{checked['grpc_answers']} answers over gRPC, {checked['rest_answers']} over REST"
+    answers = f"{counted(checked['grpc_answers'], 'answer')} over gRPC, {checked['rest_answers']} over REST"
     return [("difference when served", difference(checked["max_abs_difference"]), answers)]
 
 

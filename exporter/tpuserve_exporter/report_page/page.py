@@ -20,7 +20,10 @@ Document: TypeAlias = Mapping[str, Any]
 def render_page(document: Document) -> str:
     """Return the page for `document`, the JSON report of a published or failed export."""
     title = f"Export of {document.get('name') or 'a model'}"
-    return render_document(title, _sections(document), style=_read("page.css"), script=_read("page.js"))
+    written_at = document["manifest"]["created_at"] if document["ok"] else ""
+    return render_document(
+        title, _sections(document), style=_read("page.css"), script=_read("page.js"), written_at=written_at
+    )
 
 
 def _sections(document: Document) -> list[Markup]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tpuserve_exporter.report_page.difference_chart import Mark, draw_differences
 from tpuserve_exporter.units import difference, percent
+from tpuserve_formats.counted import counted
 from tpuserve_formats.markup import Markup, element
 
 _HEADINGS = ("output", "largest", "mean", "top-1")
@@ -62,8 +63,8 @@ def _rows(found: Mapping[str, Any]) -> Iterator[Markup]:
                 difference(one["mean_abs_difference"]),
                 percent(one["top1_agreement"]),
             )
-            counted = f" of {name}, {signature['comparisons']} comparisons"
-            label = element("th", element("b", output), element("span", counted, class_="quiet"), scope="row")
+            compared = f" of {name}, {counted(signature['comparisons'], 'comparison')}"
+            label = element("th", element("b", output), element("span", compared, class_="quiet"), scope="row")
             cells = [element("td", value, data_what=what) for what, value in zip(_HEADINGS[1:], values, strict=True)]
             yield element("tr", label, *cells)
 

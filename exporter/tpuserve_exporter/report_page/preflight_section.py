@@ -49,10 +49,10 @@ def list_together(rows: Iterable[Row]) -> dict[tuple[str, int, int], str]:
 def _describe_together(row: Row) -> str:
     sizes, number = row["hbm_bytes"], row["side_by_side"]
     parts = (
-        f"weights {_hbm(sizes['weights'])}, two batches {_hbm(sizes['batches'])}, "
-        f"temporaries {_hbm(sizes['temporary'])}, code {_hbm(sizes['code'])}"
+        f"weights {hbm(sizes['weights'])}, two batches {hbm(sizes['batches'])}, "
+        f"temporaries {hbm(sizes['temporary'])}, code {hbm(sizes['code'])}"
     )
-    head = f"All programs together: {row['verdict']}, {_hbm(sizes['needed'])} of {_hbm(sizes['available'])} ({parts})."
+    head = f"All programs together: {row['verdict']}, {hbm(sizes['needed'])} of {hbm(sizes['available'])} ({parts})."
     if number == 0:
         return head
     if number == 1:
@@ -69,7 +69,7 @@ def describe_place(place: Place) -> str:
     topology, data, model, available = place
     axes = ",".join(f"{axis}={size}" for axis, size in (("data", data), ("model", model)) if size > 1)
     mesh = f", --mesh {axes}" if axes else ", one device"
-    return f"{topology}{mesh}: {_hbm(available)}{' per device' if data * model > 1 else ''}"
+    return f"{topology}{mesh}: {hbm(available)}{' per device' if data * model > 1 else ''}"
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         bucket,
         row["reason"],
-        _hbm(row["hbm_bytes"]["needed"]),
+        hbm(row["hbm_bytes"]["needed"]),
         seconds(row["compile_s"]),
         _flops(row["flops"]),
         megabytes(row["bytes_accessed"]),
@@ -101,7 +101,7 @@ def _show_place(place: Place, rows: Iterable[Row], together: str) -> Markup:
     return element("div", element("h3", describe_place(place)), element("div", table, class_="scrolls"), *sentence)
 
 
-def _hbm(size_bytes: float) -> str:
+def hbm(size_bytes: float) -> str:
     """Return a size in the compiler's binary units: `15.75 GiB`."""
     if size_bytes >= _GIB / 10:
         return f"{size_bytes / _GIB:.2f} GiB"

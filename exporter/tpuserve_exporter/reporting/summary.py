@@ -18,6 +18,7 @@ from tpuserve_exporter.reporting.shown_progress import FinishedStep
 from tpuserve_exporter.restore_report import Entry, RestoreReport
 from tpuserve_exporter.stages.exported import Exported
 from tpuserve_exporter.units import megabytes
+from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import ManifestDevice, describe_sizes
 from tpuserve_formats.manifest.version import ManifestParity
 
@@ -169,7 +170,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
         *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),
         ("warm-up requests", str(exported.warmup_records)),
         ("size", megabytes(sum(file.size_bytes for file in manifest.files.values()))),
-        ("time", f"{seconds:.1f} s in {steps} steps (--verbose shows each)"),
+        ("time", f"{seconds:.1f} s in {counted(steps, 'step')} (--verbose shows each)"),
     ]
 
 

@@ -54,13 +54,19 @@ def make_requests(checked: CheckedVersion, batch_sizes: Sequence[int]) -> list[S
     return requests
 
 
-def check_serving(version: Path, model: str, requests: Sequence[ServedRequest], tolerance: Tolerance) -> ServeCheck:
-    """Serve `version` and compare its predictions. Blocks.
+def check_serving(
+    version: Path,
+    model: str,
+    requests: Sequence[ServedRequest],
+    tolerance: Tolerance,
+    allowed_ops: Sequence[str] = (),
+) -> ServeCheck:
+    """Serve `version` and compare its predictions. Blocks. The server gets `allowed_ops`.
 
     Raises MissingExtra, SessionLoadFailed, and ParityFailed as `send_all` does.
     """
     started_s = time.monotonic()
-    with serving(version, model) as server:
+    with serving(version, model, allowed_ops) as server:
         ready_s = time.monotonic()
         by_grpc, by_rest = send_all(server, requests, tolerance)
         done_s = time.monotonic()

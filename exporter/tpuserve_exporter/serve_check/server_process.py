@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,15 +48,17 @@ def find_server() -> str:
     found = str(sibling) if os.access(sibling, os.X_OK) else shutil.which(PROGRAM)
     if found is None:
         raise MissingExtra(
-            "--serve-check needs the server, which is not installed. Run pip install tpuserve-server, or omit "
-            "--serve-check"
+            "--serve-check needs the server, which is not installed. Run pip install 'tpuserve-server[tensorflow]', or "
+            "omit --serve-check"
         )
     return found
 
 
 @contextlib.contextmanager
-def serving(version: Path, model: str) -> Iterator[ServerProcess]:
+def serving(version: Path, model: str, allowed_ops: Sequence[str] = ()) -> Iterator[ServerProcess]:
     """Run a server with the loaded and warmed `version` until the body ends. Blocks until the server is ready.
+
+    `allowed_ops` are operations that the server would refuse.
 
     Raises MissingExtra, or SessionLoadFailed with the server's reason.
     """
@@ -71,7 +73,7 @@ def serving(version: Path, model: str) -> Iterator[ServerProcess]:
         command = [
             program, f"--model_name={model}", f"--model_base_path={base}", "--bind_address=127.0.0.1",
             f"--port={grpc_port}", f"--rest_api_port={rest_port}", f"--max_request_bytes={_LARGEST_MESSAGE}",
-            "--max_num_load_retries=0",
+            "--max_num_load_retries=0", f"--allowed_ops={','.join(allowed_ops)}",
         ]  # fmt: skip
         # In a separate session, Ctrl-C reaches only the exporter, which then stops the server.
         with log.open("wb") as output:

@@ -15,7 +15,9 @@ from tpuserve_formats.manifest.version import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export of the model `name`. `version` and `path` are None after a dry run.
+    """An export of the model `name` that passed every check.
+
+    `version` and `path` are None before publication and after a dry run.
 
     If not `published`, they are those of an existing version with exactly this content. `variables` lists the variables
     in its files. `preprocessing` has a sentence for each preparation of inputs that the exporter chose itself.

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.destinations.destination import Destination
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.preflight.preflight import Preflight
 from tpuserve_exporter.progress import Progress
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 class Warnings:
@@ -29,7 +33,10 @@ class Warnings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The options of one export, and the objects that its stages share. Only `warnings` changes while they run."""
+    """The options of one export, and the objects that its stages share. Only `warnings` changes while they run.
+
+    `key` signs the version; None: the version has no signature.
+    """
 
     options: ExportOptions
     progress: Progress
@@ -38,3 +45,4 @@ class Job:
     labels: Sequence[str]
     checks: Checks
     preflight: Preflight | None
+    key: "Ed25519PrivateKey | None" = None

@@ -57,6 +57,7 @@ def make_manifest(checked: Checked, options: ExportOptions, advance: Callable[[i
         ),
         quantized=None if source.quantized is None else ManifestQuantized(**asdict(source.quantized)),
         frozen=written.freezing,
+        allowed_ops=written.allowed_ops,
         fingerprint=make_fingerprint(written.folder, signatures, version.compute_dtype, files, checked.device),
         labels=LABELS_FILE.as_posix() if LABELS_FILE.as_posix() in files else None,
         device=checked.device,

@@ -9,6 +9,7 @@ from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.serve_check.server_process import find_server
 from tpuserve_exporter.signatures.labels import read_labels
 from tpuserve_exporter.stages.job import Job, Warnings
+from tpuserve_exporter.version.signing import read_key
 from tpuserve_exporter.version.tflite_writer import check_litert
 
 
@@ -16,8 +17,9 @@ def prepare(options: ExportOptions, progress: Progress) -> Job:
     """Check the libraries, files and version number that `options` need.
 
     Raises MissingExtra for a missing library, and PublishFailed for a number that another version has. Raises
-    OptionConflict for bad --labels and for a mesh larger than a topology.
+    OptionConflict for bad --labels, for a bad key, and for a mesh larger than a topology.
     """
+    key = None if options.sign is None else read_key(options.sign)
     destination = open_destination(options.out_base)
     labels = read_labels(options.labels)
     destination.check(options.version)
@@ -30,7 +32,7 @@ def prepare(options: ExportOptions, progress: Progress) -> Job:
         find_server()
     warnings = Warnings(progress)
     checks = Checks(options, progress, warnings.add)
-    return Job(options, progress, warnings, destination, labels, checks, preflight)
+    return Job(options, progress, warnings, destination, labels, checks, preflight, key)
 
 
 def _prepare_preflight(tpu: TpuOptions, progress: Progress) -> Preflight | None:

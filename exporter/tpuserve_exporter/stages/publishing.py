@@ -1,5 +1,6 @@
 """The stage that publishes a version, unless the newest version has exactly the same content."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,9 @@ from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.serving import Served
 from tpuserve_exporter.version.fingerprint import holds
+from tpuserve_exporter.version.signing import is_signed_by, sign_version
 from tpuserve_formats.manifest.version import Manifest
+from tpuserve_formats.signing.keys import key_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,25 @@ def publish_version(job: Job, served: Served) -> Published:
 
 
 def _find_same(job: Job, manifest: Manifest) -> int | None:
-    """Return the newest version's number if it has the same content. Return None for an explicit --version."""
+    """Return the newest version's number if it has the same content, and with --sign a signature by the same key.
+
+    Return None for an explicit --version.
+    """
     newest = None if isinstance(job.options.version, int) else job.destination.newest()
-    return newest.number if newest is not None and holds(newest, manifest) else None
+    if newest is None or not holds(newest, manifest):
+        return None
+    needs_signature = job.key is not None and not is_signed_by(newest, job.key, job.destination.model_name)
+    return None if needs_signature else newest.number
 
 
 def _publish(job: Job, folder: Path) -> Published:
     with job.progress.step("Publish") as step:
-        version = job.destination.publish(folder, job.options.version)
+        version = job.destination.publish(folder, job.options.version, functools.partial(_seal, job, folder))
         path = job.destination.locate(version)
-        step.detail = str(path)
+        step.detail = str(path) if job.key is None else f"{path}, signed by {key_id(job.key.public_key())}"
     return Published(version, path)
+
+
+def _seal(job: Job, folder: Path, number: int) -> None:
+    if job.key is not None:
+        sign_version(folder, job.destination.model_name, number, job.key)

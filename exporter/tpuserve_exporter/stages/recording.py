@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from tpuserve_exporter.checks.case_runs import CaseResults
-from tpuserve_exporter.checks.python_functions import check_no_python
 from tpuserve_exporter.stages.compiling import Compiled
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.writing import Written
@@ -23,9 +22,8 @@ class Recorded:
 
 
 def record_answers(job: Job, compiled: Compiled) -> Recorded:
-    """Run the source and then the version. Raises CannotLower for Python functions, and as Checks.record_answers."""
+    """Run the source and then the version. Raises as Checks.record_answers."""
     written, device = compiled.written, compiled.device
-    check_no_python(written.folder)
     results = job.checks.record_answers(written.source, written.folder, device)
     if device is not None and results.numerics:
         found = DeviceNumerics(signatures={name: one.to_json() for name, one in results.numerics.items()})

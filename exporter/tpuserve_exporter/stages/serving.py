@@ -28,6 +28,7 @@ def serve_version(job: Job, described: Described, requests: Sequence[ServedReque
         return Served(described)
     with job.progress.step("Serve the version and compare its answers") as step:
         tolerance = described.checked.version.tolerance
-        answers = check_serving(described.folder, job.destination.model_name, requests, tolerance)
+        name, allowed = job.destination.model_name, described.manifest.allowed_ops
+        answers = check_serving(described.folder, name, requests, tolerance, allowed)
         step.detail = str(answers)
     return Served(described, answers)

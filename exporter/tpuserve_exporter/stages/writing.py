@@ -30,7 +30,8 @@ class Written:
     """A version in `folder` with the files of its model.
 
     The reference of `source` computes every signature. `preprocessing` has a sentence for each preparation of inputs
-    that the exporter chose itself. `device` describes the programs for TPUs, if there are any.
+    that the exporter chose itself. `device` describes the programs for TPUs, if there are any. `allowed_ops` are its
+    operations that servers refuse and --allow-op permits.
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class Written:
     freezing: ManifestFreezing | None
     preprocessing: tuple[str, ...] = ()
     device: ManifestDevice | None = None
+    allowed_ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
-    """An existing version: the bytes of its manifest, or None without one, and the sizes of its files in bytes."""
+    """An existing version: the bytes of its manifest and of its signatures, or None, and the sizes of its files."""
 
     number: int
     manifest: bytes | None
     sizes: Mapping[str, int]
+    signatures: bytes | None = None

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+from tpuserve_exporter.sources.keras.unsafe_content import find_other_files, find_unsafe_config
 
 if TYPE_CHECKING:
     import h5py
 
+_MOST_SHOWN = 5
+_LAMBDA = "Lambda layer "
 _WEIGHTS, _CONFIG, _METADATA = "model.weights.h5", "config.json", "metadata.json"
 
 
@@ -35,25 +38,39 @@ class KerasArchive:
 
     def check_safe(self, unsafe: bool) -> None:
         """Raise UnsafeSource if reading the model would run code from the file, unless `unsafe` is set."""
-        layers = sorted(set(_lambdas(self.config)))
-        if layers and not unsafe:
-            raise UnsafeSource(
-                f"{self.path.name} contains Lambda layers ({', '.join(layers)}): Python code that would run with all "
-                "your rights while the file is read. Build the model with your own function, --model "
-                "pkg.module:function, so that only the weights are read. If you trust the file's author, use "
-                "--unsafe",
-                layers=layers,
-            )
+        found = sorted(set(find_unsafe_config(self.config, self.is_keras_2)))
+        if not found or unsafe:
+            return
+        layers = [one.removeprefix(_LAMBDA) for one in found if one.startswith(_LAMBDA)]
+        what = f"more than layers of Keras ({', '.join(found)}): reading it could run code or read other files"
+        if len(layers) == len(found):
+            names = ", ".join(layers)
+            what = f"Lambda layers ({names}): Python code that would run with all your rights while the file is read"
+        raise UnsafeSource(
+            f"{self.path.name} contains {what}. Build the model with your own function, --model pkg.module:function, "
+            "so that only the weights are read. If you trust the file's author, use --unsafe",
+            layers=layers or found,
+        )
 
     @contextlib.contextmanager
     def open_weights(self) -> "Iterator[h5py.File]":
-        """Open the HDF5 file with the weights. Raises SourceUnreadable."""
+        """Open the HDF5 file with the weights.
+
+        Raises SourceUnreadable, and UnsafeSource if the file refers to other files.
+        """
         import h5py
 
         with contextlib.ExitStack() as opened:
             with _reading(self.path):
                 where = self.path if self.path.suffix == ".h5" else opened.enter_context(_extracted(self.path))
                 file = opened.enter_context(h5py.File(where, "r"))
+                others = list(find_other_files(file))
+            if others:
+                raise UnsafeSource(
+                    f"{self.path.name} refers to other files ({', '.join(others[:_MOST_SHOWN])}), which the exporter "
+                    "does not read. Save the model again, with all weights in one file",
+                    files=others,
+                )
             yield file
 
 
@@ -75,7 +92,8 @@ def _read_h5(path: Path) -> KerasArchive:
     import h5py
 
     with h5py.File(path, "r") as file:
-        attributes = {**file.attrs, **(file["model_weights"].attrs if "model_weights" in file else {})}
+        # Keras reads the configuration of the file itself.
+        attributes = {**(file["model_weights"].attrs if "model_weights" in file else {}), **file.attrs}
     config = json.loads(attributes.get("model_config", "{}"))
     training = json.loads(attributes.get("training_config", "{}"))
     return KerasArchive(
@@ -111,16 +129,3 @@ def _reading(path: Path) -> Iterator[None]:
             kind = "an HDF5 file" if path.suffix == ".h5" else "a .keras archive"
             reason = f"it is truncated or not {kind}. Copy or save it again"
         raise SourceUnreadable(f"cannot read {path.name}: {reason}") from error
-
-
-def _lambdas(config: object) -> Iterator[str]:
-    """Yield the names of layers, at any depth, that contain a function."""
-    if isinstance(config, dict):
-        if config.get("class_name") in ("Lambda", "__lambda__"):
-            yield str((config.get("config") or {}).get("name", "unnamed"))
-            return
-        for value in config.values():
-            yield from _lambdas(value)
-    elif isinstance(config, list):
-        for value in config:
-            yield from _lambdas(value)

@@ -86,6 +86,8 @@ def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
     if options.renames:
         raise OptionConflict("--rename applies only to weights for your own model. Add --model pkg.module:function")
     archive.check_safe(options.unsafe)
+    with archive.open_weights():  # checks that the file refers to no other file
+        pass
 
 
 def _load(archive: KerasArchive, options: ModelOptions) -> _Loaded:

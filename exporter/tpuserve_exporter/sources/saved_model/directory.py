@@ -16,6 +16,7 @@ from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.file import check_whole, read_saved_model
+from tpuserve_exporter.sources.saved_model.unsafe import check_source
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
     open_checkpoint,
@@ -41,6 +42,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     Raises:
         OptionConflict: if an option would change a model that is only copied.
         SourceUnreadable: if the SavedModel is damaged or TensorFlow does not know an operation.
+        UnsafeOperation: if it has operations that servers refuse.
     """
     if options.builder is not None or options.inputs or options.outputs:
         raise OptionConflict("a SavedModel has its own graph and names. Omit --model, --input and --output")
@@ -50,6 +52,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         raise OptionConflict("a SavedModel keeps its weights and names. Omit --weights and --rename")
     saved_model = read_saved_model(source)
     check_whole(source, saved_model)
+    check_source(source, options.allowed_ops)
     if options.freeze or options.as_function:
         return _open_to_change(source, saved_model, options)
     notes = tuple(note for one in saved_model.meta_graphs for note in list_sparse(one))

@@ -25,6 +25,7 @@ from tpuserve_exporter.sources.tf1.tpu_surgery import (
 )
 from tpuserve_exporter.sources.tf1.training_mode import find_random, stop_training
 from tpuserve_exporter.sources.tf1.training_switch import set_to_inference
+from tpuserve_exporter.sources.unsafe_operations import check_graph
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,8 +39,8 @@ _PLACEHOLDER = "input_of_signature/"
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     """Cut the graph and restore it. `source` is a .meta file, or a prefix or directory with one.
 
-    Raises SourceUnreadable, OptionConflict, CannotLower, TrainingMode, or CheckpointMismatch with a report of the
-    mismatches.
+    Raises SourceUnreadable, OptionConflict, CannotLower, TrainingMode, UnsafeOperation, or CheckpointMismatch with a
+    report of the mismatches.
     """
     _check_options(options)
     meta = source if source.suffix == ".meta" else _with_suffix(find_prefix(source), ".meta")
@@ -47,6 +48,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     prefix = meta.with_suffix("")
     checkpoint = read_checkpoint(prefix, options)
     prepared = prepare(meta_graph, options)
+    check_graph(meta.name, prepared.as_built.graph_def, options.allowed_ops)
     variables, what = prepared.served.variables(), f"the graph of {meta.name}"
     values, report = restore(
         checkpoint, variables, options, what, NoInitialValues(), variable_names(meta_graph.graph_def)

@@ -1,0 +1,242 @@
+"""The `tpuserve deploy` command. `render` writes a Kustomize overlay, and contacts no cluster.
+
+`vertex` is in `tpuserve_exporter.command.vertex`.
+"""
+
+import importlib.metadata
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from tpuserve_exporter.command.deployment_options import (
+    FILE,
+    SETTINGS,
+    check_option,
+    model_name_option,
+    version_option,
+)
+from tpuserve_exporter.command.parameter_types import IMAGE, PRICE, TOPOLOGY
+from tpuserve_exporter.command.running import report_failure, run_program
+from tpuserve_exporter.command.vertex import vertex
+from tpuserve_exporter.deployment.capacity import Capacity, Demand
+from tpuserve_exporter.deployment.checked_version import CheckedVersion
+from tpuserve_exporter.deployment.gke_machine import GkeMachine
+from tpuserve_exporter.deployment.image import Image
+from tpuserve_exporter.deployment.model_name import choose_name
+from tpuserve_exporter.deployment.overlay import Overlay
+from tpuserve_exporter.deployment.plan import Plan
+from tpuserve_exporter.deployment.written_files import write_files
+from tpuserve_exporter.errors import ExportError, OptionConflict, SourceUnreadable
+from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_exporter.reporting.deployment_table import print_plan
+from tpuserve_formats.price import Price
+
+PROG_NAME = "tpuserve deploy"
+_VERSION = importlib.metadata.version("tpuserve-exporter")
+_LOG_WIDTH = 150
+_KUSTOMIZATION = "kustomization.yaml"
+_BASE, _COMPONENT = "base", "components/tpu"
+# Two servers without a rate, as in the base: one serves while the other restarts.
+_REPLICAS = 2
+# One server may fail or drain while the others hold the rate.
+_HEADROOM = 1
+# Limits of servers and of requests/s, beyond which an option is probably wrong.
+_MOST = 10_000
+_MOST_PER_S = 1e9
+
+_EPILOG = """\b
+Examples:
+  # two servers, each on one v5e chip
+  tpuserve deploy render --version models/digits/3 --tpu v5e:1x1 --output overlays/digits
+\b
+  # as many servers as 5,000 requests/s need, with their cost
+  tpuserve loadtest search digits --slo 'p99<=20ms' --json > search.json
+  tpuserve deploy render --version models/digits/3 --tpu v5e:1x1 --output overlays/digits \\
+      --loadtest search.json --rate 5000 --price-per-hour 1.20
+\b
+  # a TPU that the export did not check, with four devices
+  tpuserve check models/digits/3 --tpu v5e:2x2 --mesh data=4 --json > check.json
+  tpuserve deploy render --version models/digits/3 --tpu v5e:2x2 --check check.json --output overlays/digits
+
+\b
+Exit codes:
+  0  the overlay was written
+  1  unexpected error
+  2  wrong usage, a TPU without a machine, or a load test that shows no capacity
+  4  the version was not checked for the TPU, or does not fit on it
+  5  the output exists, or cannot be written
+  6  no version with device programs, or a damaged file
+  130  interrupted
+"""
+
+
+@click.group(context_settings=SETTINGS)
+def deploy() -> None:
+    """Write Kubernetes manifests or commands that deploy an exported version."""
+
+
+deploy.add_command(vertex)
+
+
+@deploy.command(epilog=_EPILOG, context_settings=SETTINGS)
+@version_option
+@click.option(
+    "--tpu", "topology", required=True, type=TOPOLOGY, help="TPU of each server: v5e or v6e in 1x1, 2x2, 2x4."
+)
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the overlay.",
+)
+@click.option(
+    "--manifests",
+    metavar="DIR",
+    default="deploy/kubernetes",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Directory with the Kustomize base and components of tpuserve.",
+)
+@check_option
+@click.option(
+    "--loadtest",
+    type=FILE,
+    metavar="FILE",
+    help="Document of `tpuserve loadtest search --json`, or of `run --json` with --fail-if, of one such server.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(0, _MOST_PER_S, min_open=True), help="Requests/s of all servers. Needs --loadtest."
+)
+@click.option(
+    "--headroom",
+    type=click.IntRange(0, _MOST),
+    help=f"Number of servers beyond those that hold --rate.  [default: {_HEADROOM}]",
+)
+@click.option(
+    "--replicas", type=click.IntRange(1, _MOST), help=f"Number of servers without --rate.  [default: {_REPLICAS}]"
+)
+@click.option(
+    "--max-replicas",
+    type=click.IntRange(1, _MOST),
+    help="Largest number of servers of the autoscaler.  [default: twice the number of servers]",
+)
+@click.option(
+    "--price-per-hour",
+    "price",
+    type=PRICE,
+    help="Price of one machine for an hour, to print the cost; such as 1.20 or '1.20 EUR'.",
+)
+@model_name_option
+@click.option(
+    "--image",
+    type=IMAGE,
+    help="Image of the server for a TPU, such as registry.example.com/tpuserve-server:0.1.0-tpu.  [default: the "
+    "component's]",
+)
+@click.option("--force", is_flag=True, help="Replace the files of an overlay in --output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document to standard output, and nothing else.")
+def render(
+    version: Path,
+    topology: TpuTopology,
+    output: Path,
+    manifests: Path,
+    check: Path | None,
+    loadtest: Path | None,
+    rate: float | None,
+    headroom: int | None,
+    replicas: int | None,
+    max_replicas: int | None,
+    price: Price | None,
+    model_name: str | None,
+    image: Image | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Write a Kustomize overlay that serves a version on TPUs of GKE.
+
+    The version must have been checked for the TPU, by `tpuserve export --tpu` or `tpuserve check --tpu`. The check
+    supplies the mesh, the memory of the TPU and the startup budget. With --rate, the number of servers is
+    ceil(rate / capacity of one server) + headroom.
+    """
+    _check_options(loadtest, rate, headroom, replicas)
+    try:
+        machine = GkeMachine.of(topology)
+        checked = CheckedVersion.read(version, topology, check)
+        demand = _read_demand(loadtest, rate, headroom)
+        servers = demand.replicas if demand is not None else replicas or _REPLICAS
+        most = _choose_most(max_replicas, servers)
+        plan = Plan(choose_name(model_name, checked.model), checked, machine, servers, most, demand, price)
+        overlay = Overlay(
+            plan,
+            base=_find_manifests(manifests, _BASE, output),
+            component=_find_manifests(manifests, _COMPONENT, output),
+            image=image,
+            author=f"`{PROG_NAME} render` of tpuserve-exporter {_VERSION}",
+        )
+        written = write_files(output, overlay.files(), replace=force)
+    except ExportError as error:
+        return report_failure(error, as_json)
+    except Exception as error:  # the top of the process
+        traceback.print_exc()
+        return report_failure(ExportError(f"{type(error).__name__}: {error}"), as_json)
+    if as_json:
+        files = [str(path) for path in written]
+        click.echo(json.dumps({"ok": True, "exit_code": 0, **plan.to_json(), "files": files}, indent=2))
+    else:
+        print_plan(Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False), plan, written)
+    return 0
+
+
+def _check_options(loadtest: Path | None, rate: float | None, headroom: int | None, replicas: int | None) -> None:
+    """Raise usage errors for options without effect."""
+    if (loadtest is None) != (rate is None):
+        raise click.UsageError("--rate and --loadtest have no effect alone. Set both, or use --replicas")
+    if rate is None and headroom is not None:
+        raise click.UsageError("--headroom has no effect without --rate. Add --rate and --loadtest")
+    if rate is not None and replicas is not None:
+        raise click.UsageError("--replicas has no effect with --rate. Omit one of them")
+
+
+def _read_demand(loadtest: Path | None, rate: float | None, headroom: int | None) -> Demand | None:
+    if loadtest is None or rate is None:
+        return None
+    capacity = Capacity.read(loadtest)
+    if not rate / capacity.requests_per_s <= _MOST:  # also false for NaN
+        raise OptionConflict(
+            f"{rate:g} requests/s at {capacity.requests_per_s:g}/s each need more than {_MOST:,} servers. Check --rate"
+        )
+    return Demand(rate, capacity, _HEADROOM if headroom is None else headroom)
+
+
+def _choose_most(most: int | None, servers: int) -> int:
+    """Return the largest number of servers. Raises OptionConflict if it is below `servers`."""
+    if most is not None and most < servers:
+        raise OptionConflict(f"--max-replicas {most} is below the {servers} servers of the overlay")
+    return 2 * servers if most is None else most
+
+
+def _find_manifests(manifests: Path, folder: str, output: Path) -> str:
+    """Return the path of a folder in `manifests`, relative to the output. Raises SourceUnreadable if it is missing."""
+    found = manifests / folder
+    if not (found / _KUSTOMIZATION).is_file():
+        raise SourceUnreadable(
+            f"--manifests {manifests} has no {folder}/{_KUSTOMIZATION}. Use the directory deploy/kubernetes of a "
+            "checkout of tpuserve"
+        )
+    return os.path.relpath(found.resolve(), output.resolve())
+
+
+def main() -> NoReturn:
+    """Run the `tpuserve-deploy` program, which users start as `tpuserve deploy`."""
+    run_program(deploy, PROG_NAME)
+
+
+if __name__ == "__main__":
+    main()

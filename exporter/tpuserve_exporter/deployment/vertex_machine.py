@@ -1,0 +1,65 @@
+"""Machine types of Vertex AI, and their memory."""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tpuserve_exporter.deployment.gke_machine import GkeMachine
+from tpuserve_exporter.errors import DoesNotFit, OptionConflict
+from tpuserve_exporter.options.tpu_topology import TpuTopology
+
+_FORM: Final = re.compile(r"(?P<kind>[a-z][a-z0-9]*-[a-z0-9]+)(-(?P<cpus>[0-9]+)\w*)?", re.ASCII)
+# GiB for each CPU, from Google's page "Configure compute resources for inference". Other types have an unknown memory.
+_GIB_PER_CPU: Final = {
+    "e2-standard": 4.0, "e2-highmem": 8.0, "e2-highcpu": 1.0,
+    "n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9,
+    "n2-standard": 4.0, "n2-highmem": 8.0, "n2-highcpu": 1.0,
+    "n2d-standard": 4.0, "n2d-highmem": 8.0, "n2d-highcpu": 1.0,
+    "c2-standard": 4.0,
+    "c2d-standard": 4.0, "c2d-highmem": 8.0, "c2d-highcpu": 2.0,
+    "c3-highcpu": 2.0,
+}  # fmt: skip
+# Types with less memory than the rule gives.
+_GIB: Final = {"n2-highmem-128": 864.0}
+# From Google's table "Plan TPUs in GKE". Sources differ on ct6e-standard-1t.
+_TPU_GIB: Final = {
+    "ct5lp-hightpu-1t": 48.0, "ct5lp-hightpu-4t": 192.0, "ct5lp-hightpu-8t": 384.0,
+    "ct6e-standard-4t": 720.0, "ct6e-standard-8t": 1440.0,
+}  # fmt: skip
+# Prefixes of machine types with TPUs.
+_TPU_TYPES: Final = ("ct", "tpu")
+
+
+@dataclass(frozen=True, slots=True)
+class VertexMachine:
+    """One machine. `topology` is None for a machine without a TPU, and `memory_gib` None for an unknown memory."""
+
+    machine_type: str
+    memory_gib: float | None
+    topology: TpuTopology | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the name of a type without a TPU, such as `n1-standard-4`. Raises OptionConflict."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise OptionConflict(f"{text!r} is not a machine type. Write a name such as n1-standard-4")
+        if text.startswith(_TPU_TYPES):
+            raise OptionConflict(f"{text} has a TPU. Use --tpu, such as --tpu v5e:2x2, which checks the version for it")
+        per_cpu = _GIB_PER_CPU.get(found["kind"])
+        by_rule = per_cpu * int(found["cpus"]) if per_cpu is not None and found["cpus"] else None
+        return cls(text, _GIB.get(text, by_rule))
+
+    @classmethod
+    def of(cls, topology: TpuTopology) -> Self:
+        """Return the machine that has all chips of `topology`. Raises OptionConflict if there is none."""
+        machine_type = GkeMachine.of(topology).machine_type
+        return cls(machine_type, _TPU_GIB.get(machine_type), topology)
+
+    def check_memory(self, needed_gib: int) -> None:
+        """Raise DoesNotFit if the memory is known and smaller than `needed_gib`."""
+        if self.memory_gib is not None and needed_gib > self.memory_gib:
+            raise DoesNotFit(
+                f"a server needs {needed_gib} GiB of memory, and {self.machine_type} has {self.memory_gib:g} GiB. Use "
+                f"a larger {'TPU' if self.topology else '--machine-type'}"
+            )
