@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_client.attempts import Attempt
 from tpuserve_client.client import Client
+from tpuserve_client.credentials import KeyFile
 from tpuserve_client.errors import (
     Aborted,
     AlreadyExists,
@@ -48,6 +49,7 @@ __all__ = [
     "Retry",
     "Pool",
     "Tls",
+    "KeyFile",
     "Prediction",
     "ScoredClass",
     "Metadata",

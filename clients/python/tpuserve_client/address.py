@@ -49,6 +49,17 @@ class Address:
         return None
 
     @property
+    def is_local(self) -> bool:
+        """Whether requests stay on this machine: a socket file, localhost, or a loopback address."""
+        if self.target.startswith("unix:"):
+            return True
+        name = urlsplit(self._url).hostname or ""
+        try:
+            return ip_address(name).is_loopback
+        except ValueError:
+            return name == "localhost"
+
+    @property
     def authority(self) -> str:
         """Host and port for the Host header or `:authority`."""
         return urlsplit(self._url).netloc.rpartition("@")[2]

@@ -13,6 +13,7 @@ from tpuserve_client.async_connections import AsyncConnections
 from tpuserve_client.attempts import Attempt
 from tpuserve_client.client import Inputs
 from tpuserve_client.core import OWN_TIMEOUT, ClientCore, Timeout, make_async_transport
+from tpuserve_client.credentials import ApiKey
 from tpuserve_client.dtypes import Array
 from tpuserve_client.examples import Example
 from tpuserve_client.exchange import Priority, example_call
@@ -36,7 +37,7 @@ class AsyncClient(ClientCore):
 
     Create it anywhere, also at module level: it connects on the event loop of its first call, and again on each further
     loop. Close it with `await client.close()` on the loop that uses it, or use it in an `async with` statement.
-    Cancelling a call cancels its request. Functions in `headers` may return awaitables.
+    Cancelling a call cancels its request. `api_key` and functions in `headers` may return awaitables.
     """
 
     _connections: AsyncConnections
@@ -52,12 +53,25 @@ class AsyncClient(ClientCore):
         pool: Pool = Pool(),  # noqa: B008  frozen
         resolve_all: bool = False,
         on_attempt: Callable[[Attempt], None] | None = None,
+        api_key: ApiKey | None = None,
+        allow_plaintext_key: bool = False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._sleep = sleep
-        settings = Settings(address, tls, headers or {}, timeout_s, retry, pool, resolve_all, on_attempt)
+        settings = Settings(
+            address,
+            tls,
+            headers or {},
+            timeout_s,
+            retry,
+            pool,
+            resolve_all,
+            on_attempt,
+            api_key,
+            allow_plaintext_key,
+        )
         super().__init__(settings, Timing(clock, jitter))
 
     async def predict(
@@ -160,7 +174,19 @@ class AsyncClient(ClientCore):
     ) -> bool:
         """Return whether the server or a model answers predictions now. See `Client.is_ready`."""
         spec = None if model is None else ModelSpec(model, version)
-        return await self._run(self._operations.is_ready(self._call(spec, timeout_s, headers), spec))
+        return not await self._run(self._operations.why_not_ready(self._call(spec, timeout_s, headers), spec))
+
+    async def why_not_ready(
+        self,
+        model: str | None = None,
+        *,
+        version: int | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+    ) -> str:
+        """Return why the server or a model answers no predictions now. See `Client.why_not_ready`."""
+        spec = None if model is None else ModelSpec(model, version)
+        return await self._run(self._operations.why_not_ready(self._call(spec, timeout_s, headers), spec))
 
     async def wait_until_ready(self, timeout_s: float, model: str | None = None, *, version: int | None = None) -> None:
         """Wait until `is_ready`. See `Client.wait_until_ready`."""

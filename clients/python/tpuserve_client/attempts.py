@@ -55,7 +55,8 @@ class Call:
     """Options and progress of one call. One thread or task uses it.
 
     `headers` are the call's own, and `sources` the functions that return header values. `began_s` and `expires_s` are
-    times of the client's clock; `expires_s` is None without a deadline.
+    times of the client's clock; `expires_s` is None without a deadline. `has_credentials` is True if the call has a
+    key, or its connection a client certificate.
     """
 
     spec: ModelSpec | None
@@ -63,8 +64,9 @@ class Call:
     retry: Retry
     began_s: float
     limit_s: float | None
-    headers: Mapping[str, str]
-    sources: Mapping[str, HeaderSource]
+    headers: Mapping[str, str] = field(repr=False)
+    sources: Mapping[str, HeaderSource] = field(repr=False)
+    has_credentials: bool
     attempts: int = 0
 
     @property
@@ -82,11 +84,17 @@ class Call:
 
 @dataclass(slots=True)
 class _Tries:
-    """Progress of one exchange of a call."""
+    """Progress of one exchange of a call.
+
+    `evaluated` are the last results of the call's header functions. `renewed` are newer ones, for the next attempt.
+    """
 
     number: int = 0
     executions: int = 0
     endpoints: list[Endpoint] = field(default_factory=list)
+    evaluated: dict[str, str] = field(default_factory=dict, repr=False)
+    renewed: dict[str, str] | None = field(default=None, repr=False)
+    has_renewed: bool = False
 
 
 class Attempts:
@@ -120,10 +128,13 @@ class Attempts:
             yield Pause(outcome)
 
     def once(self, call: Call, exchange: Exchange, timeout_s: float | None) -> Steps[Reply]:
-        """Send the exchange once, within `timeout_s` seconds."""
-        outcome = yield from self._attempt(call, exchange, _Tries(), timeout_s, may_retry=False)
-        assert isinstance(outcome, Reply)  # a failure without a retry raises
-        return outcome
+        """Send the exchange within `timeout_s` seconds: once, or twice if the server refuses an expired token."""
+        tries, began_s = _Tries(), self._clock()
+        while True:
+            left_s = None if timeout_s is None else timeout_s - (self._clock() - began_s)
+            outcome = yield from self._attempt(call, exchange, tries, left_s, may_retry=False)
+            if isinstance(outcome, Reply):
+                return outcome
 
     def remaining_s(self, call: Call) -> float | None:
         """Return the seconds to the call's deadline, negative after it, or None without a deadline."""
@@ -132,7 +143,9 @@ class Attempts:
     def add_context(self, error: TpuserveError, call: Call) -> None:
         """Add the call's address, model, number of attempts and limit to its error."""
         elapsed_s = self._clock() - call.began_s
-        error.context = CallContext(call.address, call.model, call.attempts, elapsed_s, call.limit_s)
+        error.context = CallContext(
+            call.address, call.model, call.attempts, elapsed_s, call.limit_s, call.has_credentials
+        )
 
     def _attempt(
         self, call: Call, exchange: Exchange, tries: _Tries, timeout_s: float | None, *, may_retry: bool = True
@@ -148,7 +161,9 @@ class Attempts:
             endpoint = self._choose(call, tries)
             headers = trace_headers()
             if call.sources:
-                headers |= yield from _evaluated(call)
+                tries.evaluated = tries.renewed or (yield from _evaluated(call))
+                tries.renewed = None
+                headers |= tries.evaluated
             headers |= call.headers
             left_s = self._left_s(timeout_s, began_s)
             call.attempts += 1
@@ -157,6 +172,8 @@ class Attempts:
             reply = yield Send(endpoint, _with_headers(exchange, headers), left_s)
         except TpuserveError as error:
             pause_s = self._judge(call, tries, reached, error) if may_retry else None
+            if reached is not None and isinstance(error, Unauthenticated):
+                pause_s = yield from _renew(call, tries)
             self._report(call, exchange, began_s, error, pause_s)
             if pause_s is None:
                 raise
@@ -247,6 +264,25 @@ class Attempts:
             self._on_attempt(attempt)
         except Exception:
             _log.exception("The hook on_attempt failed")
+
+
+def _renew(call: Call, tries: _Tries) -> Steps[float | None]:
+    """Return 0.0, the pause before another attempt, if the call's header functions return new values, else None.
+
+    Answers once in an exchange, because a server that refuses two tokens also refuses a third. The server has not run
+    the request, so this is no retry.
+    """
+    if not call.sources or tries.has_renewed:
+        return None
+    tries.has_renewed = True
+    try:
+        renewed = yield from _evaluated(call)
+    except TpuserveError:  # the next attempt calls the function again, and raises its error
+        return 0.0
+    if renewed == tries.evaluated:
+        return None
+    tries.renewed = renewed
+    return 0.0
 
 
 def _evaluated(call: Call) -> Steps[dict[str, str]]:

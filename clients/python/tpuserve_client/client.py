@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tpuserve_client.attempts import Attempt
 from tpuserve_client.connections import Connections
 from tpuserve_client.core import OWN_TIMEOUT, ClientCore, Timeout, make_transport
+from tpuserve_client.credentials import ApiKey
 from tpuserve_client.dtypes import Array
 from tpuserve_client.examples import Example
 from tpuserve_client.exchange import Priority, example_call
@@ -40,6 +41,11 @@ class Client(ClientCore):
     an address that keeps failing is omitted for a while. `dns:///host:port`, or `resolve_all`, does the same for all IP
     addresses of a host. The client connects at the first call. A forked process connects by itself.
 
+    `api_key` is an API key or token, or a function that returns the current one, such as a `KeyFile`. The client sends
+    it as `authorization: Bearer KEY`. It calls the function before each attempt, and again if the server answers
+    Unauthenticated: with a new token it sends the request once more. The client refuses to send a key in plaintext to
+    another machine, unless you set `allow_plaintext_key`. No message, log line or repr contains the key.
+
     `headers` are sent with every request, as gRPC metadata or HTTP headers. A value is a string, or a function that
     returns one: the client calls it before each attempt, for example for a token that expires.
 
@@ -65,12 +71,25 @@ class Client(ClientCore):
         pool: Pool = Pool(),  # noqa: B008  frozen
         resolve_all: bool = False,
         on_attempt: Callable[[Attempt], None] | None = None,
+        api_key: ApiKey | None = None,
+        allow_plaintext_key: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._sleep = sleep
-        settings = Settings(address, tls, headers or {}, timeout_s, retry, pool, resolve_all, on_attempt)
+        settings = Settings(
+            address,
+            tls,
+            headers or {},
+            timeout_s,
+            retry,
+            pool,
+            resolve_all,
+            on_attempt,
+            api_key,
+            allow_plaintext_key,
+        )
         super().__init__(settings, Timing(clock, jitter))
 
     def predict(
@@ -206,7 +225,19 @@ class Client(ClientCore):
         server.
         """
         spec = None if model is None else ModelSpec(model, version)
-        return self._run(self._operations.is_ready(self._call(spec, timeout_s, headers), spec))
+        return not self._run(self._operations.why_not_ready(self._call(spec, timeout_s, headers), spec))
+
+    def why_not_ready(
+        self,
+        model: str | None = None,
+        *,
+        version: int | None = None,
+        timeout_s: Timeout = OWN_TIMEOUT,
+        headers: Mapping[str, HeaderValue] | None = None,
+    ) -> str:
+        """Return why the server (or `model`) answers no predictions now, or "" if it does. See `is_ready`."""
+        spec = None if model is None else ModelSpec(model, version)
+        return self._run(self._operations.why_not_ready(self._call(spec, timeout_s, headers), spec))
 
     def wait_until_ready(self, timeout_s: float, model: str | None = None, *, version: int | None = None) -> None:
         """Block until `is_ready`. After `timeout_s` seconds, raise DeadlineExceeded with the last reason."""

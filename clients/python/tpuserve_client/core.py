@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tpuserve_client.address import Address
 from tpuserve_client.attempts import Attempts, Call
+from tpuserve_client.credentials import has_credentials
 from tpuserve_client.endpoint import Endpoint, Endpoints
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.exchange import AsyncTransport, Transport, Wire
@@ -54,7 +55,9 @@ class ClientCore:
         self._settings = settings
         self._timing = timing
         self._places = settings.places
-        self._headers, self._sources = split_headers(settings.headers)
+        self._headers, self._sources = split_headers(settings.sent_headers)
+        has_certificate = settings.tls is not None and settings.tls.cert is not None
+        self._has_credentials = has_certificate or has_credentials({**self._headers, **self._sources})
         _import_library(self._places[0])
         self._renew()
         survive_forks(self)
@@ -105,6 +108,7 @@ class ClientCore:
             limit_s=self._settings.timeout_s if isinstance(timeout_s, _Own) else checked_timeout(timeout_s),
             headers=own,
             sources=sources,
+            has_credentials=self._has_credentials or (bool(headers) and has_credentials({**own, **sources})),
         )
 
     def _call_headers(

@@ -25,7 +25,12 @@ have meant FailedPrecondition or OutOfRange.
 
 import enum
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
+
+from tpuserve_formats.counted import counted
+
+# Advice after a call without credentials.
+_NO_CREDENTIALS: Final = "The client sent no credentials. Set api_key, or tls with a client certificate."
 
 
 class Code(enum.IntEnum):
@@ -55,6 +60,7 @@ class CallContext:
     """The call that failed. `address` is the server of the last attempt; `limit_s` is the call's timeout in seconds.
 
     `model` is None for a call about the whole server, and `limit_s` is None for a call without a deadline.
+    `has_credentials` is True if the client sent a key, or used a client certificate.
     """
 
     address: str
@@ -62,10 +68,11 @@ class CallContext:
     attempts: int
     elapsed_s: float
     limit_s: float | None
+    has_credentials: bool = False
 
     def __str__(self) -> str:
         limit = "no time limit" if self.limit_s is None else f"limit {self.limit_s:.4g} s"
-        attempts = f"{self.attempts} attempt{'' if self.attempts == 1 else 's'} in {self.elapsed_s:.3g} s"
+        attempts = f"{counted(self.attempts, 'attempt')} in {self.elapsed_s:.3g} s"
         return ", ".join([self.address, *([f"model {self.model}"] if self.model is not None else []), attempts, limit])
 
 
@@ -77,7 +84,7 @@ class TpuserveError(Exception):
     the request, so that the server may have executed it.
 
     `str()` adds the address, model, number of attempts and time limit, which are also attributes. They are None if the
-    client refused the arguments before a call began.
+    client refused the arguments before a call began. For refused credentials, `str()` also adds what to do.
     """
 
     code: ClassVar[Code] = Code.UNKNOWN
@@ -98,7 +105,13 @@ class TpuserveError(Exception):
         self.context: CallContext | None = None
 
     def __str__(self) -> str:
-        return self.message if self.context is None else f"{self.message} ({self.context})"
+        if self.context is None:
+            return self.message
+        return ". ".join(filter(None, [f"{self.message} ({self.context})", self._advice(self.context)]))
+
+    def _advice(self, context: CallContext) -> str:
+        """Return what to do, or an empty string if the message is enough."""
+        return ""
 
     @property
     def address(self) -> str | None:
@@ -167,9 +180,14 @@ class AlreadyExists(TpuserveError):
 
 
 class PermissionDenied(TpuserveError):
-    """The caller lacks permission for this call."""
+    """The caller lacks permission for this call: its credentials have other roles or models."""
 
     code = Code.PERMISSION_DENIED
+
+    def _advice(self, context: CallContext) -> str:
+        return (
+            "Use credentials whose roles and models include this call." if context.has_credentials else _NO_CREDENTIALS
+        )
 
 
 class ResourceExhausted(TpuserveError):
@@ -224,9 +242,12 @@ class DataLoss(TpuserveError):
 
 
 class Unauthenticated(TpuserveError):
-    """The request has no valid credentials."""
+    """The request has no valid credentials. The client does not retry, except once with a new token of a function."""
 
     code = Code.UNAUTHENTICATED
+
+    def _advice(self, context: CallContext) -> str:
+        return "Check that the credentials are valid for this server." if context.has_credentials else _NO_CREDENTIALS
 
 
 _BY_CODE: dict[int, type[TpuserveError]] = {error.code: error for error in TpuserveError.__subclasses__()}

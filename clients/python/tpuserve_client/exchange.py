@@ -14,11 +14,14 @@ from tpuserve_client.errors import Internal, InvalidArgument, TpuserveError
 from tpuserve_client.examples import Features, as_examples, as_features
 from tpuserve_client.model import Classifications, Metadata, ModelSpec, Prediction, Signature, VersionStatus
 from tpuserve_client.names import check_name, shown
+from tpuserve_formats.counted import counted
 
 Priority: TypeAlias = Literal["high", "low"]
 
 # tpuserve's header. TensorFlow Serving ignores it.
 PRIORITY_HEADER: Final = "x-tpuserve-priority"
+# The first words of an error about a server that no transport reaches.
+CANNOT_CONNECT: Final = "Cannot connect"
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -26,13 +29,13 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 class Exchange:
     """One request. `path` is a gRPC method or a URL path; `method` is the HTTP method, which gRPC ignores.
 
-    `headers` have lower-case keys. gRPC sends them as metadata.
+    `headers` have lower-case keys. gRPC sends them as metadata. They may contain secrets.
     """
 
     path: str
     body: bytes = b""
     method: str = "POST"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Reply(NamedTuple):
@@ -98,7 +101,9 @@ class ExampleCall:
     def check_count(self, results: int) -> None:
         """Raise Internal unless there is a result for each example."""
         if results != len(self.examples):
-            raise Internal(f"Model {self.spec} returned {results} results for {len(self.examples)} examples.")
+            raise Internal(
+                f"Model {self.spec} returned {counted(results, 'result')} for {counted(len(self.examples), 'example')}."
+            )
 
 
 def example_call(

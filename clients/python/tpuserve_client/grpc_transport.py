@@ -9,8 +9,9 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
+from tpuserve_client.decimal_text import read_decimal
 from tpuserve_client.errors import DeadlineExceeded, FailedPrecondition, Internal, TpuserveError, from_code
-from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.exchange import CANNOT_CONNECT, Exchange, Reply
 from tpuserve_client.fork import has_lost_poller, is_child
 from tpuserve_client.limits import Pool
 from tpuserve_client.request_headers import BINARY, HOST, binary_value
@@ -251,7 +252,7 @@ def _message(error: Any, timeout_s: float | None) -> str:  # noqa: ANN401  the s
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded" and timeout_s is not None:
         return f"No response within {timeout_s:.3g} s"
     if refused := _NO_CONNECTION.match(details):
-        return f"Cannot connect: {refused[1]}"
+        return f"{CANNOT_CONNECT}: {refused[1]}"
     if _may_have_run(error):
         return f"The connection ended before the response was complete: {details.removeprefix('Stream removed ')}"
     return str(details)
@@ -303,7 +304,8 @@ def _pushback_ms(error: Any) -> int | None:  # noqa: ANN401  as above
     """
     for key, value in error.trailing_metadata() or ():
         if key == _PUSHBACK:
-            return int(value) if value.isascii() and value.isdigit() else -1
+            pause_ms = read_decimal(value)
+            return -1 if pause_ms is None else pause_ms
     return None
 
 

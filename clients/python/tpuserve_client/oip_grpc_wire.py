@@ -20,6 +20,7 @@ from tpuserve_client.oip_wire import (
     version_text,
 )
 from tpuserve_client.proto_reply import parse_into
+from tpuserve_formats.counted import counted
 from tpuserve_formats.errors import FormatError
 
 # The import creates the classes, before the first call begins.
@@ -123,7 +124,9 @@ def _outputs(response: ModelInferResponse, spec: ModelSpec) -> dict[str, Array]:
     """Return the outputs: views of the message's bytes if they are raw contents. Raises Internal."""
     raw = response.raw_output_contents
     if raw and len(raw) != len(response.outputs):
-        raise Internal(f"Model {spec} returned {len(response.outputs)} outputs, but {len(raw)} raw contents.")
+        raise Internal(
+            f"Model {spec} returned {counted(len(response.outputs), 'output')}, but {counted(len(raw), 'raw content')}."
+        )
     outputs: dict[str, Array] = {}
     for index, tensor in enumerate(response.outputs):
         if tensor.name in outputs:

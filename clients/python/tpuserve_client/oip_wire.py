@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, NoReturn, TypeAlias
 
 from tpuserve_client.arrays import check_size, little_endian
+from tpuserve_client.decimal_text import read_decimal
 from tpuserve_client.dtypes import Array, DType
 from tpuserve_client.errors import Internal, InvalidArgument, TpuserveError, Unavailable
 from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Priority, Reply
@@ -37,7 +38,6 @@ _PRIORITIES: Final[Mapping[Priority, int]] = {"high": 1, "low": 2}
 # A parameter of tpuserve. Other servers ignore it or refuse it.
 _SIGNATURE_NAME: Final = "signature_name"
 _USE_TF: Final = "Use an address of TensorFlow Serving's protocol, host:port or http://host:port."
-_MAX_VERSION: Final = 2**63 - 1
 # Why a model is not ready. The protocol reports no cause.
 NOT_READY: Final = "it reports that it is not ready"
 
@@ -182,10 +182,7 @@ def _numbers(versions: Iterable[object]) -> list[int]:
 
 
 def _version(text: object) -> int | None:
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > len(str(_MAX_VERSION)):
-        return None
-    number = int(text)
-    return number if number <= _MAX_VERSION else None
+    return read_decimal(text) if isinstance(text, str) else None
 
 
 def _tensor_specs(tensors: Iterable[TensorMetadata]) -> dict[str, TensorSpec]:

@@ -27,6 +27,7 @@ from tpuserve_client.steps import Join, Pause, Steps
 _PROBE_TIMEOUT_S = 5.0
 _LONGEST_PROBE_PAUSE_S = 1.0
 _NO_RESPONSE = "no response"
+_NO_REASON = "it gives no reason"
 
 
 class Operations:
@@ -87,10 +88,10 @@ class Operations:
             reply = yield from self._attempts.send(call, self._wire.regress(examples))
             return self._wire.read_regressions(reply, examples)
 
-    def is_ready(self, call: Call, spec: ModelSpec | None) -> Steps[bool]:
+    def why_not_ready(self, call: Call, spec: ModelSpec | None) -> Steps[str]:
         with self._context(call):
             reason = yield from self._obstacle(call, spec, self._attempts.remaining_s(call))
-            return reason is None
+            return "" if reason is None else reason or _NO_REASON
 
     def wait_until_ready(self, call: Call, spec: ModelSpec | None) -> Steps[None]:
         with self._context(call):

@@ -25,7 +25,7 @@ from tpuserve_client.errors import (
     Unavailable,
     from_http,
 )
-from tpuserve_client.exchange import Exchange, Reply
+from tpuserve_client.exchange import CANNOT_CONNECT, Exchange, Reply
 from tpuserve_client.limits import Pool
 from tpuserve_client.rest_pool import AsyncPooledTransport, PooledTransport
 from tpuserve_client.tls import Tls
@@ -178,7 +178,7 @@ def _as_our_errors(timeout_s: float | None = None) -> Iterator[None]:
     except (httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError) as error:
         raise InvalidArgument(f"Invalid URL: {error}") from None
     except (httpx.ConnectError, httpcore.ConnectError, httpx.ProxyError) as error:
-        raise Unavailable(f"Cannot connect: {_reason(error)}") from None
+        raise Unavailable(f"{CANNOT_CONNECT}: {_reason(error)}") from None
     except (httpx.WriteError, httpcore.WriteError) as error:  # the server does not run half a request
         raise Unavailable(f"The connection ended while the client sent the request: {_reason(error)}") from None
     except (httpx.TransportError, httpcore.NetworkError, httpcore.ProtocolError) as error:
@@ -235,9 +235,9 @@ def _retry_after_s(value: str | None) -> float | None:
         return None
     if value.isascii() and value.isdigit():
         return float(value)
+    now = datetime.now(UTC)
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+        return max(0.0, (moment - (now if moment.tzinfo else now.replace(tzinfo=None))).total_seconds())
+    except (ValueError, OverflowError):  # the latter for a huge time zone, and near the years 1 and 9999
         return None
-    now = datetime.now(UTC)
-    return max(0.0, (moment - (now if moment.tzinfo else now.replace(tzinfo=None))).total_seconds())

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from tpuserve_client import dtypes, rest_examples
 from tpuserve_client.arrays import check_size
+from tpuserve_client.decimal_text import read_decimal
 from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import Code, Internal, InvalidArgument, TpuserveError, Unavailable
 from tpuserve_client.exchange import ExampleCall, Exchange, PredictCall, Reply
@@ -54,8 +55,7 @@ class RestWire:
         return Exchange(f"{_model_path(call.spec)}:predict", content, headers=call.headers)
 
     def version(self, reply: Reply) -> int | None:
-        text = reply.headers.get(VERSION_HEADER, "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return read_decimal(reply.headers.get(VERSION_HEADER, ""))
 
     def read_prediction(self, reply: Reply, call: PredictCall, signature: Signature | None) -> Prediction:
         if signature is None:

@@ -12,6 +12,7 @@ from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.model import ModelSpec, Prediction, Signature
 from tpuserve_client.names import shown
+from tpuserve_formats.counted import counted
 
 
 def check_max_batch_size(value: object) -> int:
@@ -66,8 +67,8 @@ def check_rows(prediction: Prediction, rows: int) -> None:
     for name, array in prediction.items():
         if array.ndim == 0 or len(array) != rows:
             raise InvalidArgument(
-                f"Model {prediction.model}: output {name} has shape {list(array.shape)} for {rows} rows, so outputs of "
-                "parts cannot be joined. Omit max_batch_size, or omit this output with output_filter."
+                f"Model {prediction.model}: output {name} has shape {list(array.shape)} for {counted(rows, 'row')}, so "
+                "outputs of parts cannot be joined. Omit max_batch_size, or omit this output with output_filter."
             )
 
 

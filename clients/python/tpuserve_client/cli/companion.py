@@ -16,22 +16,31 @@ EXIT_NOT_INSTALLED = 127  # the shell's exit code for "command not found"
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A subcommand, the distribution that provides it, and a one-line summary."""
+    """A subcommand, the distribution that provides it, and a one-line summary. Most users need its `extra`."""
 
     name: str
     distribution: str
     summary: str
+    extra: str = ""
 
     @property
     def program(self) -> str:
         return f"tpuserve-{self.name}"
+
+    @property
+    def requirement(self) -> str:
+        return f"'{self.distribution}[{self.extra}]'" if self.extra else self.distribution
 
 
 COMPANIONS = (
     Companion("export", "tpuserve-exporter", "Turn a checkpoint into a checked, versioned SavedModel."),
     Companion("inspect", "tpuserve-exporter", "Print the contents of a checkpoint, a graph or a SavedModel."),
     Companion("check", "tpuserve-exporter", "Check without a TPU whether a version compiles for it and fits."),
-    Companion("serve", "tpuserve-server", "Serve models over gRPC and REST."),
+    Companion("sign", "tpuserve-exporter", "Sign a version, for servers that require signatures."),
+    Companion("keygen", "tpuserve-exporter", "Create a key pair to sign versions with."),
+    Companion("deploy", "tpuserve-exporter", "Write Kubernetes manifests for a version on a TPU."),
+    Companion("serve", "tpuserve-server", "Serve models over gRPC and REST.", "tensorflow"),
+    Companion("key", "tpuserve-server", "Make an API key of a client."),
     Companion("loadtest", "tpuserve-loadtests", "Measure a running server under load."),
     Companion("rollout", "tpuserve-loadtests", "Make another version live if it is as good as the current one."),
 )
@@ -45,7 +54,7 @@ class NotInstalled(click.ClickException):
     def __init__(self, companion: Companion) -> None:
         super().__init__(
             f"`tpuserve {companion.name}` requires {companion.distribution}, which is not installed: "
-            f"pip install {companion.distribution}"
+            f"pip install {companion.requirement}"
         )
 
 

@@ -1,8 +1,8 @@
-"""Address, timeout, TLS and header options of the commands that call a server, and one-line errors."""
+"""Address, timeout, TLS, key and header options of the commands that call a server, and one-line errors."""
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,33 +11,62 @@ from typing import Any
 
 import click
 
-from tpuserve_client.address import ADDRESS_VARIABLE, parse_address
+from tpuserve_client.address import ADDRESS_VARIABLE, parse_address, parse_addresses
 from tpuserve_client.client import Client
-from tpuserve_client.errors import InvalidArgument, TpuserveError
+from tpuserve_client.credentials import (
+    AUTHORIZATION,
+    KEY_VARIABLE,
+    ApiKey,
+    KeyFile,
+    check_private,
+    checked_key,
+)
+from tpuserve_client.errors import InvalidArgument, PermissionDenied, TpuserveError, Unauthenticated
+from tpuserve_client.exchange import CANNOT_CONNECT
 from tpuserve_client.request_headers import parse_headers
 from tpuserve_client.tls import Tls
 
 _Command = Callable[..., None]
+_KEY_FILE = "--api-key-file"
+_ALLOW = "--allow-plaintext-key"
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The server's address, the timeout, and the TLS files and headers to send."""
+    """The server's address, the timeout, the TLS files, and the key and headers to send."""
 
     address: str
     timeout_s: float
     tls: Tls
     headers: tuple[str, ...]
+    key_file: Path | None
+    allow_plaintext_key: bool
 
     def client(self) -> Client:
-        """Return a client of that server. Raises click.UsageError for certificates or headers that are invalid."""
+        """Return a client of that server. Raises click.UsageError for invalid certificates, keys and headers."""
         # The command reports the error of the call. Without this, gRPC also writes log lines to stderr.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         tls = None if self.tls == Tls() else self.tls
         try:
-            return Client(self.address, tls=tls, headers=parse_headers(self.headers))
+            headers = parse_headers(self.headers)
+            api_key = self._api_key(headers)
+            # Here too, because the client's own message names its argument.
+            if api_key is not None and not self.allow_plaintext_key:
+                check_private(parse_addresses(self.address), f"set {_ALLOW}")
+            return Client(self.address, tls=tls, headers=headers, api_key=api_key, allow_plaintext_key=True)
         except InvalidArgument as error:
             raise click.UsageError(error.message) from None
+
+    def _api_key(self, headers: Mapping[str, str]) -> ApiKey | None:
+        """Return the key of the file, or else of the environment. The header `authorization` overrides the latter."""
+        if self.key_file is not None:
+            if AUTHORIZATION in headers:
+                raise InvalidArgument(
+                    f"{_KEY_FILE} and --header '{AUTHORIZATION}: …' exclude each other. Set one of them."
+                )
+            return KeyFile(self.key_file)
+        key = os.environ.get(KEY_VARIABLE)
+        return None if not key or AUTHORIZATION in headers else checked_key(key, f"The variable {KEY_VARIABLE}")
 
 
 def _checked_address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -49,7 +78,7 @@ def _checked_address(_context: click.Context, _parameter: click.Parameter, value
 
 
 def connection_options(command: _Command) -> _Command:
-    """Add --address, --timeout, and the TLS and header options. The command receives them as `connection`."""
+    """Add --address, --timeout, and the TLS, key and header options. The command receives them as `connection`."""
 
     @functools.wraps(command)
     def with_connection(
@@ -61,9 +90,13 @@ def connection_options(command: _Command) -> _Command:
         key: Path | None,
         tls_server_name: str | None,
         headers: tuple[str, ...],
+        api_key_file: Path | None,
+        allow_plaintext_key: bool,
         **others: Any,  # noqa: ANN401  the command's own
     ) -> None:
-        command(connection=Connection(address, timeout_s, Tls(ca, cert, key, tls_server_name), headers), **others)
+        tls = Tls(ca, cert, key, tls_server_name)
+        connection = Connection(address, timeout_s, tls, headers, api_key_file, allow_plaintext_key)
+        command(connection=connection, **others)
 
     made: _Command = with_connection
     for option in reversed(_options()):
@@ -104,6 +137,14 @@ def _options() -> list[Callable[[_Command], _Command]]:
             "--tls-server-name", metavar="NAME", help="Name in the server's certificate, if it differs from the host."
         ),
         click.option(
+            _KEY_FILE,
+            type=file,
+            help=f"File of an API key or token for the server. Default: the key in the variable {KEY_VARIABLE}.",
+        ),
+        click.option(
+            _ALLOW, is_flag=True, help="Send the key without TLS to another machine, where others may read it."
+        ),
+        click.option(
             "--header",
             "headers",
             metavar="'NAME: VALUE'|@FILE",
@@ -125,6 +166,26 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except TpuserveError as error:
-        raise click.ClickException(f"{error.code.name}: {' '.join(error.message.split())}") from None
+        raise click.ClickException(f"{error.code.name}: {_advised_error(error)}") from None
     except OSError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _advised_error(error: TpuserveError) -> str:
+    """Return an error's message as one line, with what to do about a server that is unreachable or refuses the key."""
+    line = advised(error.message)
+    if not isinstance(error, Unauthenticated | PermissionDenied):
+        return line
+    if error.context is None or not error.context.has_credentials:
+        advice = f"The command sent no credentials. Set {_KEY_FILE}, {KEY_VARIABLE} or --cert"
+    elif isinstance(error, PermissionDenied):
+        advice = "Use a key whose roles and models include this call"
+    else:
+        advice = f"Check the key in {_KEY_FILE} or {KEY_VARIABLE}"
+    return f"{line.removesuffix('.')}. {advice}"
+
+
+def advised(message: str) -> str:
+    """Return a message as one line, with what to do if no server is there."""
+    line = " ".join(message.split())
+    return f"{line}. Start the server, or set --address" if CANNOT_CONNECT in line else line

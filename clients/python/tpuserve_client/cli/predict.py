@@ -14,6 +14,7 @@ from tpuserve_client.cli.render import prediction_document, save_arrays, show_pr
 from tpuserve_client.dtypes import STRING
 from tpuserve_client.errors import InvalidArgument, TpuserveError
 from tpuserve_client.exchange import Priority
+from tpuserve_formats.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +130,8 @@ def predict(
     ranking = rank(prediction, labels or ())
     if labels_file is not None and not any(one.label for found in ranking.values() for row in found for one in row):
         click.echo(
-            f"labels: {labels_file.name} has {len(labels or ())} lines, but no output has scores for that many classes",
+            f"labels: {labels_file.name} has {counted(len(labels or ()), 'line')}, but no output has scores for that "
+            "many classes",
             err=True,
         )
     if as_json:

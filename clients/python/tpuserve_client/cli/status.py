@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from tpuserve_client.cli.connection import Connection, connection_options, countdown, one_line_errors
+from tpuserve_client.cli.connection import Connection, advised, connection_options, countdown, one_line_errors
 from tpuserve_client.cli.render import show_versions, versions_document
 from tpuserve_client.model import State, VersionStatus
 
@@ -17,7 +17,7 @@ from tpuserve_client.model import State, VersionStatus
 @click.option("--wait", is_flag=True, help="Wait up to --timeout seconds until it is ready.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(model: str | None, connection: Connection, version: int | None, wait: bool, as_json: bool) -> None:
-    """Show the versions of MODEL with states and reasons. Without MODEL, show whether the server is ready.
+    """Show the versions of MODEL with states and reasons. Without MODEL, show whether and why the server is not ready.
 
     A reason is the error of a failed version, or the cause of a wait: files that are missing in the version directory,
     or the next attempt after a failed load.
@@ -31,8 +31,9 @@ def status(model: str | None, connection: Connection, version: int | None, wait:
         if wait:
             client.wait_until_ready(connection.timeout_s, model, version=version)
         if model is None:
-            is_ready = client.is_ready(timeout_s=remaining_s())
-            _show_server(connection.address, is_ready, as_json)
+            reason = client.why_not_ready(timeout_s=remaining_s())
+            is_ready = not reason
+            _show_server(connection.address, reason, as_json)
         else:
             versions = client.status(model, version=version, timeout_s=remaining_s())
             is_ready = any(item.state == State.AVAILABLE for item in versions)
@@ -42,9 +43,11 @@ def status(model: str | None, connection: Connection, version: int | None, wait:
     sys.exit(0 if is_ready else 1)
 
 
-def _show_server(address: str, is_ready: bool, as_json: bool) -> None:
-    document = json.dumps({"address": address, "ready": is_ready})
-    click.echo(document if as_json else f"{address} is {'ready' if is_ready else 'not ready'}")
+def _show_server(address: str, reason: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"address": address, "ready": not reason, "reason": reason}))
+    else:
+        click.echo(f"{address} is not ready: {advised(reason)}" if reason else f"{address} is ready")
 
 
 def _show_model(model: str, versions: tuple[VersionStatus, ...], as_json: bool) -> None:
