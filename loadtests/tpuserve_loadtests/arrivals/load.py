@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.process import BURST, Process, unit_arrivals
 from tpuserve_loadtests.arrivals.rate_profile import Instants, RateProfile, Segment
 from tpuserve_loadtests.arrivals.think_time import ThinkTime
@@ -50,7 +51,7 @@ class Load:
     @property
     def length(self) -> str:
         """The end of the load in words: its number of requests, its duration with the warm-up, or both."""
-        ends = [f"{self.requests:,} requests"] if self.requests else []
+        ends = [counted(self.requests, "request")] if self.requests else []
         ends += [f"{self.total_s:.4g} s"] if math.isfinite(self.seconds) else []
         return " or ".join(ends)
 
@@ -117,7 +118,7 @@ class Load:
             think = f", {self.think}" if self.think else ""
             return f"{self.users} user{'s' if self.users > 1 else ''}{think}"
         if self.trace:
-            return f"{len(self.trace):,} recorded arrivals"
+            return counted(len(self.trace), "recorded arrival")
         return f"{self.profile} requests/s, {self.process}"
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ import click
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import argument, command, group, option
+from tpuserve_loadtests.cli.energy import find_energy
 from tpuserve_loadtests.cli.explicit_options import explicit_names, refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import FileOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
@@ -24,6 +26,7 @@ from tpuserve_loadtests.cli.options import (
     least_effect_option,
     unclear_option,
 )
+from tpuserve_loadtests.cli.prices import sides_price_option
 from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
@@ -32,6 +35,7 @@ from tpuserve_loadtests.protocols import port_of, protocol_of
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
+    from tpuserve_formats.price import Price
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.protocols import Protocol
@@ -50,6 +54,7 @@ Examples:
   tpuserve loadtest compare digits old:8500 new:8500 --users 16
   tpuserve loadtest compare digits oip+grpc://triton:8001 oip+grpc://tpuserve:8500
   tpuserve loadtest compare digits 3 4 --rate 200 --fail-if 'p99>20ms' 'error_rate>0.1%'
+  tpuserve loadtest compare digits small:8500 large:8500 --price-per-hour 0.40,1.20
 
 Exit codes: 0 B is the same or better, 1 requests failed or the comparison was interrupted, 2 usage error,
 3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 B is worse, or a gate
@@ -65,6 +70,11 @@ class CompareOptions:
     a: str = argument()
     b: str = argument()
     server: MeasuredServerOptions = group(MeasuredServerOptions)
+    b_api_key_file: Path | None = option(
+        "--b-api-key-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="File of the API key for the server of B.  [default: the key for A]",
+    )
     load: UsersOrRateOptions = group(UsersOrRateOptions)
     arrivals: ArrivalOptions = group(ArrivalOptions)
     rounds: int = option(
@@ -86,6 +96,7 @@ class CompareOptions:
     requests: RequestOptions = group(RequestOptions)
     generator: GeneratorOptions = group(GeneratorOptions)
     metrics: tuple[str, ...] = sides_metrics_option()
+    prices: "tuple[Price, ...]" = sides_price_option()
     as_json: bool = json_option()
     files: FileOptions = group(FileOptions)
 
@@ -115,15 +126,18 @@ def compare(options: CompareOptions) -> None:
     gates = thresholds_of_loads(options.gates, "--fail-if", "compare")
     if options.generator.remote:
         raise click.UsageError("compare does not support --remote. Use --processes for more load.")
-    requests = Requests.of(options.requests, find_access(server.access))
     sides = [_side(options.model, side, server) for side in names]
+    if options.b_api_key_file is not None:
+        sides[1] = sides[1].with_key(options.b_api_key_file)
+    requests = [Requests.of(options.requests, find_access(side.server.access)) for side in sides]
     metrics = _metrics(sides, options.metrics)
-    targets = [find_target(side.spec, side.addresses, requests) for side in sides]
+    targets = [find_target(side.spec, side.addresses, of_side) for side, of_side in zip(sides, requests, strict=True)]
     terms = LoadTerms.of(options.time, options.arrivals, options.generator)
     load = terms.users_or_rate(options.load, len(targets[0].addresses))
+    energy = find_energy([place for side in sides for place in side.addresses.values()], options.generator)
     with ExitStack() as stack:
         watches = [
-            stack.enter_context(watch_server(side.server, page, [side.spec]))
+            stack.enter_context(watch_server(side.server, page, [side.spec], energy=energy))
             for side, page in zip(sides, metrics, strict=True)
         ]
         rounds, watched = interleaved(targets, watches, options.generator, load, options.rounds)
@@ -135,6 +149,8 @@ def compare(options: CompareOptions) -> None:
         fail_if_unclear=options.unclear == "fail",
         sides=watched,
         gates=gates,
+        rows=(targets[0].workload.rows, targets[1].workload.rows),
+        prices=options.prices,
     )
     report = compare_report(options.model, outcome, describe_settings(*targets))
     publish(report, options.files, as_json=options.as_json)
@@ -188,6 +204,10 @@ class _Side:
     spec: "ModelSpec"
     addresses: "dict[Protocol, str]"
     server: MeasuredServerOptions
+
+    def with_key(self, file: Path) -> "_Side":
+        """Return the side with the API key of a file."""
+        return replace(self, server=replace(self.server, access=replace(self.server.access, api_key_file=file)))
 
 
 def _side(model: str, side: str, server: MeasuredServerOptions) -> _Side:

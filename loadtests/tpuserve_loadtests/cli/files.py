@@ -1,14 +1,16 @@
-"""The outputs of a report: standard output, and the files of `--html`, `--csv`, `--hdr` and `--junit`."""
+"""The outputs of a report: standard output, and the files that options such as `--html` and `--csv` name."""
 
 import json
 import os
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import click
 
+from tpuserve_loadtests.cli.attached_page import attached_page, check_version, checked_page
 from tpuserve_loadtests.cli.command import option
 from tpuserve_loadtests.exit_codes import EXIT_FAILED
 
@@ -34,10 +36,17 @@ class PageOptions:
     html: Path | None = option(
         "--html", type=_PATH, metavar="FILE", help="Also write a self-contained HTML page with charts."
     )
+    attach_to: Path | None = option(
+        "--attach-to",
+        type=_PATH,
+        metavar="VERSION_DIR",
+        help="Also write the HTML page into this version directory. The console of its server then links the page.",
+    )
 
     def check(self) -> None:
         """Raise a usage error for a file that cannot be written."""
         _check_writable(self.html, "--html")
+        check_version(self.attach_to, "--attach-to")
         _check_writable(self.junit, "--junit")
 
     def forms(self, report: "Report") -> "Forms":
@@ -45,8 +54,11 @@ class PageOptions:
         from tpuserve_loadtests.rendering.junit import junit_xml
         from tpuserve_loadtests.rendering.page import render_page
 
+        now = datetime.now(UTC)
         yield self.junit, lambda: junit_xml(report)
-        yield self.html, lambda: render_page(report.page())
+        yield self.html, lambda: render_page(report.page(), now)
+        if self.attach_to is not None:
+            yield attached_page(self.attach_to, report.kind, now), lambda: checked_page(render_page(report.page(), now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +77,9 @@ class FileOptions(PageOptions):
 
     def check(self) -> None:
         """Raise a usage error for a file that cannot be written."""
-        _check_writable(self.html, "--html")
+        super(FileOptions, self).check()
         _check_writable(self.csv, "--csv")
         _check_writable(self.hdr, "--hdr")
-        _check_writable(self.junit, "--junit")
 
     @property
     def wants_distribution(self) -> bool:
@@ -136,6 +147,7 @@ def _check_writable(path: Path | None, option: str) -> None:
 def try_to_write(path: Path, content: str) -> bool:
     """Write the file. Report success or the error on standard error."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # the reports of a version
         path.write_text(content, encoding="utf-8")
     except OSError as error:
         click.echo(f"Error: Cannot write {path}: {error.strerror}", err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli.command import group, option
 from tpuserve_loadtests.cli.explicit_options import explicit_names, flag
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
@@ -134,7 +135,7 @@ def _recorded(target: "Target") -> "Target":
     from tpuserve_loadtests.traffic.golden_recording import NotRecorded, record_golden
 
     requests = sum(len(line.exchanges) for line in target.workload.lines)
-    label = f"Recording {requests:,} golden responses, one at a time"
+    label = f"Recording {counted(requests, 'golden response')}, one at a time"
     signatures = {line.name: _signature(target, line.name) for line in target.workload.lines}
     try:
         # Without a terminal, the bar prints only its label.

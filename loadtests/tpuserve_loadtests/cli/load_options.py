@@ -1,6 +1,7 @@
 """Options of the commands that load one model, or the models of a scenario."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpuserve_loadtests.cli.command import group
 from tpuserve_loadtests.cli.files import FileOptions
@@ -15,7 +16,11 @@ from tpuserve_loadtests.cli.options import (
     VersionOptions,
     json_option,
 )
+from tpuserve_loadtests.cli.prices import price_option
 from tpuserve_loadtests.cli.server_metrics import metrics_option, pids_option
+
+if TYPE_CHECKING:
+    from tpuserve_formats.price import Price
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class LoadOptions:
     generator: GeneratorOptions = group(GeneratorOptions)
     metrics: str = metrics_option()
     server_pid: tuple[int, ...] = pids_option()
+    price: "Price | None" = price_option()
     as_json: bool = json_option()
     files: FileOptions = group(FileOptions)
 

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import argument, command, group, option
+from tpuserve_loadtests.cli.energy import find_energy
 from tpuserve_loadtests.cli.explicit_options import refuse_ineffective
 from tpuserve_loadtests.cli.files import PageOptions, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
@@ -18,6 +20,7 @@ from tpuserve_loadtests.cli.options import (
     VersionOptions,
     json_option,
 )
+from tpuserve_loadtests.cli.prices import price_option
 from tpuserve_loadtests.cli.rate_search import HIGHEST, PRECISION, RangeOptions, search_rate
 from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
@@ -26,6 +29,7 @@ from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, gene
 from tpuserve_loadtests.duration import Duration
 
 if TYPE_CHECKING:
+    from tpuserve_formats.price import Price
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.mlperf import Result, Scenario
     from tpuserve_loadtests.judgement.threshold import Threshold
@@ -91,6 +95,7 @@ class MlperfOptions:
     requests: RequestOptions = group(RequestOptions)
     generator: GeneratorOptions = group(GeneratorOptions)
     metrics: str = metrics_option()
+    price: "Price | None" = price_option()
     as_json: bool = json_option("instead of the summary")
     files: PageOptions = group(PageOptions)
 
@@ -140,11 +145,15 @@ def mlperf(options: MlperfOptions) -> None:
     addresses = find_addresses(options.protocol, server.grpc_address, server.rest_url)
     spec = find_spec(options.model, options.version.version, options.version.label)
     target = find_target(spec, addresses, Requests.of(options.requests, find_access(server.access)))
-    with generating(target, options.generator) as runs, watch_server(server, options.metrics, [spec]) as watch:
+    energy = find_energy(addresses.values(), options.generator)
+    with (
+        generating(target, options.generator) as runs,
+        watch_server(server, options.metrics, [spec], energy=energy) as watch,
+    ):
         searched = _search(runs, watch, options) if options.is_searched else None
         rate = options.target_qps if searched is None else _found_rate(searched, target, str(spec), options)
         watched, result = _measure(runs, watch, scenario, target.workload.rows, rate, options)
-    outcome = MlperfOutcome(result, watched, options.quick, searched)
+    outcome = MlperfOutcome(result, watched, options.quick, searched, target.workload.rows, options.price)
     report = mlperf_report(str(spec), outcome, _objectives(options), describe_settings(target))
     publish(report, options.files, as_json=options.as_json)
 
@@ -238,7 +247,8 @@ def _checked(options: MlperfOptions) -> MlperfOptions:
         raise click.UsageError("--quick and --duration exclude each other. Set one of them.")
     if scenario in _ROWS and rows not in (None, _ROWS[scenario]):
         raise click.UsageError(
-            f"A query of --scenario {scenario} has {_ROWS[scenario]} samples. --rows is only for --scenario offline."
+            f"A query of --scenario {scenario} has {counted(int(_ROWS[scenario]), 'sample')}. --rows is only for "
+            "--scenario offline."
         )
     if options.protocol == "both":
         raise click.UsageError("mlperf measures one protocol. Set --protocol grpc or --protocol rest.")

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.process import Process
     from tpuserve_loadtests.arrivals.think_time import ThinkTime
 
-# Copies from tpuserve_client.address, which imports gRPC and is too slow for --help.
+# Copies from tpuserve_client, which imports gRPC and is too slow for --help.
 ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
+KEY_VARIABLE = "TPUSERVE_API_KEY"
+CONTROL_KEY_VARIABLE = "TPUSERVE_CONTROL_API_KEY"
 DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
 # Default number of requests in flight for runs that a command compares.
@@ -25,7 +27,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """TLS files and request headers, which access.find_access reads."""
+    """TLS files, API key and request headers, which access.find_access reads."""
 
     ca: Path | None = option("--ca", type=_FILE, help="PEM file of trusted authorities.  [default: the system's]")
     cert: Path | None = option(
@@ -40,6 +42,16 @@ class AccessOptions:
         metavar="'NAME: VALUE'|@FILE",
         multiple=True,
         help="HTTP header and gRPC metadata of every request, with ${VARIABLE} from the environment; repeatable.",
+    )
+    api_key_file: Path | None = option(
+        "--api-key-file",
+        type=_FILE,
+        help=f"File of an API key or token with the roles predict and read.  [env var of the key: {KEY_VARIABLE}]",
+    )
+    allow_plaintext_key: bool = option(
+        "--allow-plaintext-key",
+        is_flag=True,
+        help="Send the key without TLS to other machines, where others may read it.",
     )
 
 

@@ -13,7 +13,14 @@ from tpuserve_loadtests.cli.command import with_values
 from tpuserve_loadtests.cli.explicit_options import explicit_names, flag
 from tpuserve_loadtests.cli.loads import OF_WAYS, WAYS
 from tpuserve_loadtests.cli.options import MeasuredServerOptions, ModelOptions, RequestOptions, VersionOptions
-from tpuserve_loadtests.cli.target import Requests, find_lines, find_spec, find_target, read_recording
+from tpuserve_loadtests.cli.target import (
+    Requests,
+    check_predictions,
+    find_lines,
+    find_spec,
+    find_target,
+    read_recording,
+)
 from tpuserve_loadtests.cli.tolerances import find_tolerances
 from tpuserve_loadtests.protocols import TITLES, of_port
 
@@ -123,6 +130,7 @@ class RequestedTraffic:
                 part.spec, addresses, part.requests, part.lines, max_bytes, replayed=timeline is not None
             )
             shares += [part.weight / len(part.lines)] * len(part.lines)
+        check_predictions(lines, self.addresses, self.requests.access)
         workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
         return self._with_tolerances(
             Target(workload, self.addresses, self.requests.timeout_s, access=self.requests.access)

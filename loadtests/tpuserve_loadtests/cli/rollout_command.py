@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tpuserve_loadtests.cli.access import find_access
+from tpuserve_loadtests.cli.access import find_access, find_control_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import command
 from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
@@ -19,7 +19,7 @@ from tpuserve_loadtests.cli.options import DEFAULT_REST
 from tpuserve_loadtests.cli.rollout_options import RolloutOptions
 from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
-from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, end_unreachable, find_spec, refusal
+from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, check_prediction, end_unreachable, find_spec, refusal
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 from tpuserve_loadtests.protocols import is_oip
 from tpuserve_loadtests.report_model.units import seconds
@@ -66,7 +66,6 @@ def rollout(options: RolloutOptions) -> None:
 
     from tpuserve_loadtests.outcomes.rollout import Findings, RolloutOutcome
     from tpuserve_loadtests.rendering.steps import print_step
-    from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
@@ -78,9 +77,9 @@ def rollout(options: RolloutOptions) -> None:
     console = Console(stderr=options.as_json)
     pressed, findings = Event(), Findings()
     with ExitStack() as stack:
-        access = find_access(options.server.access)
-        service = stack.enter_context(ModelService(address, access, PROBE_TIMEOUT_S, options.patience))
+        service = stack.enter_context(_service(address, options))
         labels, live = _labels(service, address, options)
+        _check_credentials(service, address, live, options)
         stack.enter_context(ctrl_c(pressed))
         # CI systems end a job with SIGTERM, and a closed terminal sends SIGHUP, so handle both as Ctrl-C.
         for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -179,6 +178,33 @@ def _check(options: RolloutOptions) -> None:
     options.files.check()
 
 
+def _service(address: str, options: RolloutOptions) -> "ModelService":
+    """Return the client of the server. Raises a usage error for keys that would cross the network in plaintext."""
+    from tpuserve_client.errors import InvalidArgument
+    from tpuserve_loadtests.rollout.model_service import ModelService
+
+    access = find_access(options.server.access)
+    control = find_control_access(options.server.access, options.control_api_key_file)
+    try:
+        return ModelService(address, access, PROBE_TIMEOUT_S, options.patience, control)
+    except InvalidArgument as error:
+        raise click.UsageError(error.message) from None
+
+
+def _check_credentials(service: "ModelService", address: str, live: int, options: RolloutOptions) -> None:
+    """Raise a usage error if the server refuses predictions or reloads, before a load runs for nothing."""
+    from tpuserve_client.errors import PermissionDenied, Unauthenticated
+    from tpuserve_loadtests.protocols import protocol_of
+
+    try:
+        if options.apply == "reload":
+            service.check_control()
+    except (PermissionDenied, Unauthenticated) as error:
+        raise click.UsageError(refusal(address, error, "control")) from None
+    access = find_access(options.server.access)
+    check_prediction(find_spec(options.model, live, None), protocol_of(address), address, access)
+
+
 def _labels(service: "ModelService", address: str, options: RolloutOptions) -> "tuple[Labels, int]":
     """Return the labels and the live version.
 
@@ -199,7 +225,7 @@ def _labels(service: "ModelService", address: str, options: RolloutOptions) -> "
     except (Unavailable, DeadlineExceeded) as error:
         end_unreachable(address, find_access(options.server.access), error.message)
     except TpuserveError as error:
-        raise click.UsageError(refusal(address, error)) from None
+        raise click.UsageError(refusal(address, error, "read")) from None
     if stable not in there:
         has = ", ".join(sorted(there)) or "none"
         raise click.UsageError(f"{file}: Model {model} has no label {stable} to move. Its labels: {has}.")

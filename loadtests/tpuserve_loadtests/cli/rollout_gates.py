@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses
 from tpuserve_loadtests.cli.compare_command import interleaved
@@ -70,11 +71,15 @@ class Gates:
         for difference in differences(lambda exchange: self.service.send(exchange, timeout_s), mine, others, tolerance):
             answers.append(difference)
             if self.interrupted():
-                return Judged(EXIT_FAILED, f"stopped after {len(answers)} of {len(mine.exchanges)} requests")
+                return Judged(EXIT_FAILED, f"stopped after {len(answers)} of {counted(len(mine.exchanges), 'request')}")
         found = self.findings.parity = Parity(tuple(answers))
         if found.different:
-            return Judged(EXIT_GATE, f"{len(found.different)} of {len(answers)} responses differ; {found.different[0]}")
-        return Judged(0, "; ".join(filter(None, [f"{len(answers)} of {len(answers)} responses match", found.largest])))
+            return Judged(
+                EXIT_GATE, f"{len(found.different)} of {counted(len(answers), 'response')} differ; {found.different[0]}"
+            )
+        return Judged(
+            0, "; ".join(filter(None, [f"{len(answers)} of {counted(len(answers), 'response')} match", found.largest]))
+        )
 
     def _tolerance(self) -> "Tolerance":
         """Return the options' values, else the wider tolerance of both versions' manifests."""
@@ -172,7 +177,9 @@ def _soak_line(outcome: "SoakOutcome") -> str:
 
     total = outcome.run.total
     p99 = "-" if total.p99_ms is None else f"{total.p99_ms:.2f} ms"
-    line = f"{verdict_line(outcome).lower()}; {total.requests:,} requests, {total.failures:,} failed, p99 {p99}"
+    line = (
+        f"{verdict_line(outcome).lower()}; {counted(total.requests, 'request')}, {total.failures:,} failed, p99 {p99}"
+    )
     errors = outcome.run.measured.recorder.errors()
     parts = [line, *(f"most frequent error: {error.message}" for error in errors[:1])]
     parts += [str(result) for result in outcome.run.gates if result.failed]

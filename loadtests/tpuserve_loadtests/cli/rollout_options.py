@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tpuserve_formats.counted import counted
+from tpuserve_loadtests.cli.access import CONTROL_KEY_FILE
 from tpuserve_loadtests.cli.command import argument, group, option
 from tpuserve_loadtests.cli.files import PageOptions
 from tpuserve_loadtests.cli.golden import ToleranceOptions
 from tpuserve_loadtests.cli.loads import LoadTerms
 from tpuserve_loadtests.cli.options import (
+    CONTROL_KEY_VARIABLE,
     DEFAULT_COMPARED_USERS,
     ArrivalOptions,
     GeneratorOptions,
@@ -58,6 +61,12 @@ class RolloutOptions:
         help="Send the file to the server, or wait until the server polls it (--model_config_file_poll_wait_seconds).",
     )
     server: ServerOptions = group(ServerOptions, rest_url={"help": _REST})
+    control_api_key_file: Path | None = option(
+        CONTROL_KEY_FILE,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="File of an API key with the role control, for reloads.  "
+        f"[env var of the key: {CONTROL_KEY_VARIABLE}; default: the key for predictions]",
+    )
     metrics: str = metrics_option()
     stable: str = option("--stable", default="stable", show_default=True, help="Label that clients request.")
     canary: str = option("--canary", default="canary", show_default=True, help="Label to move first.")
@@ -116,5 +125,7 @@ class RolloutOptions:
     def load_words(self) -> str:
         """Text for the load of the comparison and the soak."""
         return (
-            f"{self.load.rate} requests/s" if self.load.rate else f"{self.load.users or DEFAULT_COMPARED_USERS} users"
+            f"{self.load.rate} requests/s"
+            if self.load.rate
+            else counted(self.load.users or DEFAULT_COMPARED_USERS, "user")
         )

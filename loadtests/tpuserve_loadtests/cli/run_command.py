@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.energy import find_energy
 from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
@@ -41,6 +42,7 @@ Examples:
   tpuserve loadtest run digits --users 50 --think-time 'exponential(2s)'   interactive users
   tpuserve loadtest run digits --rate 200 --repeat-until-settled p99   median and interval of several runs
   tpuserve loadtest run digits --rate 200 --html report.html       a page with charts
+  tpuserve loadtest run digits --price-per-hour 1.20               cost of a million predictions
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
   tpuserve loadtest run digits --rows 1:0.7,8:0.3                  70 % of requests have one row
   tpuserve loadtest run digits --recorded requests-digits.jsonl    at recorded times; --speed 2 doubles the rate
@@ -143,13 +145,21 @@ def run(options: RunOptions) -> None:
         notes = (*golden_notes(target, measured), *(timeline.notes if timeline else ()))
         rows, strict = target.workload.rows, options.generator.strict
         return judge_run(
-            measured, model=traffic.title, rows=rows, gates=gates, strict=strict, seen=seen, extra_notes=notes
+            measured,
+            model=traffic.title,
+            rows=rows,
+            gates=gates,
+            strict=strict,
+            seen=seen,
+            extra_notes=notes,
+            price=options.price,
         )
 
+    energy = find_energy(target.addresses.values(), options.generator)
     with (
         generating(target, options.generator) as runs,
         pushing(runs, options.push, traffic.title) as pushed,
-        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
         if settling is None:
             with server.during(load) as seen:

@@ -1,11 +1,12 @@
 """The command `tpuserve loadtest search`, which finds the highest rate that keeps an objective."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.energy import find_energy
 from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.load_options import LoadOptions
@@ -63,11 +64,13 @@ def search(options: SearchOptions) -> None:
     options.files.refuse_distribution()
     target = traffic.find_target()
     terms = options.terms
+    energy = find_energy(target.addresses.values(), options.generator)
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
         searched = search_rate(runs, server, terms, within, objectives, trust_generator=not options.generator.strict)
+    searched = replace(searched, rows=target.workload.rows, price=options.price)
     report = search_report(traffic.title, searched, objectives, describe_settings(target))
     publish(report, options.files, as_json=options.as_json)
 

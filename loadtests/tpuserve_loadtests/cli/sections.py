@@ -7,7 +7,9 @@ import click
 # Names of values by heading. Values in no section belong to the command itself and come first.
 SECTIONS: Final = {
     "Server and model": "grpc_address rest_url protocol version label signature_name timeout metrics server_pid",
-    "TLS and headers": "ca cert key tls_server_name headers",
+    "TLS, key and headers": (
+        "ca cert key tls_server_name api_key_file control_api_key_file b_api_key_file allow_plaintext_key headers"
+    ),
     "Requests": "rows lengths input_file recorded recorded_model",
     "Load": (
         "users think_time rate until trace_file speed process burst rounds request_limit duration warm_up segments "
@@ -15,7 +17,7 @@ SECTIONS: Final = {
     ),
     "Load generator": "processes remote listen generator_limit",
     "Checks and gates": "golden check_share atol rtol objectives gates least_effect unclear",
-    "Output": "as_json log junit html csv hdr otlp otlp_interval",
+    "Output": "price prices as_json log junit html attach_to csv hdr otlp otlp_interval",
 }
 OWN: Final = "Options"
 # Sections that keep the order above, independent of the order of the option groups.

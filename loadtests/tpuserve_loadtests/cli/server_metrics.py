@@ -14,6 +14,7 @@ from tpuserve_loadtests.protocols import without_prefix
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.access import Access
+    from tpuserve_loadtests.server_side.energy_watch import EnergyWatch
     from tpuserve_loadtests.server_side.server_watch import ServerWatch
 
 AUTO: Final = "auto"
@@ -47,9 +48,13 @@ def pids_option() -> Any:  # noqa: ANN401  a field of any type
 
 
 def watch_server(
-    options: ServerOptions, choice: str, specs: "Collection[ModelSpec]", pids: tuple[int, ...] = ()
+    options: ServerOptions,
+    choice: str,
+    specs: "Collection[ModelSpec]",
+    pids: tuple[int, ...] = (),
+    energy: "EnergyWatch | None" = None,
 ) -> "ServerWatch":
-    """Watch the page that `choice` names, and the processes. If the server has no page, the run has a note.
+    """Watch the page that `choice` names, the processes and the energy. Without a page, the run has a note.
 
     Raises a usage error if a process does not run.
     """
@@ -65,15 +70,17 @@ def watch_server(
     # Include all versions, because a label can move while a load runs.
     served = Served(tuple((spec.name, spec.version) for spec in specs))
     if choice == OFF:
-        return ServerWatch("", served, processes=processes)
+        return ServerWatch("", served, processes=processes, energy=energy)
     access = find_access(options.access)
     if choice != AUTO:
-        return ServerWatch(choice, served, access=page_access(access, choice, options), processes=processes)
+        page = page_access(access, choice, options)
+        return ServerWatch(choice, served, access=page, processes=processes, energy=energy)
     rest_url = options.rest_url or (None if options.grpc_address else DEFAULT_REST)
     if rest_url is None:
-        return ServerWatch("", served, HOW, processes=processes)
+        return ServerWatch("", served, HOW, processes=processes, energy=energy)
     parts = urlsplit(without_prefix(rest_url))
-    return ServerWatch(f"{parts.scheme}://{parts.netloc}", served, access=access, processes=processes)
+    url = f"{parts.scheme}://{parts.netloc}"
+    return ServerWatch(url, served, access=access, processes=processes, energy=energy)
 
 
 def page_access(access: "Access", url: str, options: ServerOptions) -> "Access":

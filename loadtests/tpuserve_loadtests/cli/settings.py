@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli.access import HEADER
 from tpuserve_loadtests.protocols import shown_address
 
@@ -17,7 +18,7 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
     """Return the settings of one or more targets by name, with the command line of this process."""
     lines = [line for target in targets for line in target.workload.lines]
     rows = sorted({count for line in lines for count in line.rows})
-    rows_text = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else f"{rows[0]} row{'' if rows[0] == 1 else 's'}"
+    rows_text = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else counted(rows[0], "row")
     headers = dict.fromkeys(name for target in targets for name in target.access.headers)
     return {
         "Model": _joined(str(line.spec) for line in lines),
@@ -26,6 +27,7 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
         "Requests": f"{max(len(line.exchanges) for line in lines):,} distinct, of {rows_text}",
         "Timeout": f"{targets[0].timeout_s:g} s",
         **({"Headers": ", ".join(headers)} if headers else {}),
+        **({"API key": "sent"} if any(target.access.api_key is not None for target in targets) else {}),
         **describe_command("tpuserve", "loadtest"),
     }
 
@@ -34,7 +36,7 @@ def describe_command(*program: str) -> dict[str, str]:
     """Return the command line of this process, as `program` and without secrets, and its machine."""
     return {
         "Command": shlex.join([*program, *_redacted(sys.argv[1:])]),
-        "Generator machine": f"{os.cpu_count()} cores",
+        "Generator machine": counted(os.cpu_count() or 1, "core"),
     }
 
 

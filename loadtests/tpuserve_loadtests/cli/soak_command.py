@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tpuserve_loadtests.cli.command import command, group, option
+from tpuserve_loadtests.cli.energy import find_energy
 from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
@@ -86,6 +87,7 @@ def soak(options: SoakOptions) -> None:
     from tpuserve_loadtests.outcomes.run import judge_run
     from tpuserve_loadtests.outcomes.soak import judge_soak
     from tpuserve_loadtests.reports.soak import soak_report
+    from tpuserve_loadtests.server_side.server_side import Seen
 
     traffic, options = find_traffic(options, options.golden.path)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
@@ -104,6 +106,7 @@ def soak(options: SoakOptions) -> None:
         # The soak watches the server's process, which is the same for all models.
         one = list(traffic.specs)[:1]
         server = stack.enter_context(watch_server(options.server, options.metrics, one, options.server_pid))
+        metered = stack.enter_context(find_energy(target.addresses.values(), options.generator).during(load))
         on_segment = partial(_report_segment, segments=segments, planned=planned, log=log)
         run_segments(pushed.runs, load, planned, gates, segments, server, on_segment)
     assert segments.total is not None  # at least the first one began
@@ -113,6 +116,8 @@ def soak(options: SoakOptions) -> None:
         rows=target.workload.rows,
         gates=gates,
         strict=options.generator.strict,
+        seen=Seen(energy=metered.energy),
+        price=options.price,
         extra_notes=(*golden_notes(target, segments.total), *pushed.notes),
     )
     outcome = judge_soak(run, segments, planned, options.least_effect, server.why_not)

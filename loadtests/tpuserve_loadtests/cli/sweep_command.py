@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuserve_loadtests.cli.command import command, option
+from tpuserve_loadtests.cli.energy import find_energy
 from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
 from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.load_options import LoadOptions
@@ -77,17 +78,19 @@ def sweep(options: SweepOptions) -> None:
     until = thresholds_of_loads(options.until, "--until", "sweep")
     loads = [replace(load, limits_us=limits_us(until)) for load in _loads(options, traffic.least_users)]
     target = traffic.find_target()
-    strict = options.generator.strict
+    rows, strict = target.workload.rows, options.generator.strict
+    energy = find_energy(target.addresses.values(), options.generator)
     steps: list[RunOutcome] = []
     with (
         generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs, options.server_pid) as server,
+        watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
         for load in loads:
             with server.during(load) as seen:
                 title = f"Step {len(steps) + 1} of {len(loads)}, for"
                 measured = run_load(runs, load, Hopeless(until, load).why, title)
-            steps.append(judge_run(measured, model=traffic.title, rows=target.workload.rows, strict=strict, seen=seen))
+            step = judge_run(measured, model=traffic.title, rows=rows, strict=strict, seen=seen, price=options.price)
+            steps.append(step)
             if measured.stopped == STOPPED_EARLY or measured.lost:
                 break
             if too_much := [result for result in gate_results(until, measured) if result.failed]:

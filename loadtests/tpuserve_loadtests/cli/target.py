@@ -2,15 +2,15 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import click
 
-from tpuserve_loadtests.cli.access import HEADER
-from tpuserve_loadtests.cli.options import GeneratorOptions, RequestOptions
+from tpuserve_loadtests.cli.access import CONTROL_KEY_FILE, HEADER, KEY_FILE
+from tpuserve_loadtests.cli.options import CONTROL_KEY_VARIABLE, KEY_VARIABLE, GeneratorOptions, RequestOptions
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
 from tpuserve_loadtests.protocols import is_oip, shown_address
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.workload import Line
 
 PROBE_TIMEOUT_S: Final = 10.0
+# Requests by the role that they need.
+_ROLES: Final = {"read": "requests for metadata", "predict": "predictions", "control": "reloads of the configuration"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: R
     from tpuserve_loadtests.workload import Workload
 
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
+    check_predictions(lines, addresses, requests.access)
     return Target(Workload(lines), addresses, requests.timeout_s, access=requests.access)
 
 
@@ -223,8 +226,13 @@ def _started(target: "Target", generators: GeneratorOptions) -> "Engine | Worker
         click.echo(
             f"Waiting for remote workers ({generators.remote}): `tpuserve loadtest worker HOST:{port}`", err=True
         )
-        if target.access.headers:
-            click.echo(f"Note: The workers receive the values of {HEADER} in plaintext", err=True)
+        if target.access.api_key is not None and not target.access.allow_plaintext_key:
+            raise click.UsageError(
+                "--remote sends the API key to the workers in plaintext. If you trust the network, set "
+                "--allow-plaintext-key."
+            )
+        if target.access.has_secrets:
+            click.echo(f"Note: The workers receive the API key and the values of {HEADER} in plaintext", err=True)
     return Workers(target, crew)
 
 
@@ -276,8 +284,31 @@ def _fetch_signature(
         except NotFound as error:
             raise click.UsageError(f"{shown} does not serve {spec}: {error.message}") from None
         except TpuserveError as error:
-            raise click.UsageError(refusal(shown, error)) from None
+            raise click.UsageError(refusal(shown, error, "read")) from None
     return signature
+
+
+def check_predictions(lines: "Sequence[Line]", addresses: "Mapping[Protocol, str]", access: "Access") -> None:
+    """Raise a usage error if the server refuses predictions with these credentials.
+
+    Sends a request without inputs for each model, which no server runs. The load reports all other errors.
+    """
+    for protocol, spec in {(line.protocol, line.spec): None for line in lines}:
+        check_prediction(spec, protocol, addresses[protocol], access)
+
+
+def check_prediction(spec: "ModelSpec", protocol: "Protocol", address: str, access: "Access") -> None:
+    """Check predictions of one model like `check_predictions`."""
+    from tpuserve_client.errors import PermissionDenied, TpuserveError, Unauthenticated
+    from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
+    from tpuserve_loadtests.wires import predict_exchange
+
+    exchange = predict_exchange(protocol, spec, {}, DEFAULT_SIGNATURE_NAME)
+    with closing(access.transport(address)) as transport, suppress(TpuserveError):
+        try:
+            transport.send(exchange, PROBE_TIMEOUT_S)
+        except (PermissionDenied, Unauthenticated) as error:
+            raise click.UsageError(refusal(shown_address(protocol, address), error, "predict")) from None
 
 
 def end_unreachable(address: str, access: "Access", message: str) -> NoReturn:
@@ -288,9 +319,14 @@ def end_unreachable(address: str, access: "Access", message: str) -> NoReturn:
     sys.exit(EXIT_UNREACHABLE)
 
 
-def refusal(address: str, error: "TpuserveError") -> str:
-    """Return a message for a server's error response to a metadata request."""
+def refusal(address: str, error: "TpuserveError", role: str) -> str:
+    """Return a message for a server's error response to a request that needs a role: predict, read or control."""
     from tpuserve_client.errors import PermissionDenied, Unauthenticated
 
-    hint = f"; authenticate with {HEADER} or --cert" if isinstance(error, PermissionDenied | Unauthenticated) else ""
-    return f"{address}: {error.message}{hint}"
+    if not isinstance(error, PermissionDenied | Unauthenticated):
+        return f"{address}: {error.message}"
+    option, variable = (CONTROL_KEY_FILE, CONTROL_KEY_VARIABLE) if role == "control" else (KEY_FILE, KEY_VARIABLE)
+    return (
+        f"{address}: {error.message.removesuffix('.')}. The {_ROLES[role]} need credentials with the role {role}. Set "
+        f"{option} or {variable}, {HEADER} or --cert."
+    )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tpuserve_formats.counted import counted
+from tpuserve_formats.price import Price
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
@@ -10,10 +12,11 @@ from tpuserve_loadtests.measurement.measured import Measured, together
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.outcomes.run import NOT_TRUSTED
 from tpuserve_loadtests.outcomes.server_columns import changes
+from tpuserve_loadtests.outcomes.spending import Spending
 from tpuserve_loadtests.report_model.report import ANSWERED, GENERATOR, Case
-from tpuserve_loadtests.report_model.units import percent
+from tpuserve_loadtests.report_model.units import percent, three_significant
 from tpuserve_loadtests.server_side.watched import Watched
-from tpuserve_loadtests.statistics.bootstrap import Round
+from tpuserve_loadtests.statistics.bootstrap import Ratio, Round
 from tpuserve_loadtests.statistics.comparison import FIGURES, Comparison, Failures, Figure, Verdict, compare
 
 LEAST_ROUNDS = 3
@@ -48,7 +51,7 @@ class SideTotal:
         errors = self.measured.recorder.errors()
         if not errors:
             return ""
-        share = f"{percent(self.measured.error_rate)} of {self.measured.total.requests:,} requests"
+        share = f"{percent(self.measured.error_rate)} of {counted(self.measured.total.requests, 'request')}"
         return f"{self.letter} ({self.name}) failed {share}, most often with: {errors[0].message}"
 
 
@@ -58,8 +61,9 @@ class ComparisonOutcome:
 
     With `strict`, a generator at its limit fails the comparison. With `fail_if_unclear`, an unclear figure does.
     `sides` are the merged runs of A and of B with the server's metrics. `totals` are those without. Both are empty
-    without a complete round. `gates` are the results of B's gates, and `accepted` tells that a gate on `error_rate`
-    decides about failures and passes for both sides.
+    without a complete round. `gates` are the results of B's gates, and `accepted` states that a gate on `error_rate`
+    decides about failures and passes for both sides. `rows` are the mean numbers of rows per request of the sides, and
+    `prices` those of their machines, or empty.
     """
 
     names: tuple[str, str]
@@ -72,6 +76,35 @@ class ComparisonOutcome:
     totals: tuple[SideTotal, ...] = ()
     gates: tuple[GateResult, ...] = ()
     accepted: bool = False
+    rows: tuple[float, float] = (1.0, 1.0)
+    prices: tuple[Price, ...] = ()
+
+    @property
+    def spendings(self) -> tuple[Spending, ...]:
+        """The cost and the energy of A and B, at the rates of the comparison, or an empty tuple without one."""
+        rate = self._rate
+        if rate is None:
+            return ()
+        prices = self.prices or (None, None)
+        energies = [watched.energy for watched in self.sides] or [None, None]
+        return tuple(map(Spending, (rate.a, rate.b), self.rows, prices, energies))
+
+    @property
+    def cost_ratio(self) -> Ratio | None:
+        """The cost of a million predictions of A and B, and the ratio with its 99 % interval; None if it is unknown.
+
+        The interval is that of the rate. Prices and rows are exact.
+        """
+        rate, costs = self._rate, [spending.per_million_predictions for spending in self.spendings]
+        if rate is None or len(costs) < 2 or costs[0] is None or costs[1] is None or rate.low <= 0:
+            return None
+        at_same_rate = costs[1] / costs[0] * rate.b / rate.a
+        return Ratio(costs[0], costs[1], at_same_rate / rate.ratio, at_same_rate / rate.high, at_same_rate / rate.low)
+
+    @property
+    def _rate(self) -> Ratio | None:
+        figures = self.comparison.figures if self.comparison else ()
+        return next((figure.ratio for figure in figures if figure.name == "rate"), None)
 
     @property
     def difference(self) -> str:
@@ -106,7 +139,7 @@ class ComparisonOutcome:
     @property
     def limit_note(self) -> str:
         """The first reason why the generator was the limit, with the number of others; empty if it never was."""
-        others = f" (and {len(self.limits) - 1} similar limits)" if len(self.limits) > 1 else ""
+        others = f" (and {counted(len(self.limits) - 1, 'similar limit')})" if len(self.limits) > 1 else ""
         return f"{NOT_TRUSTED}: {self.limits[0]}{others}" if self.limits else ""
 
     @property
@@ -134,7 +167,7 @@ class ComparisonOutcome:
     @property
     def too_few(self) -> str:
         """The reason why there is no comparison."""
-        return f"Stopped after {len(self.rounds)} complete rounds, too few for a result"
+        return f"Stopped after {counted(len(self.rounds), 'complete round')}, too few for a result"
 
     @property
     def cases(self) -> list[Case]:
@@ -181,8 +214,10 @@ def judge_comparison(
     fail_if_unclear: bool,
     sides: tuple[Watched, ...] = (),
     gates: tuple[Threshold, ...] = (),
+    rows: tuple[float, float] = (1.0, 1.0),
+    prices: tuple[Price, ...] = (),
 ) -> ComparisonOutcome:
-    """Judge the rounds. `gates` apply to B."""
+    """Judge the rounds. `gates` apply to B. `rows` and `prices` are for the cost."""
     pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
     comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
     limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured, gates).limits}
@@ -201,6 +236,8 @@ def judge_comparison(
         totals,
         gates=gate_results(gates, totals[1].measured) if totals else (),
         accepted=_accepts_failures(gates, totals),
+        rows=rows,
+        prices=prices,
     )
 
 
@@ -234,3 +271,13 @@ def failure_cells(failures: Failures) -> list[str]:
     points = [f"{100 * each:+.3g}" for each in (shares.difference, shares.low, shares.high)]
     interval = f"{points[1]} to {points[2]} points"
     return [FAILED, percent(shares.a), percent(shares.b), f"{points[0]} points", interval, str(failures.verdict)]
+
+
+def cost_cells(outcome: ComparisonOutcome) -> list[str]:
+    """Format the cells of the cost: name, A, B, their ratio, its interval, and no verdict; empty without a cost."""
+    ratio = outcome.cost_ratio
+    if ratio is None:
+        return []
+    costs = [three_significant(cost) for cost in (ratio.a, ratio.b)]
+    name = f"{outcome.prices[0].currency} per million"
+    return [name, *costs, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", "-"]

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from tpuserve_formats.price import Price
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.mlperf import Result
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.outcomes.search import Searched
+from tpuserve_loadtests.outcomes.spending import Spending
 from tpuserve_loadtests.server_side.watched import Watched
 
 
@@ -14,18 +16,26 @@ class MlperfOutcome:
     """The outcome of a run. With `quick`, the verdict ignores the duration.
 
     `watched` is the run with the server's metrics. `searched` is the preceding search, if any.
+    `rows` is the mean number of samples in a query. `price` is that of the server's machine, if known.
     """
 
     result: Result
     watched: Watched
     quick: bool = False
     searched: Searched | None = None
+    rows: float = 1.0
+    price: Price | None = None
 
     @property
     def measured(self) -> Measured:
         """The measurements of the run."""
         (measured,) = self.watched.runs
         return measured
+
+    @property
+    def spending(self) -> Spending:
+        """The cost and the energy of the run."""
+        return Spending(self.measured.rate_per_s, self.rows, self.price, self.watched.energy)
 
     @property
     def is_kept(self) -> bool:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.settling import FIGURES, Settling, gates_over, interval_of
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.outcomes.run import RunOutcome
+from tpuserve_loadtests.outcomes.spending import Spending
 from tpuserve_loadtests.report_model.report import Case
 from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.median_interval import CONFIDENCE, MedianInterval, values_needed
@@ -50,6 +52,12 @@ class RepetitionOutcome:
         return Summary(name=MEDIAN, **medians)
 
     @property
+    def spending(self) -> Spending:
+        """The cost and the energy at the median rate."""
+        first = self.runs[0]
+        return Spending(self.median.rate_per_s, first.rows, first.price, self.watched.energy)
+
+    @property
     def intervals(self) -> dict[str, MedianInterval | None]:
         """The median and interval of each figure, or None after too few runs."""
         return {figure: interval_of(figure, self.measured) for figure in FIGURES}
@@ -65,11 +73,11 @@ class RepetitionOutcome:
         name, wanted, count = self.settling.figure, f"{100 * self.settling.within:g} %", len(self.runs)
         interval = self.intervals[name]
         if interval is None:
-            return f"{name} has no interval after {count} of at least {values_needed()} runs"
+            return f"{name} has no interval after {count} of at least {counted(values_needed(), 'run')}"
         if self.is_settled:
-            return f"{name} settled within {wanted} after {count} runs"
+            return f"{name} settled within {wanted} after {counted(count, 'run')}"
         reached = f"its interval reaches {100 * interval.distance:.3g} % from the median, more than {wanted}"
-        return f"{name} did not settle in {count} runs: {reached}"
+        return f"{name} did not settle in {counted(count, 'run')}: {reached}"
 
     @property
     def is_generator_limit(self) -> bool:

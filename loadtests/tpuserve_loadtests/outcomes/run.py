@@ -3,11 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tpuserve_formats.price import Price
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import GeneratorVerdict, judge_generator
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.outcomes.spending import Spending
 from tpuserve_loadtests.protocols import TITLES
 from tpuserve_loadtests.report_model.report import ANSWERED, GENERATOR, Case
 from tpuserve_loadtests.server_side.server_side import Seen
@@ -25,7 +27,7 @@ class RunOutcome:
     """A finished run with its verdicts. With `strict`, a generator at its limit fails the run.
 
     `rows` is the mean number of rows per request. `watched` is the run with the server's metrics. `extra_notes` holds
-    notes from before the run.
+    notes from before the run. `price` is that of the server's machine, if known.
     """
 
     model: str
@@ -36,6 +38,12 @@ class RunOutcome:
     watched: Watched
     strict: bool = True
     extra_notes: tuple[str, ...] = ()
+    price: Price | None = None
+
+    @property
+    def spending(self) -> Spending:
+        """The cost and the energy of the run."""
+        return Spending(self.measured.rate_per_s, self.rows, self.price, self.watched.energy)
 
     @property
     def total(self) -> Summary:
@@ -116,8 +124,9 @@ def judge_run(
     strict: bool = True,
     seen: Seen | None = None,
     extra_notes: tuple[str, ...] = (),
+    price: Price | None = None,
 ) -> RunOutcome:
-    """Judge a run. `seen` holds the server's metrics, if a page was watched."""
+    """Judge a run. `seen` holds the server's metrics, if a page was watched, and the energy."""
     generator, results = judge_generator(measured, gates), gate_results(gates, measured)
     watched = Watched.of(measured, seen or Seen())
-    return RunOutcome(model, rows, measured, generator, results, watched, strict, extra_notes)
+    return RunOutcome(model, rows, measured, generator, results, watched, strict, extra_notes, price)

@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from tpuserve_formats.price import Price
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.outcomes.server_columns import changes
+from tpuserve_loadtests.outcomes.spending import Spending
 from tpuserve_loadtests.searching import Found, Probe
 from tpuserve_loadtests.server_side.watched import Watched
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.server_side.energy import EnergyFound
 
 _Try: TypeAlias = tuple[Probe, Watched]
 
@@ -63,7 +68,7 @@ class Searched:
     """The outcome of a search. `found` is None if the search did not end, for the reason in `problem`.
 
     `exit_code` is the code for that reason. `servers` holds the server's metrics for one user alone and for each of the
-    `probes`.
+    `probes`. `rows` is the mean number of rows per request. `price` is that of the server's machine, if known.
     """
 
     found: Found | None
@@ -71,6 +76,32 @@ class Searched:
     servers: SearchServers
     problem: str = ""
     exit_code: int = 0
+    rows: float = 1.0
+    price: Price | None = None
+
+    @property
+    def spendings(self) -> list[Spending | None]:
+        """The cost and the energy of each trial, in order, or None for a rate that does not hold.
+
+        Such a trial may end early, while the responses to its warm-up still arrive.
+        """
+        unknown: list[EnergyFound] = [None] * len(self.probes)
+        energies = [watched.energy for _, watched in self.servers.probes] or unknown
+        return [
+            Spending(measured.rate_per_s, self.rows, self.price, energy) if probe.holds else None
+            for (probe, measured), energy in zip(self.probes, energies, strict=True)
+        ]
+
+    @property
+    def spending(self) -> Spending | None:
+        """The cost and the energy at the highest rate that holds, from its last trial, or None without such a rate."""
+        best = self.found.best if self.found else None
+        found = [
+            spending
+            for (probe, _), spending in zip(self.probes, self.spendings, strict=True)
+            if best is not None and probe.rate_per_s == best.rate_per_s
+        ]
+        return found[-1] if found else None
 
     @property
     def runs(self) -> list[Measured]:

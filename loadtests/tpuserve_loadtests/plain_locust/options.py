@@ -11,6 +11,7 @@ from tpuserve_loadtests.cli.options import (
     ADDRESS_VARIABLE,
     DEFAULT_GRPC,
     DEFAULT_REST,
+    KEY_VARIABLE,
     AccessOptions,
     MeasuredServerOptions,
     ModelOptions,
@@ -41,6 +42,7 @@ _TEXTS: Final = (
     ("--cert", "cert", "PEM file of the client certificate."),
     ("--key", "key", "PEM file of the client certificate's key."),
     ("--tls-server-name", "tls_server_name", "Name in the server's certificate (default: the host)."),
+    ("--api-key-file", "api_key_file", f"File of an API key (default: the key in {KEY_VARIABLE})."),
 )
 
 
@@ -58,6 +60,12 @@ def add_options(parser: Any, ports: Sequence[Port]) -> None:  # noqa: ANN401  Lo
         default=[],
         include_in_web_ui=False,
         help="Header and gRPC metadata of every request, 'NAME: VALUE' or @FILE; ${VARIABLE} is from the environment.",
+    )
+    parser.add_argument(
+        "--allow-plaintext-key",
+        action="store_true",
+        include_in_web_ui=False,
+        help="Send the key without TLS to other machines, where others may read it.",
     )
     parser.add_argument(
         "--fail-if",
@@ -107,6 +115,8 @@ def suite_options(values: Namespace, ports: Sequence[Port]) -> SuiteOptions:
                 _path(texts["key"]),
                 texts["tls_server_name"],
                 tuple(values.headers),
+                _path(texts["api_key_file"]),
+                values.allow_plaintext_key,
             ),
             ports[0] if len(ports) == 1 else "both",
         ),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.recording.recording import BadRecording, Recording
 
 # Path within a SavedModel (saved_model_warmup_util.h of TensorFlow Serving).
@@ -29,7 +30,7 @@ def read_golden_version(version: Path) -> Recording:
             f"server before the load, with --golden record --recorded {path} --users 32"
         )
     skipped = len(recording.logged) - len(with_response)
-    without = (f"{version}: skipped {skipped:,} recorded requests without a response",) if skipped else ()
+    without = (f"{version}: skipped {counted(skipped, 'recorded request')} without a response",) if skipped else ()
     return Recording(str(version), with_response, (*recording.notes, *without))
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
@@ -10,6 +11,7 @@ import numpy as np
 from tpuserve_client import dtypes, tensor
 from tpuserve_client.dtypes import STRING, Array, DType
 from tpuserve_formats.messages import official
+from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_loadtests.recording.prediction_log import Logged
 
 _Json: TypeAlias = Any  # the result of json.loads, which the code below validates
@@ -37,7 +39,7 @@ def read_json_log(line: bytes) -> Logged | None:
             float(metadata.get("sampling_config", {}).get("sampling_rate", 0)),
             _inputs(request),
         )
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
         raise ValueError(f"a line is not a PredictionLog: {type(error).__name__}: {error}") from None
 
 
@@ -78,8 +80,10 @@ def _values(field: str, values: _Json, dtype: DType) -> Array:
 
 def _filled(values: Array, shape: list[int]) -> Array:
     """Return the array in its shape. The last value replaces omitted ones (tensor.proto)."""
-    size = int(np.prod(shape, dtype=np.int64))
+    size = math.prod(shape)
     if len(values) < size:
+        if size * values.itemsize > MAX_REPEATED_BYTES:
+            raise ValueError(f"shape {shape} is too large for {len(values)} values")
         padding = np.zeros(1, values.dtype) if not len(values) else values[-1:]
         values = np.concatenate([values, np.repeat(padding, size - len(values))])
     return values.reshape(shape)

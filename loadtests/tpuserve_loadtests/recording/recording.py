@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
+from tpuserve_formats.counted import counted
 from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
 from tpuserve_loadtests.recording.json_log import read_json_log
 from tpuserve_loadtests.recording.prediction_log import Logged, read_prediction_log
@@ -40,7 +41,7 @@ class Recording:
         records = [logged for path in paths for logged in _records(path, notes, with_answers)]
         found = [logged for logged in records if logged is not None]
         if others := len(records) - len(found):
-            notes.append(f"{title}: skipped {others:,} records of other kinds than predict")
+            notes.append(f"{title}: skipped {counted(others, 'record')} of other kinds than predict")
         if not found:
             raise BadRecording(f"{title} contains no predict request.")
         return cls(title, tuple(sorted(found, key=lambda logged: logged.time_s)), tuple(notes))
@@ -57,7 +58,7 @@ class Recording:
                 f"{self.title} has requests for {', '.join(sorted(models))}, but none for {model}. "
                 "Select the model with --recorded-model (recorded_model in a scenario)."
             )
-        return self._kept(kept, f"requests for other models than {model}")
+        return self._kept(kept, f"for other models than {model}")
 
     def of_signature(self, signature: str, default: str) -> Self:
         """Return the requests for a signature. Raises BadRecording if there are none."""
@@ -65,7 +66,7 @@ class Recording:
         if not kept:
             others = sorted({logged.signature_name or default for logged in self.logged})
             raise BadRecording(f"{self.title} has requests for {', '.join(others)}, but none for {signature}.")
-        return self._kept(kept, f"requests for other signatures than {signature}")
+        return self._kept(kept, f"for other signatures than {signature}")
 
     def instants(self) -> tuple[float, ...] | None:
         """Return the arrival times in Unix seconds, or None if any request has no time, as in a warm-up file.
@@ -89,8 +90,8 @@ class Recording:
 
     def _kept(self, kept: list[Logged], reason: str) -> Self:
         skipped = len(self.logged) - len(kept)
-        notes = (*self.notes, f"{self.title}: skipped {skipped:,} {reason}") if skipped else self.notes
-        return replace(self, logged=tuple(kept), notes=notes)
+        note = f"{self.title}: skipped {counted(skipped, 'request')} {reason}"
+        return replace(self, logged=tuple(kept), notes=(*self.notes, note) if skipped else self.notes)
 
 
 def _records(path: Path, notes: list[str], with_answers: bool) -> list[Logged | None]:

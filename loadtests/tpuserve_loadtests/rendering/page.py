@@ -1,6 +1,7 @@
 """HTML pages of reports: the sections of a Page in the document that all reports share."""
 
 import importlib.resources
+from datetime import datetime
 
 from tpuserve_formats.markup import Markup, element
 from tpuserve_formats.page import render_document
@@ -8,8 +9,8 @@ from tpuserve_loadtests.rendering.sections import show_headline, show_notice, sh
 from tpuserve_loadtests.report_model.report import Page
 
 
-def render_page(page: Page) -> str:
-    """Render the page as HTML, without empty sections."""
+def render_page(page: Page, written_at: datetime | None = None) -> str:
+    """Render the page as HTML, without empty sections. `written_at` is a time in UTC."""
     sections = [
         show_notice(page.notice) if page.notice else Markup(),
         show_headline(page.headline),
@@ -19,7 +20,8 @@ def render_page(page: Page) -> str:
     ]
     heading = element("header", element("h1", page.title), element("p", page.origin, class_="quiet"))
     content = [heading, *(section for section in sections if section)]
-    return render_document(page.title, content, style=_read("page.css"), script=_read("page.js"))
+    time = "" if written_at is None else f"{written_at:%Y-%m-%dT%H:%M:%SZ}"
+    return render_document(page.title, content, style=_read("page.css"), script=_read("page.js"), written_at=time)
 
 
 def _read(name: str) -> Markup:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.live_figures import RECENT_S, LiveFigures, LivePeriod
 from tpuserve_loadtests.measurement.recorder import Counts
@@ -66,6 +67,5 @@ class Progress:
 
 def _words(figures: LiveFigures, counts: Counts) -> str:
     p50, p99 = ("-" if ms is None else f"{three_digits(ms)} ms" for ms in (figures.p50_ms, figures.p99_ms))
-    return (
-        f"{figures.rate_per_s:,.0f}/s  p50 {p50}  p99 {p99}  {counts.failures:,} failures  {counts.requests:,} requests"
-    )
+    ended = f"{counted(counts.failures, 'failure')}  {counted(counts.requests, 'request')}"
+    return f"{figures.rate_per_s:,.0f}/s  p50 {p50}  p99 {p99}  {ended}"

@@ -1,8 +1,10 @@
 """Numbers as readable text, with three significant digits and thousands separators."""
 
+import math
 from typing import Final
 
 MIB: Final = 2**20
+_MOST_DECIMALS: Final = 15
 
 
 def three_digits(value: float) -> str:
@@ -26,6 +28,13 @@ def per_second(value: float) -> str:
 def percent(part: float) -> str:
     """Format a share from 0 to 1, as `0 %`, `0.1 %` or `99.9 %`."""
     return f"{100 * part:.3g} %"
+
+
+def three_significant(value: float) -> str:
+    """Format an amount of any size with three significant digits, as `0.0000347`, `0.412` or `1,234`."""
+    if value <= 0 or value >= 1:
+        return three_digits(value)
+    return f"{value:.{min(2 - math.floor(math.log10(value)), _MOST_DECIMALS)}f}"
 
 
 def seconds(value: float) -> str:

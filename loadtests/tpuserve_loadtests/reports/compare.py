@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Final
+from typing import Any, Final
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.tally import Summary
@@ -13,8 +14,10 @@ from tpuserve_loadtests.outcomes.comparison import (
     ComparisonOutcome,
     SideTotal,
     comparison_cells,
+    cost_cells,
     failure_cells,
 )
+from tpuserve_loadtests.outcomes.spending import Spending
 from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
 from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
 from tpuserve_loadtests.report_model.report import Document, Page, Report
@@ -28,6 +31,11 @@ from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import run_row
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
+from tpuserve_loadtests.reports.spending_section import (
+    measured_spending_lines,
+    printed_spendings,
+    spending_section,
+)
 from tpuserve_loadtests.statistics.comparison import Comparison, Failures, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
@@ -44,11 +52,14 @@ def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str
         subject=model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=compare_headline(outcome).sentence,
+        statement="\n".join([compare_headline(outcome).sentence, *_side_lines(outcome)]),
         printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(model, outcome, settings),
-        rows=lambda: [{"round": number, "side": side, **run_row(each)} for number, side, each in _runs(outcome)],
+        rows=lambda: [
+            {"round": number, "side": side, **run_row(each), **_cost_cell(outcome, side, each)}
+            for number, side, each in _runs(outcome)
+        ],
         runs={f"{side}{number}": measured for number, side, measured in _runs(outcome)},
     )
 
@@ -77,9 +88,12 @@ def _document(outcome: ComparisonOutcome) -> Document:
         ],
         "generator_limits": list(outcome.limits),
         "sides": {
-            side.letter.lower(): {**_side_document(side), **watched}
-            for side, watched in zip(outcome.totals, _watched(outcome), strict=True)
+            side.letter.lower(): {**_side_document(side), **watched, **spending}
+            for side, watched, spending in zip(
+                outcome.totals, _watched(outcome), _spending_documents(outcome), strict=True
+            )
         },
+        "cost_ratio": asdict(outcome.cost_ratio) if outcome.cost_ratio else None,
         "where": outcome.where,
         "server_notes": list(outcome.server_notes),
     }
@@ -90,6 +104,30 @@ def _watched(outcome: ComparisonOutcome) -> list[Document]:
     if not outcome.sides:
         return [{} for _ in outcome.totals]
     return [watched.as_document() for watched in outcome.sides]
+
+
+def _spending_documents(outcome: ComparisonOutcome) -> list[Document]:
+    """Return the cost and the energy of each side."""
+    if not outcome.spendings:
+        return [{} for _ in outcome.totals]
+    return [spending.as_document() for spending in outcome.spendings]
+
+
+def _side_lines(outcome: ComparisonOutcome) -> list[str]:
+    """Describe the cost and the measured energy of each side, a line each."""
+    return [
+        f"{side}: {line}"
+        for side, spending in zip(SIDES, outcome.spendings, strict=False)
+        for line in measured_spending_lines(spending)
+    ]
+
+
+def _cost_cell(outcome: ComparisonOutcome, side: str, measured: Measured) -> dict[str, Any]:  # values of several types
+    """Return the CSV cell of a run's cost. The energy is known for all runs of a side together."""
+    at = SIDES.index(side)
+    price = outcome.prices[at] if outcome.prices else None
+    cost = Spending(measured.rate_per_s, outcome.rows[at], price).per_million_predictions
+    return {"cost_per_million_predictions": cost}
 
 
 def _side_document(side: SideTotal) -> Document:
@@ -118,15 +156,17 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
         return [verdict, *(Text(f"  {problem}", folds=True) for problem in headline.reasons[1:])]
     a, b = outcome.names
     effect = f"differences below {100 * comparison.least_effect:g} % do not count"
-    title = f"B ({b}) compared with A ({a}), {len(outcome.rounds)} rounds; {effect}"
+    title = f"B ({b}) compared with A ({a}), {counted(len(outcome.rounds), 'round')}; {effect}"
     cells = [*map(comparison_cells, comparison.figures)]
     cells += [failure_cells(comparison.failures)] if comparison.failures else []
+    cells += [cost_cells(outcome)] if outcome.cost_ratio else []
     others = [*([outcome.limit_note] if outcome.limit_note else []), *outcome.server_notes]
     return [
         verdict,
         Table(title, _HEADINGS, [Row(name, texts) for name, *texts in cells], margins="fitting"),
         replace(sides_table(outcome, exact_cells), spare=SPARE_LATENCIES, margins="fitting"),
         printed_servers("side", list(zip(SIDES, outcome.sides, strict=False))),
+        *printed_spendings("side", list(zip(SIDES, outcome.spendings, strict=False))),
         *([Text(f"  {outcome.where}")] if outcome.where else []),
         *(Text(f"  {problem}", folds=True) for problem in outcome.problems),
         *(Text(f"  {result}") for result in outcome.gates),
@@ -179,6 +219,7 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
         sides_table(outcome, latency_cells),
         _gates_table(outcome),
         servers_table("side", list(zip(_names(outcome), outcome.sides, strict=False))),
+        spending_section("side", list(zip(_names(outcome), outcome.spendings, strict=False))),
         Charts("Latency", [percentile_chart(histograms), histogram_chart(histograms)]),
     ]
 
@@ -288,6 +329,9 @@ def _rows(outcome: ComparisonOutcome) -> list[Row]:
     if failures is not None:
         name, *cells = failure_cells(failures)
         rows.append(Row(name, cells, good=_NEWS.get(failures.verdict)))
+    if outcome.cost_ratio:
+        name, *cells = cost_cells(outcome)
+        rows.append(Row(name, cells))
     return rows
 
 

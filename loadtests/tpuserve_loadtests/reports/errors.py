@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.outcomes.run import LINE_TITLES
 from tpuserve_loadtests.report_model.parts import Row, Table, Text
@@ -22,7 +23,7 @@ def errors_table(runs: Sequence[Measured]) -> Table:
     rows = [Row(message, [line_title(line), f"{count:,}"]) for (line, message), count in ranked[:_MOST_ROWS]]
     hidden = sum(count for _, count in ranked[_MOST_ROWS:])
     if hidden:
-        rows.append(Row(f"{len(ranked) - _MOST_ROWS} other messages", ["", f"{hidden:,}"]))
+        rows.append(Row(counted(len(ranked) - _MOST_ROWS, "other message"), ["", f"{hidden:,}"]))
     return Table("Failures", ["message", "line", "requests"], rows)
 
 
@@ -32,7 +33,9 @@ def printed_errors(measured: Measured) -> list[Text]:
     shown, hidden = errors[:_MOST_PRINTED], errors[_MOST_PRINTED:]
     lines = [Text(f"  {error.count:,} x {line_title(error.line)}: {error.message}") for error in shown]
     count = sum(error.count for error in hidden)
-    return [*lines, Text(f"  {count:,} x {len(hidden)} other kinds of error", folds=True)] if hidden else lines
+    return (
+        [*lines, Text(f"  {count:,} x {counted(len(hidden), 'other kind')} of error", folds=True)] if hidden else lines
+    )
 
 
 def most_frequent(message: str) -> str:

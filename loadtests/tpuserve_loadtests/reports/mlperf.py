@@ -34,6 +34,12 @@ from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.search import limits, printed_search, search_document, search_headline, tries_sections
 from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline
 from tpuserve_loadtests.reports.servers_section import servers_table
+from tpuserve_loadtests.reports.spending_section import (
+    printed_spending,
+    spending_section,
+    spending_tiles,
+    with_spending,
+)
 from tpuserve_loadtests.reports.timeline_section import timeline_section
 
 _KIND: Final = "loadtest mlperf"
@@ -59,7 +65,7 @@ def mlperf_report(
         subject=model,
         exit_code=outcome.exit_code,
         cases=mlperf_cases(outcome),
-        statement=text,
+        statement=with_spending(text, outcome.spending),
         printed=lambda: _printed(text, outcome),
         document=lambda: _document(model, outcome),
         page=lambda: _page(model, outcome, objectives, settings),
@@ -110,6 +116,7 @@ def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
         Text(text),
         *([Text("")] if watched.server is not None else []),
         *printed_server(watched),
+        *printed_spending(outcome.spending),
         *([Text(f"  note: {watched.note}")] if watched.note else []),
         *(printed_search(outcome.searched, known_note=watched.note) if outcome.searched else []),
     ]
@@ -134,6 +141,7 @@ def _document(model: str, outcome: MlperfOutcome) -> Document:
         "stopped": measured.stopped,
         "latency_ns": {f"{percent:g}": _ns(measured, percent) for percent in _PERCENTILES},
         **watched.as_document(),
+        **outcome.spending.as_document(),
         "notes": [watched.note] if watched.note else [],
         "search": search_document(outcome.searched) if outcome.searched else None,
     }
@@ -209,13 +217,14 @@ def _page(model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], s
         origin=describe_origin([measured]),
         notice=_NOTICE,
         headline=_headline(result, measured),
-        tiles=_tiles(result, measured),
+        tiles=[*_tiles(result, measured), *spending_tiles(outcome.spending)],
         sections=[
             Table("Rules", ["rule", "required", "measured", "kept"], [*map(_row, result.constraints)], words=True),
             Charts("Latency", [percentile_chart(latencies, of_search), histogram_chart(latencies)]),
             timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
             server_section(watched),
             server_timeline(watched.server, load.seconds),
+            spending_section("load", [(str(load), outcome.spending)]),
             *(_search_sections(searched, objectives, known_note=watched.note) if searched else []),
             errors_table([measured]),
         ],

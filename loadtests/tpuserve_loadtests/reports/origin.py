@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.report_model.units import seconds
 
@@ -16,13 +17,13 @@ def describe_origin(runs: Sequence[Measured]) -> str:
     begun = datetime.fromtimestamp(min(measured.started_at for measured in runs), UTC)
     requests = sum(measured.total.requests for measured in runs)
     several = f"{len(runs)} runs, " if len(runs) > 1 else ""
-    return f"{begun:%Y-%m-%d %H:%M:%S} UTC · {several}{requests:,} requests · {version}"
+    return f"{begun:%Y-%m-%d %H:%M:%S} UTC · {several}{counted(requests, 'request')} · {version}"
 
 
 def describe_load(measured: Measured) -> dict[str, str]:
     """Describe the load."""
     load = measured.load
-    limit = f", until {load.requests:,} requests" if load.requests else ""
+    limit = f", until {counted(load.requests, 'request')}" if load.requests else ""
     warm_up = f", after {seconds(load.warm_up_s)} of warm-up" if load.warm_up_s else ""
     kind = "open" if load.is_open else "closed"
     return {

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.settling import FIGURES, value_of
 from tpuserve_loadtests.outcomes.repetition import MEDIAN, RepetitionOutcome, describe_interval
@@ -20,6 +21,13 @@ from tpuserve_loadtests.reports.rows import run_row
 from tpuserve_loadtests.reports.run import run_document
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.server_section import printed_server, server_section
+from tpuserve_loadtests.reports.spending_section import (
+    printed_spending,
+    spending_cells,
+    spending_section,
+    spending_tiles,
+    with_spending,
+)
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 from tpuserve_loadtests.statistics.median_interval import CONFIDENCE, MedianInterval
 
@@ -31,11 +39,14 @@ def repetition_report(outcome: RepetitionOutcome, settings: Mapping[str, str]) -
         subject=outcome.runs[0].model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=outcome.statement,
+        statement=with_spending(outcome.statement, outcome.spending),
         printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
-        rows=lambda: [{"run": number, **run_row(each)} for number, each in enumerate(outcome.measured, start=1)],
+        rows=lambda: [
+            {"run": number, **run_row(run.measured), **spending_cells(run.spending)}
+            for number, run in enumerate(outcome.runs, start=1)
+        ],
         runs={str(number): each for number, each in enumerate(outcome.measured, start=1)},
         in_windows=False,
     )
@@ -62,6 +73,7 @@ def _document(outcome: RepetitionOutcome) -> Document:
             {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in outcome.gates
         ],
         **outcome.watched.as_document(),
+        **outcome.spending.as_document(),
         "runs": [run_document(run) for run in outcome.runs],
         "notes": list(outcome.notes),
     }
@@ -75,7 +87,7 @@ def _printed(outcome: RepetitionOutcome) -> list[Printed]:
     first = outcome.runs[0]
     wrong = ["wrong"] if first.total.checked else []
     rows = f"{first.rows:.3g} row{'' if first.rows == 1 else 's'} a request"
-    runs = f"{len(outcome.runs)} run{'' if len(outcome.runs) == 1 else 's'}"
+    runs = counted(len(outcome.runs), "run")
     lines = [(str(number), run.total) for number, run in enumerate(outcome.runs, start=1)]
     intervals = [(name, interval) for name, interval in outcome.intervals.items() if interval is not None]
     return [
@@ -104,6 +116,7 @@ def _printed(outcome: RepetitionOutcome) -> list[Printed]:
         *(Text(f"  {name}: {describe_interval(name, interval)}") for name, interval in intervals),
         *(error for run in outcome.runs for error in printed_errors(run.measured)),
         *printed_server(outcome.watched),
+        *printed_spending(outcome.spending),
         *(Text(f"  {line}") for line in (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))),
     ]
 
@@ -124,6 +137,7 @@ def _page(outcome: RepetitionOutcome, settings: Mapping[str, str]) -> Page:
             _table(outcome),
             Charts("Latency of all runs", [percentile_chart({"total": merged}), histogram_chart({"requests": merged})]),
             server_section(outcome.watched),
+            spending_section("rate", [(MEDIAN, outcome.spending)]),
             errors_table(runs),
         ],
         settings={**describe_load(runs[0]), "Runs": f"{len(runs)}, {repeated}", **settings},
@@ -137,7 +151,9 @@ def _headline(outcome: RepetitionOutcome) -> Headline:
     if outcome.exit_code not in (0, EXIT_GENERATOR):
         failures = sum(run.total.failures for run in outcome.runs)
         words = (
-            "Failed the gates" if any(result.failed for result in outcome.gates) else f"Failed: {failures:,} requests"
+            "Failed the gates"
+            if any(result.failed for result in outcome.gates)
+            else f"Failed: {counted(failures, 'request')}"
         )
         return Headline("bad", words, [outcome.statement, *notes])
     if not outcome.is_settled:
@@ -157,7 +173,7 @@ def _tiles(outcome: RepetitionOutcome) -> list[Tile]:
         )
         for name, interval in outcome.intervals.items()
         if interval is not None
-    ]
+    ] + spending_tiles(outcome.spending)
 
 
 def _table(outcome: RepetitionOutcome) -> Table:
@@ -195,7 +211,7 @@ def _runs_chart(outcome: RepetitionOutcome, name: str) -> Chart | None:
     unit = "responses/s" if name == "rate" else "ms"
     return Chart(
         title=f"{name} by run",
-        label=f"{name} of {len(values)} runs, from {_show(name, min(found))} to {_show(name, max(found))}",
+        label=f"{name} of {counted(len(values), 'run')}, from {_show(name, min(found))} to {_show(name, max(found))}",
         x=Axis("run", Linear(0.5, len(values) + 0.5)),
         y=Axis(unit, Linear.around(found)),
         curves=[Curve(name, list(zip(numbers, values, strict=True)), dots=True)],

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Final
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome
@@ -143,7 +144,7 @@ def _tiles(outcome: RolloutOutcome) -> list[Tile]:
         Tile("live version", _live(outcome)),
         Tile("previous version", f"version {outcome.live}"),
         Tile("requested version", f"version {outcome.new}"),
-        Tile("passed", f"{passed} of {len(gates)}", f"{planned} steps planned" if planned else ""),
+        Tile("passed", f"{passed} of {len(gates)}", f"{counted(planned, 'step')} planned" if planned else ""),
         Tile("duration", seconds(round(took_s, 1)), "dry run" if outcome.dry_run else ""),
     ]
 
@@ -209,13 +210,13 @@ def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
     if parity.signature:
         headline = Headline("bad", "Incompatible with clients of the live version", [parity.signature])
     elif parity.different:
-        headline = Headline("bad", f"{len(parity.different):,} of {compared:,} responses differ")
+        headline = Headline("bad", f"{len(parity.different):,} of {counted(compared, 'response')} differ")
     else:
         largest = [parity.largest] if parity.largest else []
-        headline = Headline("good", f"{compared:,} of {compared:,} responses match", largest)
+        headline = Headline("good", f"{compared:,} of {counted(compared, 'response')} match", largest)
     rows = [Row(words, []) for words in parity.different[:_MOST_DIFFERENCES]]
     if len(parity.different) > _MOST_DIFFERENCES:
-        rows.append(Row(f"{len(parity.different) - _MOST_DIFFERENCES:,} others", []))
+        rows.append(Row(counted(len(parity.different) - _MOST_DIFFERENCES, "other"), []))
     title = f"Parity: the same requests to versions {outcome.live} and {outcome.new}"
     return Group(title, headline, [Table("Differences", ["request"], rows)], "parity")
 
@@ -239,6 +240,6 @@ def _runs(outcome: RolloutOutcome) -> list[Measured]:
 def _origin(outcome: RolloutOutcome) -> str:
     began = datetime.fromtimestamp(outcome.started_at, UTC)
     requests = sum(measured.total.requests for measured in _runs(outcome))
-    load = f"{requests:,} requests under load" if requests else "no load"
+    load = f"{counted(requests, 'request')} under load" if requests else "no load"
     version = metadata.version("tpuserve-loadtests")
     return f"{began:%Y-%m-%d %H:%M:%S} UTC · {load} · tpuserve-loadtests {version}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.measurement.timeline import timeline
@@ -24,6 +25,12 @@ from tpuserve_loadtests.reports.server_section import (
     server_section,
     server_timeline,
 )
+from tpuserve_loadtests.reports.spending_section import (
+    printed_spending,
+    spending_section,
+    spending_tiles,
+    with_spending,
+)
 from tpuserve_loadtests.reports.timeline_section import timeline_section
 from tpuserve_loadtests.statistics.early_stopping import share_unseen
 
@@ -35,7 +42,7 @@ def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
         subject=outcome.model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=run_headline(outcome).sentence,
+        statement=with_spending(run_headline(outcome).sentence, outcome.spending),
         printed=lambda: _printed(outcome),
         document=lambda: run_document(outcome),
         page=lambda: _page(outcome, settings),
@@ -75,6 +82,7 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
             for error in measured.recorder.errors()
         ],
         **outcome.watched.as_document(),
+        **outcome.spending.as_document(),
         "notes": list(outcome.notes),
     }
 
@@ -105,6 +113,7 @@ def _printed(outcome: RunOutcome) -> list[Printed]:
         *printed_errors(outcome.measured),
         *(Text(text, folds=True) for text in details if text),
         *printed_server(outcome.watched),
+        *printed_spending(outcome.spending),
         *(Text(f"  {line}") for line in lines),
     ]
 
@@ -136,7 +145,7 @@ def _counts(line: Summary, total: Summary) -> list[str]:
 
 
 def _checks(total: Summary) -> str:
-    compared = f"{total.wrong:,} of {total.checked:,} responses compared with golden responses were wrong"
+    compared = f"{total.wrong:,} of {counted(total.checked, 'response')} compared with golden responses were wrong"
     if total.wrong:
         return f"{compared}, {100 * total.wrong / total.checked:.3g} %"
     return f"{compared}; at most {100 * share_unseen(total.checked):.2g} % are wrong, at 99 % confidence"
@@ -157,6 +166,7 @@ def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
             server_section(outcome.watched),
             server_timeline(server, load.seconds),
             process_timeline(outcome.watched.use, load.seconds),
+            spending_section("load", [(str(load), outcome.spending)]),
             _lines(outcome),
             errors_table([measured]),
         ],
@@ -174,8 +184,11 @@ def _tiles(outcome: RunOutcome) -> list[Tile]:
         Tile("p99", milliseconds(total.p99_ms), bound),
         Tile("max", milliseconds(total.max_ms)),
         Tile(
-            "failures", f"{total.failures:,}", f"{percent(outcome.measured.error_rate)} of {total.requests:,} requests"
+            "failures",
+            f"{total.failures:,}",
+            f"{percent(outcome.measured.error_rate)} of {counted(total.requests, 'request')}",
         ),
+        *spending_tiles(outcome.spending),
     ]
 
 

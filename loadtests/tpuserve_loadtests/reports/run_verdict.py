@@ -1,5 +1,6 @@
 """The verdict on a run in words, with its checks."""
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.outcomes.run import UNSETTLED, RunOutcome
@@ -54,7 +55,7 @@ def _figures(outcome: RunOutcome) -> str:
     total = outcome.total
     failures = f", {total.failures:,} failed" if total.failures else ""
     p99 = milliseconds(total.p99_ms)
-    return f"{total.requests:,} requests{failures}, {per_second(total.rate_per_s)}, p99 {p99}"
+    return f"{counted(total.requests, 'request')}{failures}, {per_second(total.rate_per_s)}, p99 {p99}"
 
 
 def _failed(outcome: RunOutcome) -> str:
@@ -62,8 +63,8 @@ def _failed(outcome: RunOutcome) -> str:
     if not total.requests:
         return "No request was measured"
     if not outcome.all_completed:
-        return f"Failed: {total.failures:,} of {total.requests:,} requests"
-    return f"Wrong: {total.wrong:,} of {total.checked:,} compared responses"
+        return f"Failed: {total.failures:,} of {counted(total.requests, 'request')}"
+    return f"Wrong: {total.wrong:,} of {counted(total.checked, 'compared response')}"
 
 
 def checks_table(outcome: RunOutcome) -> Table:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.outcomes.search import Searched
@@ -17,6 +18,13 @@ from tpuserve_loadtests.reports.origin import describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.rows import run_row
 from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
+from tpuserve_loadtests.reports.spending_section import (
+    printed_spending,
+    spending_cells,
+    spending_section,
+    spending_tiles,
+    with_spending,
+)
 from tpuserve_loadtests.searching import Probe
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
@@ -35,12 +43,19 @@ def search_report(
         subject=model,
         exit_code=searched.exit_code or (0 if found and found.best else EXIT_GATE),
         cases=search_cases(searched, objectives),
-        statement=searched.statement,
-        printed=lambda: [Text(searched.statement), *printed_search(searched)],
-        document=lambda: search_document(searched),
+        statement=with_spending(searched.statement, searched.spending),
+        printed=lambda: [Text(searched.statement), *printed_search(searched), *_printed_spending(searched)],
+        document=lambda: {
+            "model": model,
+            "objectives": [str(objective) for objective in objectives],
+            "rows_per_request": searched.rows,
+            **search_document(searched),
+            **_spending_document(searched),
+        },
         page=lambda: _page(model, searched, objectives, settings),
         rows=lambda: [
-            {**run_row(measured), "holds": probe.holds, "reason": probe.reason} for probe, measured in searched.probes
+            {**run_row(measured), "holds": probe.holds, "reason": probe.reason, **spending_cells(spending)}
+            for (probe, measured), spending in zip(searched.probes, searched.spendings, strict=True)
         ],
         runs={
             f"{number}:{probe.rate_per_s:.6g}": measured
@@ -80,6 +95,15 @@ def search_document(searched: Searched) -> dict[str, Document]:
     }
 
 
+def _spending_document(searched: Searched) -> dict[str, Document]:
+    """Build the cost and the energy at the highest rate that holds."""
+    return {"cost": None, "energy": None} if searched.spending is None else searched.spending.as_document()
+
+
+def _printed_spending(searched: Searched) -> list[Printed]:
+    return [] if searched.spending is None else printed_spending(searched.spending)
+
+
 def printed_search(searched: Searched, known_note: str = "") -> list[Printed]:
     """List the time breakdown, the bottleneck and the notes, except the note `known_note`."""
     found, servers = searched.found, searched.servers
@@ -96,14 +120,26 @@ def _page(model: str, searched: Searched, objectives: Sequence[Threshold], setti
         title=f"Highest rate of {model} within {wanted}",
         origin=describe_origin(searched.runs),
         headline=replace(headline, reasons=[*headline.reasons, *notes]),
-        tiles=[*_tiles(searched, wanted), *_alone_tiles(searched, objectives)],
+        tiles=[
+            *_tiles(searched, wanted),
+            *_alone_tiles(searched, objectives),
+            *spending_tiles(searched.spending),
+        ],
         sections=[
             *tries_sections(searched, objectives),
             servers_table("load", servers.rows(found)),
+            _spending_section(searched),
             errors_table(searched.runs),
         ],
         settings={"Objective": wanted, **settings},
     )
+
+
+def _spending_section(searched: Searched) -> Section:
+    """Return the cost and the energy of each trial that holds."""
+    trials = zip(searched.probes, searched.spendings, strict=True)
+    held = [(_rate(probe.rate_per_s), spending) for (probe, _), spending in trials if spending is not None]
+    return spending_section("rate", held)
 
 
 def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[Section]:
@@ -174,7 +210,7 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
     best = [Rule("result", x=found.best.rate_per_s)] if found and found.best else []
     return Chart(
         title=f"{objective.metric} by rate",
-        label=f"{len(points)} trials against {objective}",
+        label=f"{counted(len(points), 'trial')} against {objective}",
         x=Axis("offered requests/s", Linear.around(probe.rate_per_s for probe, _ in points)),
         y=Axis("ms" if objective.is_latency else "%", latency_scale([*figures, limit])),
         dots=[Dot(probe.rate_per_s, figure, probe.holds) for probe, figure in points],

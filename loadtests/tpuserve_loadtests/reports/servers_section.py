@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.outcomes.server_columns import BATCH_ROWS, CORES, PADDING, PARTS, ServerColumn, server_columns
 from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Key, Numbers
 from tpuserve_loadtests.report_model.parts import Charts, Row, Table
@@ -100,7 +101,7 @@ def _draw_parts(rows: Rows, x: Axis) -> Chart:
     found = [y for curve in curves for _, y in curve.points if y is not None]
     return Chart(
         title="Mean time by part",
-        label=f"Parts of the mean latency of {len(rows)} loads, up to {milliseconds(max(found))}",
+        label=f"Parts of the mean latency of {counted(len(rows), 'load')}, up to {milliseconds(max(found))}",
         x=x,
         y=Axis("ms, mean", latency_scale(found)),
         curves=curves,
@@ -124,7 +125,7 @@ def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart
     shown = [figure, PADDING] if figure is BATCH_ROWS else [figure]
     return Chart(
         title=title,
-        label=f"{title} over {len(rows)} loads, from {min(found):.3g} to {max(found):.3g}",
+        label=f"{title} over {counted(len(rows), 'load')}, from {min(found):.3g} to {max(found):.3g}",
         x=x,
         y=Axis(figure.heading, Linear.around(found)),
         curves=[Curve(figure.heading, points, dots=True)],

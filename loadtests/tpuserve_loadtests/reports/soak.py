@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.drift import CONFIDENCE, Course, Drift
 from tpuserve_loadtests.measurement.segments import Segment
@@ -24,6 +25,12 @@ from tpuserve_loadtests.reports.origin import describe_load, describe_origin
 from tpuserve_loadtests.reports.percentile_chart import percentile_chart
 from tpuserve_loadtests.reports.run import run_document
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
+from tpuserve_loadtests.reports.spending_section import (
+    printed_spending,
+    spending_section,
+    spending_tiles,
+    with_spending,
+)
 from tpuserve_loadtests.reports.timeline_section import timeline_section
 
 # Courses that the report marks as good or bad.
@@ -37,7 +44,7 @@ def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
         subject=outcome.run.model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=soak_headline(outcome).sentence,
+        statement=with_spending(soak_headline(outcome).sentence, outcome.run.spending),
         printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
@@ -76,7 +83,7 @@ def segment_line(segment: Segment, number: int, planned: int) -> str:
     p50, p99 = latencies
     line = f"  {number:4} of {planned}  {segment.rate_per_s:,.1f}/s  p50 {p50} ms  p99 {p99} ms"
     if segment.failures:
-        line += f"  {segment.failures:,} failures"
+        line += f"  {counted(segment.failures, 'failure')}"
     return line if segment.memory_bytes is None else f"{line}  memory {segment.memory_bytes / MIB:,.1f} MiB"
 
 
@@ -103,7 +110,7 @@ def _segment_rows(outcome: SoakOutcome) -> list[Cells]:
 def _printed(outcome: SoakOutcome) -> list[Printed]:
     """List the verdict, the table of figures and the notes."""
     run, hours = outcome.run, shown_hours(outcome)
-    span = f"{len(outcome.segments)} of {outcome.planned} segments, {run.total.requests:,} requests"
+    span = f"{len(outcome.segments)} of {outcome.planned} segments, {counted(run.total.requests, 'request')}"
     lines = (*map(str, run.gates), *(f"note: {note}" for note in outcome.notes))
     return [
         Text(soak_headline(outcome).sentence, folds=True),
@@ -114,6 +121,7 @@ def _printed(outcome: SoakOutcome) -> list[Printed]:
             names="left",
         ),
         Text(f"  {_total_line(run.total)}"),
+        *printed_spending(run.spending),
         *printed_errors(run.measured),
         *(Text(f"  {line}") for line in lines),
     ]
@@ -126,7 +134,8 @@ def _headings(hours: float) -> list[str]:
 def _total_line(total: Summary) -> str:
     latencies = zip(LATENCIES, exact_cells(total), strict=True)
     shown = ", ".join(f"{column.removesuffix(' ms')} {cell} ms" for column, cell in latencies)
-    return f"total: {total.requests:,} requests, {total.failures:,} failures, {total.rate_per_s:,.1f}/s, {shown}"
+    ended = f"{counted(total.requests, 'request')}, {counted(total.failures, 'failure')}"
+    return f"total: {ended}, {total.rate_per_s:,.1f}/s, {shown}"
 
 
 def _page(outcome: SoakOutcome, settings: Mapping[str, str]) -> Page:
@@ -151,6 +160,7 @@ def soak_sections(outcome: SoakOutcome) -> list[Section]:
         timeline_section([_stretch(one) for one in outcome.segments], planned_s, stopped=measured.stopped),
         Charts("Server", [_memory_chart(outcome.segments, planned_s)]),
         Charts("Latency", [percentile_chart({"total": total}), histogram_chart({"requests": total})]),
+        spending_section("load", [(str(measured.load), outcome.run.spending)]),
     ]
 
 
@@ -168,7 +178,9 @@ def soak_headline(outcome: SoakOutcome) -> Headline:
     if outcome.run.total.failures and outcome.exit_code:
         errors = outcome.run.measured.recorder.errors()
         frequent = [most_frequent(error.message) for error in errors[:1]]
-        return Headline("bad", f"{outcome.run.total.failures:,} requests failed", [*frequent, words, *change, *notes])
+        return Headline(
+            "bad", f"{counted(outcome.run.total.failures, 'request')} failed", [*frequent, words, *change, *notes]
+        )
     return Headline("warn" if outcome.exit_code else "good", words, [*change, *notes])
 
 
@@ -182,8 +194,9 @@ def _tiles(outcome: SoakOutcome) -> list[Tile]:
         Tile(
             "failures",
             f"{total.failures:,}",
-            f"{percent(outcome.run.measured.error_rate)} of {total.requests:,} requests",
+            f"{percent(outcome.run.measured.error_rate)} of {counted(total.requests, 'request')}",
         ),
+        *spending_tiles(outcome.run.spending),
     ]
 
 

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.outcomes.run import FROM_DUE, RunOutcome
 from tpuserve_loadtests.outcomes.server_columns import part_ms
+from tpuserve_loadtests.outcomes.spending import Spending
 from tpuserve_loadtests.outcomes.sweep import Sweep, judge_sweep
 from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Table, Text, Tile
 from tpuserve_loadtests.report_model.report import Case, Page, Report
@@ -19,6 +21,13 @@ from tpuserve_loadtests.reports.rows import run_row
 from tpuserve_loadtests.reports.run import run_document
 from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.servers_section import printed_servers, servers_charts, servers_table
+from tpuserve_loadtests.reports.spending_section import (
+    printed_spendings,
+    spending_cells,
+    spending_section,
+    spending_tiles,
+    with_spending,
+)
 from tpuserve_loadtests.reports.throughput_chart import throughput_chart
 from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
 from tpuserve_loadtests.server_side.watched import Watched
@@ -36,7 +45,7 @@ def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Re
         subject=steps[0].model,
         exit_code=sweep.exit_code,
         cases=sweep_cases(steps),
-        statement=_headline(sweep).sentence,
+        statement=with_spending(_headline(sweep).sentence, sweep.best.spending),
         printed=lambda: _printed(sweep),
         document=lambda: [{**run_document(step), "knee": step is sweep.knee} for step in steps],
         page=lambda: _page(sweep, settings),
@@ -46,6 +55,7 @@ def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Re
                 "trusted": step.generator.trusted,
                 "knee": step is sweep.knee,
                 **_server(step.watched),
+                **spending_cells(step.spending),
             }
             for step in steps
         ],
@@ -97,10 +107,15 @@ def _printed(sweep: Sweep) -> list[Printed]:
             margins="fitting",
         ),
         printed_servers("load", [(_name(step), step.watched) for step in steps]),
+        *printed_spendings("load", _spendings(steps)),
         *([Text(f"  {sweep.beyond_knee}")] if sweep.beyond_knee else []),
         *(Text(f"  note: {note}") for note in shared),
         *notes,
     ]
+
+
+def _spendings(steps: Sequence[RunOutcome]) -> list[tuple[str, Spending]]:
+    return [(_name(step), step.spending) for step in steps]
 
 
 def _counts(step: RunOutcome) -> list[str]:
@@ -147,6 +162,7 @@ def _page(sweep: Sweep, settings: Mapping[str, str]) -> Page:
             Charts("Latency by load", charts),
             servers_charts(kind, [(name.removesuffix("/s").split()[0], watched) for name, watched in servers]),
             servers_table("load", servers),
+            spending_section("load", _spendings(steps)),
             Table("Steps", ["load", "requests", "failures", "responses/s", *LATENCIES, "generator"], _rows(steps)),
             errors_table(runs),
         ],
@@ -162,7 +178,7 @@ def _headline(sweep: Sweep) -> Headline:
         return Headline("warn", NOT_TO_BE_TRUSTED, [cause, sweep.knee_words, *notes])
     failures = sum(step.total.failures for step in steps)
     if any(step.exit_code for step in steps):
-        words = f"{failures:,} requests failed" if failures else "A step has no measurements"
+        words = f"{counted(failures, 'request')} failed" if failures else "A step has no measurements"
         return Headline("bad", words, [*_cause(steps), sweep.knee_words, *notes])
     words = f"Up to {per_second(sweep.best.total.rate_per_s)}, with {sweep.best.measured.load}"
     trusted = all(step.generator.trusted for step in steps)
@@ -203,7 +219,8 @@ def _tiles(sweep: Sweep) -> list[Tile]:
         if knee
         else Tile("knee", "not reached"),
         Tile("lowest p99", milliseconds(fastest.total.p99_ms), str(fastest.measured.load)),
-        Tile("failures", f"{failures:,}", f"in {len(steps)} steps"),
+        Tile("failures", f"{failures:,}", f"in {counted(len(steps), 'step')}"),
+        *spending_tiles(best.spending),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Label, Numbers, Rule
 from tpuserve_loadtests.report_model.scales import Linear, latency_scale
@@ -28,7 +29,7 @@ def throughput_chart(
     best = max(line.rate_per_s for _, line in completed)
     return Chart(
         title="Latency and throughput",
-        label=f"Latency of {len(completed)} loads by throughput, up to {per_second(best)}",
+        label=f"Latency of {counted(len(completed), 'load')} by throughput, up to {per_second(best)}",
         x=Axis("responses/s", Linear.around(line.rate_per_s for _, line in completed)),
         y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
         curves=curves,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.timeline import Stretch
 from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers, Rule
 from tpuserve_loadtests.report_model.parts import Charts
@@ -95,7 +96,7 @@ def _latency(stretch: Stretch, name: str) -> float | None:
 
 
 def _rate_tooltip(stretch: Stretch, time: TimeAxis) -> str:
-    failures = f"\n{stretch.failures:,} failures" if stretch.failures else ""
+    failures = f"\n{counted(stretch.failures, 'failure')}" if stretch.failures else ""
     return f"{_period(time, stretch)}\n{per_second(stretch.rate_per_s)}{failures}"
 
 

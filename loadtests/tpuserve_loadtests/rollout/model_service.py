@@ -1,11 +1,19 @@
 """Requests of a rollout to a server over gRPC: versions, labels, and reloads of the configuration."""
 
+from contextlib import closing
 from types import TracebackType
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError, Message
 
-from tpuserve_client.errors import InvalidArgument, NotFound, from_code
+from tpuserve_client.errors import (
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    TpuserveError,
+    Unauthenticated,
+    from_code,
+)
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_formats.messages import official
@@ -14,6 +22,8 @@ from tpuserve_loadtests.golden.manifest_precision import fetch_precision
 from tpuserve_loadtests.golden.tolerance import Precision
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
+# A field number of 0, which protobuf does not have.
+_NO_MESSAGE: Final = b"\x00"
 # Errors for an unknown label and for an unknown model, from TensorFlow Serving and tpuserve.
 _NO_LABEL: Final = (InvalidArgument, NotFound)
 
@@ -21,11 +31,21 @@ _NO_LABEL: Final = (InvalidArgument, NotFound)
 class ModelService:
     """gRPC client for use in a `with` statement. Every call blocks, and raises TpuserveError for an error response."""
 
-    def __init__(self, address: str, access: Access, timeout_s: float, reload_timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        access: Access,
+        timeout_s: float,
+        reload_timeout_s: float,
+        control: Access | None = None,
+    ) -> None:
         """Connect to the server. A reload waits until new models serve, so it has a separate timeout.
 
-        Raises InvalidArgument.
+        Reloads use `control`, by default `access`. Raises InvalidArgument.
         """
+        self._address = address
+        self._control = control or access
+        self._control.check_key(address)
         self._reload_timeout_s = reload_timeout_s
         self._client = access.client(address, timeout_s)
         self._timeout_s = timeout_s
@@ -67,10 +87,27 @@ class ModelService:
         """Replace the whole configuration. `config` is a ModelServerConfig."""
         request = official.ReloadConfigRequest()
         request.config.ParseFromString(config.SerializeToString())  # keeps tpuserve's own fields as unknown fields
-        reply = self._transport.send(Exchange(_RELOAD, request.SerializeToString()), self._reload_timeout_s)
+        reply = self._send_control(request.SerializeToString())
         try:
             status = official.ReloadConfigResponse.FromString(reply.body).status
         except DecodeError:
             raise InvalidArgument("Cannot decode the response to the reload") from None
         if status.error_code:
             raise from_code(status.error_code, status.error_message)
+
+    def check_control(self) -> None:
+        """Raise PermissionDenied or Unauthenticated if the server refuses reloads with these credentials.
+
+        Sends a message that no server can decode, so that it changes nothing. Ignores all other errors.
+        """
+        try:
+            self._send_control(_NO_MESSAGE)
+        except (PermissionDenied, Unauthenticated):
+            raise
+        except TpuserveError:
+            return
+
+    def _send_control(self, body: bytes) -> Reply:
+        # A new connection for each reload: a rollout takes hours, and the file may contain a new token.
+        with closing(self._control.transport(self._address)) as transport:
+            return transport.send(Exchange(_RELOAD, body), self._reload_timeout_s)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.server_side.server_side import ServerSide
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
@@ -64,11 +65,12 @@ def counts_differ(runs: Sequence[Measured], server: ServerSide) -> str:
     tolerance = _TOLERANCE * sent + _IN_FLIGHT * len(runs)
     if responses > sent + tolerance:
         return (
-            f"the server answered {responses:,} requests, but this run sent {sent:,}: other clients use the server, too"
+            f"the server answered {counted(responses, 'request')}, but this run sent {sent:,}: other clients use the "
+            "server, too"
         )
     if responses < least - tolerance:
         return (
-            f"the server answered {responses:,} of {least:,} requests: the address may have several servers, "
+            f"the server answered {responses:,} of {counted(least, 'request')}: the address may have several servers, "
             "and the metrics are from one of them"
         )
     return ""

@@ -25,6 +25,7 @@ MAX_PAGE_BYTES: Final = 16 * 2**20
 _BLOCK_BYTES: Final = 64 * 2**10
 _TIMEOUT_S: Final = 3.0
 _OK: Final = 200
+_REFUSALS: Final = (401, 403)
 
 
 class Scraper:
@@ -107,6 +108,8 @@ class Scraper:
                 response.release()
         except Exception as error:  # any error of the connection or its parser means that there is no page
             raise NoPage(str(error) or type(error).__name__) from None
+        if response.status_code in _REFUSALS:
+            raise NoPage(f"HTTP {response.status_code}: the page needs credentials with the role read for all models")
         if response.status_code != _OK or len(body) > MAX_PAGE_BYTES:
             raise NoPage(f"HTTP {response.status_code}, {len(body):,} bytes")
         return body.decode(errors="replace")

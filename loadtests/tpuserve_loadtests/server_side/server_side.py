@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from tpuserve_loadtests.server_side.dialect import Figures, Served, memory_bytes, read_figures, start_time_s
+from tpuserve_loadtests.server_side.energy import EnergyFound
 from tpuserve_loadtests.server_side.page import Buckets, NoPage, Page
 from tpuserve_loadtests.server_side.process_use import ProcessUse
 
@@ -104,12 +105,13 @@ class ServerSide:
 class Seen:
     """The observations of a server after a run: a `stretch`, or a `note` with the reason, and the use of its processes.
 
-    All are empty if nothing was watched.
+    `energy` is that of the server's machine. All are empty if nothing was watched.
     """
 
     stretch: Stretch | None = None
     note: str = ""
     use: ProcessUse | None = None
+    energy: EnergyFound = None
 
 
 def read_stretch(scrapes: Sequence[Scrape], served: Served) -> Stretch:

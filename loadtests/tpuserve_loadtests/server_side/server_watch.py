@@ -1,4 +1,6 @@
-"""Watcher of a server's metrics and processes during loads. It never fails a run: missing metrics become a note.
+"""Watcher of a server's metrics, processes and energy during loads.
+
+It never fails a run: missing metrics become a note.
 
 The process must call give_process_to_gevent (traffic/gevent_setup.py) before it imports this module.
 """
@@ -11,6 +13,7 @@ from typing import Self
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.server_side.dialect import Served, memory_bytes
+from tpuserve_loadtests.server_side.energy_watch import EnergyWatch
 from tpuserve_loadtests.server_side.page import NoPage
 from tpuserve_loadtests.server_side.process_use import ProcessTree, read_use
 from tpuserve_loadtests.server_side.process_watch import ProcessWatch
@@ -28,9 +31,11 @@ class ServerWatch:
         why_not: str = "",
         access: Access | None = None,
         processes: ProcessTree | None = None,
+        energy: EnergyWatch | None = None,
     ) -> None:
         """Find the metrics page under `url`. Without a URL, watch no page, and use `why_not` as the runs' note."""
         self._served = served
+        self._energy = energy or EnergyWatch(None)
         self._processes = None if processes is None else ProcessWatch(processes)
         self._scraper: Scraper | None = None
         self._why_not = why_not
@@ -54,9 +59,11 @@ class ServerWatch:
         """Watch the server while the block runs the load. The yielded object is complete after the block."""
         seen = Seen(note=self._why_not)
         with ExitStack() as stack:
+            metered = stack.enter_context(self._energy.during(load))
             samples = None if self._processes is None else stack.enter_context(self._processes.during(load))
             scrapes = None if self._scraper is None else stack.enter_context(self._scraper.during(load))
             yield seen
+        seen.energy = metered.energy
         if self._scraper is not None and scrapes is not None:
             self._fill(seen, scrapes, self._scraper.lost)
         if self._processes is not None and samples is not None:

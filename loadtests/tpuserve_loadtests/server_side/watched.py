@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.server_side.energy import EnergyFound, join_energies
 from tpuserve_loadtests.server_side.latency_parts import Part, counts_differ, latency_parts
 from tpuserve_loadtests.server_side.process_use import ProcessUse, join_uses
 from tpuserve_loadtests.server_side.server_side import Seen, ServerSide, Stretch, draw_server_side
@@ -15,7 +16,8 @@ class Watched:
     """One run, or several of the same load. `server` is None without metrics, and `note` may give the reason.
 
     `parts` is the time breakdown of a request, and empty if it is unknown. `use` is the CPU and memory of the server's
-    processes, or None without `--server-pid`.
+    processes, or None without `--server-pid`. `energy` is that of this machine, or the reason why it is unknown. It is
+    None if the server runs on another machine.
     """
 
     runs: tuple[Measured, ...]
@@ -24,11 +26,13 @@ class Watched:
     parts: tuple[Part, ...]
     note: str
     use: ProcessUse | None = None
+    energy: EnergyFound = None
 
     @classmethod
     def of(cls, measured: Measured, seen: Seen) -> Self:
         """Return a single run."""
-        return cls._join((measured,), () if seen.stretch is None else (seen.stretch,), seen.note, seen.use)
+        stretches = () if seen.stretch is None else (seen.stretch,)
+        return cls._join((measured,), stretches, seen.note, seen.use, seen.energy)
 
     @classmethod
     def together(cls, watched: Sequence["Watched"]) -> Self:
@@ -39,16 +43,23 @@ class Watched:
         if known and len(known) < len(watched):
             note = f"the server's metrics cover {len(known)} of {len(watched)} runs: {note}"
         use = join_uses([one.use for one in watched if one.use is not None])
-        return cls._join(runs, tuple(stretch for one in known for stretch in one.stretches), note, use)
+        energy = join_energies([one.energy for one in watched])
+        return cls._join(runs, tuple(stretch for one in known for stretch in one.stretches), note, use, energy)
 
     @classmethod
     def _join(
-        cls, runs: tuple[Measured, ...], stretches: tuple[Stretch, ...], note: str, use: ProcessUse | None
+        cls,
+        runs: tuple[Measured, ...],
+        stretches: tuple[Stretch, ...],
+        note: str,
+        use: ProcessUse | None,
+        energy: EnergyFound,
     ) -> Self:
         if not stretches:
-            return cls(runs, stretches, None, (), note, use)
+            return cls(runs, stretches, None, (), note, use, energy)
         server = draw_server_side(stretches)
-        return cls(runs, stretches, server, latency_parts(runs, server), note or counts_differ(runs, server), use)
+        note = note or counts_differ(runs, server)
+        return cls(runs, stretches, server, latency_parts(runs, server), note, use, energy)
 
     @property
     def latency_ms(self) -> float | None:

@@ -17,6 +17,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.sdk.metrics.export import MetricExportResult
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.live_figures import LivePeriod
 from tpuserve_loadtests.measurement.measured import Measured
@@ -155,7 +156,8 @@ def _problem(response: requests.Response) -> str:
     partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
     if not partial.rejected_data_points:
         return ""
-    return f"the receiver rejected {partial.rejected_data_points} data points: {partial.error_message}".rstrip(": ")
+    rejected = counted(partial.rejected_data_points, "data point")
+    return f"the receiver rejected {rejected}: {partial.error_message}".rstrip(": ")
 
 
 def _reason(error: BaseException) -> str:

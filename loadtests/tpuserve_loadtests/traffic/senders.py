@@ -96,7 +96,7 @@ class Connections:
         for protocol, address in addresses.items():
             place = parse_address(address)
             if port_of(protocol) == "grpc":
-                self._channel = Channel(place.target, timeout_s, access.tls_of(address), access.headers)
+                self._channel = Channel(place.target, timeout_s, access.tls_of(address), access.headers_of(address))
             else:
                 self._client = access.http_client(place.target, connections, timeout_s)
                 self._base_path = urlsplit(place.target).path

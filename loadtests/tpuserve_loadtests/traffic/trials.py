@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.arrivals.rate_profile import RateProfile, Segment
 from tpuserve_loadtests.judgement.generator import judge_generator
@@ -91,7 +92,7 @@ class Trials:
             raise Interrupted
         errors = measured.recorder.errors()
         if errors and measured.total.failures == measured.total.requests:
-            raise NothingAnswered(f"all {measured.total.requests:,} requests failed: {errors[0].message}")
+            raise NothingAnswered(f"all {counted(measured.total.requests, 'request')} failed: {errors[0].message}")
         verdict = judge_generator(measured, self.objectives)
         if verdict.fails(strict=not self.trust_generator):
             raise GeneratorLimit(f"at {measured.load} the load generator was the limit: {'; '.join(verdict.limits)}")

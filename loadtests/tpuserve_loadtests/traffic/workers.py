@@ -18,6 +18,7 @@ from gevent.queue import Empty, Queue
 from locust.exception import RPCError
 from locust.rpc import Message, zmqrpc
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
 from tpuserve_loadtests.traffic import heartbeats
@@ -122,7 +123,7 @@ class Workers:
             if ended:
                 raise WorkersFailed(f"A worker of the load generator ended with exit code {ended[0].returncode}")
             if time.perf_counter() > until_s:
-                came = f"Only {len(self._names)} of {self._expected} workers of the load generator connected"
+                came = f"Only {len(self._names)} of {counted(self._expected, 'worker')} of the load generator connected"
                 raise WorkersFailed(f"{came} within {START_TIMEOUT_S:g} s.")
             self._messages()
         target = target_to_wire(self._target)
