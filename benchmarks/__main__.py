@@ -13,9 +13,13 @@ import click
 BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
     "codecs": "codecs.codecs",
+    "observation": "observation.observation",
+    "access": "access.access",
     "client": "client.client",
     "peers": "peers.peers",
+    "ray": "ray.ray",
     "reload": "reload.reload",
+    "balance": "balancing.balance",
     "resnet": "devices.resnet",
     "device": "devices.device",
     "device_programs": "devices.device_programs",

@@ -63,6 +63,8 @@ class ConstantModel(AcquiredModel):
     def __init__(self, signature: Signature, result: PredictResult) -> None:
         """Set the signature, and the result of every request."""
         self.signature = signature
+        self.is_recalled = False
+        self._times = ()
         self._result = result
 
     def __exit__(self, *exception: object) -> None:

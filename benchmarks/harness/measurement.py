@@ -13,7 +13,7 @@ from benchmarks.harness.json_bodies import instances_body
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.process_tree import Memory
 from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Host, Protocol, Target, http_get, http_post
-from tpuserve_client import Client
+from tpuserve_client import Client, Tls
 
 WARM_UP_S = 1
 # The server computes with TensorFlow's kernels, the expected value with numpy's.
@@ -86,6 +86,14 @@ def measure(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scr
     return Point(target.host, target.kind, target.protocol, in_flight, load, 1000 * cpu_s / load.requests)
 
 
+def check_secure_answer(server: Mapping[Protocol, Target], ca: Path) -> None:
+    """Send one request per protocol as `check_answer` does, to a server with a certificate of the authority `ca`."""
+    x = mlp_model.example(rows=3)
+    for address in (f"grpcs://127.0.0.1:{server['grpc'].port}", f"https://127.0.0.1:{server['rest'].port}"):
+        with Client(address, tls=Tls(ca=ca)) as client:
+            _compare(address, client.predict(MODEL_NAME, {mlp_model.INPUT: x})[mlp_model.OUTPUT], x)
+
+
 def check_answer(server: Mapping[Protocol, Target]) -> None:
     """Send one request per protocol with a real client. Raises WrongAnswer if a response is not the model's output."""
     x = mlp_model.example(rows=3)
@@ -143,4 +151,4 @@ def _load(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scrat
         run, path, body = run_h2load, GRPC_PATH, bodies.grpc
     else:
         run, path, body = run_wrk, REST_PATH, bodies.rest
-    return run(target.port, path, body, in_flight=in_flight, duration_s=duration_s, scratch=scratch)
+    return run(target.port, path, body, in_flight=in_flight, duration_s=duration_s, scratch=scratch, tls=target.has_tls)

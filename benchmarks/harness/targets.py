@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 Host: TypeAlias = Literal["envoy", "python"]
 Protocol: TypeAlias = Literal["grpc", "rest"]
-# The model server, the same with a response cache, the same model as an ensemble of two steps, and the byte echo.
-Kind: TypeAlias = Literal["server", "cache", "ensemble", "echo"]
+# The model server, the same with a response cache, the same model as an ensemble of two steps, the server with TLS, and
+# the byte echo.
+Kind: TypeAlias = Literal["server", "cache", "ensemble", "tls", "echo"]
 
 HOSTS: tuple[Host, ...] = ("envoy", "python")
 PROTOCOLS: tuple[Protocol, ...] = ("grpc", "rest")
@@ -43,6 +44,7 @@ class Target:
     protocol: Protocol
     port: int
     tree: ProcessTree
+    has_tls: bool = False
 
 
 @contextlib.contextmanager
@@ -76,7 +78,7 @@ def echoes(host: Host, scratch: Path, tls: "Pem | None" = None) -> Iterator[dict
             rest_tree = stack.enter_context(started(command, scratch / "echo-rest.log", environment))
             targets = _pair(host, "echo", (grpc_port, grpc_tree), (rest_port, rest_tree))
         for target in targets.values():
-            _wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
+            wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
         yield targets
 
 
@@ -95,7 +97,8 @@ def model_server(
     """Run `tpuserve serve` with the model on a host, and wait until it is ready. Adds `environment` to this process's
     own.
 
-    `kind` names the server in its targets and its log. `program` is a command with arguments that replaces
+    `kind` names the server in its targets and its log. A server of kind `tls` gets its certificate from the flags, and
+    opens its ports when it is ready. `program` is a command with arguments that replaces
     `tpuserve serve`. It gets the same flags.
     """
     grpc_port, rest_port = free_port(), free_port()
@@ -107,12 +110,14 @@ def model_server(
         f"--model_name={name}",
         f"--model_base_path={model_base}",
         "--bind_address=127.0.0.1",
+        *(("--ports_wait_for_models",) if kind == "tls" else ()),
         *flags,
     ]
     with started(command, scratch / f"{kind}-{host}.log", os.environ | dict(environment or {})) as tree:
         targets = _pair(host, kind, (grpc_port, tree), (rest_port, tree))
         for target in targets.values():
-            _wait_until_ready(target, lambda port: _gets(port, "/readyz"), ready_timeout_s)
+            probe = _connect if target.has_tls else lambda port: answers_get(port, "/readyz")
+            wait_until_ready(target, probe, ready_timeout_s)
         yield targets
 
 
@@ -172,8 +177,8 @@ def _pair(
     host: Host, kind: Kind, grpc_side: tuple[int, ProcessTree], rest_side: tuple[int, ProcessTree]
 ) -> dict[Protocol, Target]:
     return {
-        "grpc": Target(host, kind, "grpc", *grpc_side),
-        "rest": Target(host, kind, "rest", *rest_side),
+        "grpc": Target(host, kind, "grpc", *grpc_side, has_tls=kind == "tls"),
+        "rest": Target(host, kind, "rest", *rest_side, has_tls=kind == "tls"),
     }
 
 
@@ -185,11 +190,11 @@ def _posts(port: int, path: str) -> None:
     http_post(port, path, b"{}")
 
 
-def _gets(port: int, path: str) -> None:
+def answers_get(port: int, path: str) -> None:
     http_get(port, path)
 
 
-def _wait_until_ready(
+def wait_until_ready(
     target: Target, probe_http: Callable[[int], None], ready_timeout_s: float = READY_TIMEOUT_S
 ) -> None:
     try:

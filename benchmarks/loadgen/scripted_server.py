@@ -93,7 +93,7 @@ class ScriptedExecutor:
         model = self.executor.load(servable_id, version)
         return ScriptedServable(model, self.cost_s)
 
-    def tracer(self) -> Tracer:
+    def tracer(self) -> Tracer | None:
         """Return the tracer of the wrapped executor."""
         return self.executor.tracer()
 

@@ -1,7 +1,8 @@
 """Measure the server's overhead: a small MLP over gRPC and REST next to a byte echo, on both hosts. Linux only.
 
 Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 8 minutes, or 4 with `--quick`. The benchmark
-starts all processes on loopback, and always stops them. `call_turns.py` then compares the protocols.
+starts all processes on loopback, and always stops them. `call_turns.py` then compares the protocols, and
+`handshakes.py` measures new connections.
 """
 
 import json
@@ -31,10 +32,12 @@ from benchmarks.harness.targets import (
 )
 from benchmarks.overhead import report as overhead_report
 from benchmarks.overhead.call_turns import CallPoint, measure_calls
+from benchmarks.overhead.handshakes import HandshakePoint, measure_handshakes
 from benchmarks.overhead.report import Outcome
+from tests.support.certificates import Authority
 
 IN_FLIGHT = (1, 32, 256)
-# The server with a response cache and the ensemble are measured only at these loads.
+# The servers with a response cache, with the ensemble and with TLS are measured only at these loads.
 COMPARED_IN_FLIGHT = (1, 32)
 CACHE_FLAG = "--response_cache_max_bytes=10000000"
 # Turns of each call in the comparison of protocols, and seconds for each turn.
@@ -43,11 +46,25 @@ WIDTH = 150
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTls:
+    """The authority of the servers' certificate, and the file that configures it."""
+
+    ca: Path
+    config: Path
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of a server with TLS."""
+        return (f"--ssl_config_file={self.config}",)
+
+
+@dataclass(frozen=True, slots=True)
 class Models:
-    """The base path of the MLP, and the configuration file of the ensemble around it."""
+    """The base path of the MLP, the configuration file of the ensemble around it, and the TLS of a further server."""
 
     base: Path
     ensemble: Path
+    tls: ServerTls
 
 
 @dataclass
@@ -61,6 +78,7 @@ class Run:
     memory: dict[Host, Memory]
     warnings: list[str]
     calls: list[CallPoint] = field(default_factory=list)
+    handshakes: list[HandshakePoint] = field(default_factory=list)
 
     def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
         """Measure the echoes on a host, alternating with the server, its cache and an ensemble if there are models."""
@@ -73,11 +91,14 @@ class Run:
                 model_server(host, models.base, self.scratch) as server,
                 model_server(host, models.base, self.scratch, CACHE_FLAG, kind="cache") as cached,
                 model_server(host, models.base, self.scratch, flag, kind="ensemble") as ensemble,
+                model_server(host, models.base, self.scratch, *models.tls.flags, kind="tls") as secure,
             ):
                 measurement.check_answer(server)
                 measurement.check_answer(ensemble)
+                measurement.check_secure_answer(secure, models.tls.ca)
                 before = measurement.read_served(server)
-                self.measure_points(server, (cached, ensemble), echo, bodies)
+                self.measure_points(server, (cached, ensemble, secure), echo, bodies)
+                self.measure_handshakes((server, secure), models.tls.ca)
                 measurement.check_answer(server)
                 measurement.check_answer(ensemble)
                 # The second check of the cache gets its responses from the cache.
@@ -85,6 +106,13 @@ class Run:
                 measurement.check_answer(cached)
                 self.memory[host] = measurement.memory(server)
                 self.warnings += compare_counts(host, before, measurement.read_served(server), self.points)
+
+    def measure_handshakes(self, servers: tuple[dict[Protocol, Target], ...], ca: Path) -> None:
+        """Measure new connections to each server, without load."""
+        for target in (target for server in servers for target in server.values()):
+            what = f"new connections to {target.kind} on {target.host}, {target.protocol}"
+            self.console.print(f"measuring {what}", markup=False, highlight=False)
+            self.handshakes.append(measure_handshakes(target, self.duration_s, ca))
 
     def measure_points(
         self,
@@ -170,6 +198,7 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
         run.memory,
         tuple(run.warnings),
         tuple(run.calls),
+        tuple(run.handshakes),
     )
     if as_json:
         click.echo(json.dumps(overhead_report.as_json(outcome), indent=2))
@@ -188,7 +217,17 @@ def _write_models(run: Run) -> Models:
     run.console.print("writing the models")
     base = run.scratch / "models" / "mlp"
     write_model(base, run.scratch)
-    return Models(base, write_ensemble(base, run.scratch))
+    return Models(base, write_ensemble(base, run.scratch), _write_tls(run.scratch / "tls"))
+
+
+def _write_tls(folder: Path) -> ServerTls:
+    folder.mkdir()
+    authority = Authority(folder)
+    key, certificate = (json.dumps(path.read_text()) for path in (authority.server.key, authority.server.cert))
+    config = folder / "ssl.config"
+    config.touch(mode=0o600)
+    config.write_text(f"server_key: {key} server_cert: {certificate}")
+    return ServerTls(authority.ca, config)
 
 
 def _measure_calls(run: Run, host: Host, quick: bool) -> list[CallPoint]:

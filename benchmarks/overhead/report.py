@@ -14,6 +14,8 @@ from benchmarks.harness.targets import HOSTS, PROTOCOLS, Host, Kind, Protocol
 from benchmarks.overhead.call_report import GOALS as CALL_GOALS
 from benchmarks.overhead.call_report import RatioGoal, calls_table, cpu_ratio
 from benchmarks.overhead.call_turns import CallPoint
+from benchmarks.overhead.handshakes import HandshakePoint
+from benchmarks.overhead.tls_report import handshake_table, tls_table
 
 MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
 MIN_ENVOY_OVER_PYTHON = 3.0
@@ -21,6 +23,7 @@ MAX_LONE_P50_MS = 0.8
 MAX_RSS_MB = 900.0
 MAX_HIT_OVER_RUN = 0.5
 MAX_ENSEMBLE_OVER_STEP = 1.3
+MAX_TLS_OVER_PLAIN = 1.3
 REACH_IN_FLIGHT = 32
 
 Key: TypeAlias = tuple[str, str, str, int]
@@ -47,6 +50,7 @@ class _Limit:
 
 
 _HIT: Final = _Limit("cache", "CPU of a cache hit relative to a run", MAX_HIT_OVER_RUN)
+_TLS: Final = _Limit("tls", "CPU of a request over TLS relative to plain", MAX_TLS_OVER_PLAIN)
 _ENSEMBLE: Final = _Limit("ensemble", "CPU of a two-step ensemble relative to its dearer step", MAX_ENSEMBLE_OVER_STEP)
 
 
@@ -61,6 +65,7 @@ class Outcome:
     memory: dict[Host, Memory]
     warnings: tuple[str, ...]
     calls: tuple[CallPoint, ...] = ()
+    handshakes: tuple[HandshakePoint, ...] = ()
 
     def point(self, host: str, kind: str, protocol: str, in_flight: int) -> Point | None:
         """Return the point, or None if it was not measured."""
@@ -78,6 +83,7 @@ def goals(outcome: Outcome) -> list[Goal]:
     found += [_rss(outcome, host) for host in HOSTS]
     found += [_over_server(outcome, _HIT, *load) for load in product(HOSTS, PROTOCOLS, (1, REACH_IN_FLIGHT))]
     found += [_over_server(outcome, _ENSEMBLE, *load) for load in product(HOSTS, PROTOCOLS, (REACH_IN_FLIGHT,))]
+    found += [_over_server(outcome, _TLS, *load) for load in product(HOSTS, PROTOCOLS, (REACH_IN_FLIGHT,))]
     found += [_call_ratio(outcome, host, goal) for goal in CALL_GOALS for host in HOSTS]
     return found
 
@@ -89,6 +95,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "cores": outcome.cores,
         "load_before": outcome.load_before,
         "calls": [asdict(call) for call in outcome.calls],
+        "handshakes": [asdict(point) for point in outcome.handshakes],
         "points": [asdict(point) | {"rate_per_s": point.load.rate_per_s} for point in outcome.points],
         "memory": {host: asdict(memory) for host, memory in outcome.memory.items()},
         "goals": [asdict(goal) for goal in goals(outcome)],
@@ -101,6 +108,10 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     console.print(_points_table(outcome))
     if any(point.kind == "ensemble" for point in outcome.points):
         console.print(_ensemble_table(outcome))
+    if pairs := _with_tls(outcome):
+        console.print(tls_table(pairs))
+    if outcome.handshakes:
+        console.print(handshake_table(outcome.handshakes))
     for host, memory in outcome.memory.items():
         console.print(
             f"Memory of the server on {host} after the load: RSS {memory.rss_mb:.0f} MB (sum of its processes), "
@@ -113,6 +124,14 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     console.print(_goals_table(goals(outcome)))
     for warning in outcome.warnings:
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+
+
+def _with_tls(outcome: Outcome) -> list[tuple[Point, Point]]:
+    """Return the points with TLS, each with the one without."""
+    plain = {(each.host, each.protocol, each.in_flight): each for each in outcome.points if each.kind == "server"}
+    secure = [each for each in outcome.points if each.kind == "tls"]
+    keys = [(each.host, each.protocol, each.in_flight) for each in secure]
+    return [(each, plain[key]) for each, key in zip(secure, keys, strict=True) if key in plain]
 
 
 def _points_table(outcome: Outcome) -> Table:
