@@ -14,9 +14,11 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/**",
     "CHANGELOG.md",
+    "SECURITY.md",
     "benchmarks/README.md",
     "clients/python/README.md",
     "deploy/README.md",
+    "deploy/tpuserve/README.md",
     "deploy/vertex/README.md",
     "examples/README.md",
     "examples/ensemble/README.md",
