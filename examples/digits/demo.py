@@ -104,6 +104,7 @@ Lines that start with $ are commands that you can type. The demo stops its serve
 
 SNIPPETS = """
 The server is ready: gRPC on 127.0.0.1:8500, REST on http://127.0.0.1:8501.
+Open http://127.0.0.1:8501/console in a browser to see its load and to try requests with pictures.
 Paste these commands into a second terminal in this directory. Press Ctrl-C here to stop the server.
 
 # Classify one digit over REST
