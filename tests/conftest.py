@@ -1,4 +1,4 @@
-"""Common configuration of the tests. `make test` excludes the modules in tests/rest.txt, which are marked `rest`.
+"""Common configuration of the tests. `make test` excludes the modules that tests/*.txt list, which are marked.
 
 Tests with the same xdist_group share a process, and therefore the servers that they start. JAX always uses the CPU.
 Property tests use the same examples each time, without a deadline per example.
@@ -25,20 +25,19 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 settings.load_profile("ci")
 
 
-REST = Path(__file__).with_name("rest.txt")
-
-
-def read_rest() -> frozenset[Path]:
-    """Return the test modules that `make test` excludes.
+def read_modules(name: str) -> frozenset[Path]:
+    """Return the test modules that a list in this directory names.
 
     Raises:
         FileNotFoundError: the list names a missing module.
     """
-    lines = (line.partition("#")[0].strip() for line in REST.read_text().splitlines())
-    return frozenset((REST.parent.parent / line).resolve(strict=True) for line in lines if line)
+    listed = Path(__file__).with_name(name)
+    lines = (line.partition("#")[0].strip() for line in listed.read_text().splitlines())
+    return frozenset((listed.parent.parent / line).resolve(strict=True) for line in lines if line)
 
 
-LEFT_OUT = read_rest()
+# The modules of each marker.
+MARKED = {"rest": read_modules("rest.txt"), "deployment": read_modules("deployments.txt")}
 
 # Number of new modules whose objects slow down garbage collection noticeably. See pytest_runtest_setup.
 MANY_MODULES = 200
@@ -60,8 +59,9 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.path in LEFT_OUT:
-        item.add_marker("rest")
+    for marker, modules in MARKED.items():
+        if item.path in modules:
+            item.add_marker(marker)
 
 
 @pytest.hookimpl(trylast=True)

@@ -36,6 +36,8 @@ from tpuserve_formats.messages import official
 AnyRequest: TypeAlias = Any
 HTTP_STATUS = {
     Code.INVALID_ARGUMENT: 400,
+    Code.UNAUTHENTICATED: 401,
+    Code.PERMISSION_DENIED: 403,
     Code.NOT_FOUND: 404,
     Code.RESOURCE_EXHAUSTED: 429,
     Code.UNAVAILABLE: 503,

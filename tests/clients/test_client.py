@@ -207,11 +207,19 @@ def test_readiness_is_the_servers_and_the_models(client: Client, server: ModelSe
     assert not client.is_ready("affine")
 
 
+def test_the_reason_is_empty_for_a_ready_server(client: Client, server: ModelServer) -> None:
+    assert (client.why_not_ready(), client.why_not_ready("affine")) == ("", "")
+    server.ready = False
+    assert client.why_not_ready()
+    assert client.why_not_ready("affine") == "version 7 is LOADING; version 3 is END (weights are corrupt)"
+
+
 def test_server_that_is_not_there_is_not_ready(kind: str, protocol: str) -> None:
     with serving(ModelServer(), protocol) as address:
         pass  # the server stops at once
     with make_client(kind, address) as client:
         assert not client.is_ready()
+        assert client.why_not_ready() == "Cannot connect: Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +282,9 @@ def test_a_pause_that_outlasts_the_deadline_is_told(timed_client: Client, server
     assert len(server.served) == 1
 
 
-@pytest.mark.parametrize("headers", [{}, {"grpc-retry-pushback-ms": "-1"}, {"grpc-retry-pushback-ms": "soon"}])
+@pytest.mark.parametrize(
+    "headers", [{}, *({"grpc-retry-pushback-ms": value} for value in ("-1", "soon", "9" * 20, "9" * 5000))]
+)
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 def test_a_pushback_that_names_no_time_is_none(client: Client, server: ModelServer, headers: dict[str, str]) -> None:
     server.failures.append(Failure(Code.RESOURCE_EXHAUSTED, headers=headers))

@@ -306,8 +306,8 @@ def test_a_long_text_among_many_does_not_multiply() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda m: m.raw_output_contents.append(b""), "1 outputs, but 2 raw contents"),
-        (lambda m: m.outputs.add(name="z"), "2 outputs, but 1 raw contents"),
+        (lambda m: m.raw_output_contents.append(b""), "1 output, but 2 raw contents"),
+        (lambda m: m.outputs.add(name="z"), "2 outputs, but 1 raw content"),
         (lambda m: m.MergeFrom(message({"y": Y})), "output y twice"),
         (lambda m: m.outputs[0].contents.fp32_contents.append(1), "raw and with typed contents"),
         (lambda m: m.ClearField("raw_output_contents"), "needs 2 values, but fp32_contents has 0"),

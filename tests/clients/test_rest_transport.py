@@ -53,13 +53,17 @@ async def come_back(_request: Request) -> Response:
     return Response(status_code=503, headers={"retry-after": format_datetime(datetime.now(UTC) + timedelta(hours=1))})
 
 
+async def no_date(_request: Request) -> Response:
+    return Response(status_code=503, headers={"retry-after": f"Thu, 01 Jan {'9' * 20} 00:00:00 +{'9' * 20}"})
+
+
 async def bottomless(_request: Request) -> Response:
     return PlainTextResponse("[" * 5000, 404)
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    pages = [trickle, cut_short, proxy_page, empty_page, come_back, bottomless]
+    pages = [trickle, cut_short, proxy_page, empty_page, come_back, no_date, bottomless]
     with http_address(Starlette(routes=[Route(f"/{page.__name__}", page) for page in pages])) as place:
         yield place
 
@@ -208,6 +212,12 @@ def test_retry_after_can_be_a_date(kind: str, address: str) -> None:
     with pytest.raises(TpuserveError) as caught:
         send(kind, address, "/come_back", 5.0)
     assert caught.value.retry_after_s == pytest.approx(3600, abs=60)
+
+
+def test_retry_after_beyond_all_dates_is_ignored(kind: str, address: str) -> None:
+    with pytest.raises(Unavailable) as caught:
+        send(kind, address, "/no_date", 5.0)
+    assert caught.value.retry_after_s is None
 
 
 def test_error_nested_too_deeply_is_read_as_text(kind: str, address: str) -> None:

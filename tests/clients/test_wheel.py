@@ -9,9 +9,7 @@ import pytest
 
 from tests.clients.model_server import ModelServer
 from tests.support.optional import cannot_run
-
-ROOT = Path(__file__).parents[2]
-UV = Path(sys.prefix) / "bin" / "uv"
+from tests.support.wheels import ROOT, UV, build_wheels
 
 PROGRAM = """
 import importlib.util, json, sys
@@ -32,11 +30,8 @@ def uv(*arguments: str | Path) -> None:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the bin directory of an environment with only the wheels and their locked dependencies."""
-    if not UV.exists():
-        cannot_run("uv is not in this environment")
     directory = tmp_path_factory.mktemp("wheel")
-    for project in ("formats", "clients/python"):
-        uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", directory, project)
+    wheels = build_wheels(directory, ("formats", "clients/python"))
     uv("venv", "--python", sys.executable, directory / "venv")
     python = directory / "venv" / "bin" / "python"
     try:
@@ -45,7 +40,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if "error sending request" in error.stderr or "dns error" in error.stderr:
             cannot_run("no package index can be reached")
         pytest.fail(error.stderr)
-    wheels = sorted(directory.glob("*.whl"))
     uv("pip", "install", "--python", python, "--no-deps", *wheels)
     return python.parent
 
@@ -68,4 +62,4 @@ def test_wheel_brings_the_command(environment: Path, address: str, server: Model
     assert f"{server.version}\tAVAILABLE" in result.stdout
     missing = subprocess.run([environment / "tpuserve", "serve"], check=False, capture_output=True, text=True, env={})
     assert missing.returncode == 127
-    assert "pip install tpuserve-server" in missing.stderr
+    assert "pip install 'tpuserve-server[tensorflow]'" in missing.stderr

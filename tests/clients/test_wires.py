@@ -99,6 +99,12 @@ def test_version_is_the_headers_then_the_requests_then_unknown() -> None:
     assert wire.read_prediction(Reply(body), PredictCall(SPEC, {}), ONE).version is None
 
 
+@pytest.mark.parametrize("text", ["", "x", "-1", "\u0663", "9" * 19, "9" * 5000])
+def test_version_that_is_no_int64_is_unknown(text: str) -> None:
+    reply = Reply(b'{"outputs": [1]}', {"x-tpuserve-model-version": text})
+    assert RestWire().read_prediction(reply, PredictCall(SPEC, {}), ONE).version is None
+
+
 def test_string_output_that_is_not_utf8_keeps_its_bytes() -> None:
     text = Signature("s", {}, {"y": TensorSpec("y", np.dtype(object), (None,))})
     prediction = RestWire().read_prediction(Reply(b'{"outputs": ["\xff\xfe"]}'), PredictCall(SPEC, {}), text)

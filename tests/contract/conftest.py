@@ -1,7 +1,9 @@
 """Fixtures: a server on each host, with the models and the configuration of the contract tests."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import grpc
@@ -10,11 +12,12 @@ import pytest
 from tests.contract.oip_client import Channel
 from tests.contract.serving_client import ServingClient
 from tests.contract.serving_models import save_half_plus_two, save_kinds
-from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
+from tests.e2e.running_server import START_TIMEOUT_S, run_configured_server
 from tests.support.measured_children import measuring_children
 from tpuserve_client import Client
 
-HOSTS = ["envoy", "python"]
+# The environment of `make ray` runs the tests of this folder on Ray Serve alone (tests/deploy/ray).
+HOSTS = ["ray"] if find_spec("ray") else ["envoy", "python"]
 # TensorFlow Serving numbers its own test models like this. The second adds 3 where the first adds 2.
 FIRST, SECOND = 123, 124
 
@@ -49,9 +52,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(folder / "half", folder / "kinds")
 
 
-def wait_for_half(server: RunningServer) -> None:
+def wait_for_half(address: str) -> None:
     """Wait until both versions of `half` are ready. Readiness of `kinds`, or of a single version, does not imply it."""
-    with Client(server.grpc) as client:
+    with Client(address) as client:
         for version in (FIRST, SECOND):
             client.wait_until_ready(START_TIMEOUT_S, "half", version=version)
 
@@ -69,16 +72,30 @@ def serving(
     flags = (
         f"--model_config_file={config}",
         f"--monitoring_config_file={monitoring}",
-        "--rest_api_enable_cors_support",
+        "--rest_api_enable_cors_support=true",
         "--max_request_bytes=8000000",
     )
     with (
         measuring_children(),
-        run_configured_server(request.param, folder / "log", *flags, model="kinds") as server,
-        ServingClient(server.grpc, server.rest) as client,
+        _run_host(request.param, folder / "log", flags) as (grpc_address, rest_url),
+        ServingClient(grpc_address, rest_url) as client,
     ):
-        wait_for_half(server)
+        wait_for_half(grpc_address)
         yield client
+
+
+@contextlib.contextmanager
+def _run_host(host: str, log: Path, flags: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Run a server with these flags, and yield its addresses for gRPC and REST."""
+    if host == "ray":
+        from tests.support.ray_cluster import GRPC, REST, deploy, two_nodes
+
+        with two_nodes():
+            deploy(dict(flag.removeprefix("--").partition("=")[::2] for flag in flags))
+            yield GRPC, REST
+    else:
+        with run_configured_server(host, log, *flags, model="kinds") as server:
+            yield server.grpc, server.rest
 
 
 @pytest.fixture

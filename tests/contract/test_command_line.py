@@ -35,15 +35,20 @@ class Refusal:
 
 
 @pytest.fixture
-def refuse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Refusal]:
-    """Return a function that runs the command in this process, for refusals before the server starts."""
+def refuse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> Callable[..., Refusal]:
+    """Return a function that runs the command in this process, for refusals before the server starts.
+
+    pytest takes the log, so the command writes only errors of its flags to stderr.
+    """
 
     def run(*flags: str, host: str = "python") -> Refusal:
         monkeypatch.setattr(sys, "argv", ["tensorflow_model_server", *_flags(*flags, host=host)])
         with pytest.raises(SystemExit) as ended:
             entry.tensorflow_model_server()
         assert isinstance(ended.value.code, int)
-        return Refusal(ended.value.code, capsys.readouterr().err)
+        return Refusal(ended.value.code, capsys.readouterr().err + caplog.text)
 
     return run
 

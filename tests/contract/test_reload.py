@@ -31,7 +31,7 @@ def reloading(
         run_configured_server(request.param, folder / "log", *flags, model="kinds") as server,
         ServingClient(server.grpc, server.rest) as client,
     ):
-        wait_for_half(server)
+        wait_for_half(server.grpc)
         yield client
 
 
@@ -51,6 +51,12 @@ def _reload(client: ServingClient, *configs: str) -> None:
     text_format.Parse(f"model_config_list {{ {' '.join(configs)} }}", request.config)
     response = client.reload(request)
     assert (response.status.error_code, response.status.error_message) == (0, "")
+
+
+def _serve_half(client: ServingClient, models: Models) -> None:
+    """Serve both versions of `half`, and wait for them: a reload waits only for new models."""
+    _reload(client, _model("half", models.half, ALL))
+    wait_for_half(client.grpc_address)
 
 
 def _ask(client: ServingClient, model: str = "half", version: int | None = None, label: str = "") -> float:
@@ -136,7 +142,8 @@ def test_version_policies(reloading: ServingClient, models: Models, policy: str,
     _reload(reloading, _model("chosen", models.half, policy))
     # The reload waits for one version of the model, like upstream. The other versions may load later.
     for version in versions:
-        while _code(reloading, "chosen", version) is StatusCode.NOT_FOUND:
+        # tpuserve answers UNAVAILABLE, which clients retry.
+        while _code(reloading, "chosen", version) in {StatusCode.NOT_FOUND, StatusCode.UNAVAILABLE}:
             pass
     answers = {version: _ask(reloading, "chosen", version) for version in versions}
     assert answers == {version: {FIRST: 3.0, SECOND: 4.0}[version] for version in versions}
@@ -147,7 +154,7 @@ def test_version_policies(reloading: ServingClient, models: Models, policy: str,
 def test_a_new_model_that_cannot_be_loaded(reloading: ServingClient, models: Models, tmp_path: Path) -> None:
     (tmp_path / "bad" / "1").mkdir(parents=True)
     (tmp_path / "bad" / "1" / "saved_model.pb").write_bytes(b"no")
-    _reload(reloading, _model("half", models.half, ALL))
+    _serve_half(reloading, models)
     with pytest.raises(RpcError) as caught:
         _reload(reloading, _model("half", models.half, ALL), _model("bad", tmp_path / "bad"))
     assert "bad" in (caught.value.details() or "")
@@ -184,7 +191,7 @@ def test_a_new_model_with_a_version_that_comes_later(reloading: ServingClient, m
     ids=["twice", "relative path", "unknown platform", "changed platform"],
 )
 def test_refused_configurations(reloading: ServingClient, models: Models, configs: list[str], message: str) -> None:
-    _reload(reloading, _model("half", models.half, ALL))
+    _serve_half(reloading, models)
     with refused(StatusCode.INVALID_ARGUMENT, message):
         _reload(reloading, *configs)
     assert _ask(reloading) == 4.0

@@ -158,7 +158,8 @@ def test_cors_headers(serving: ServingClient) -> None:
     assert reply.headers["access-control-allow-origin"] == "*"
     assert reply.headers["access-control-allow-methods"] == "POST, GET"
     # TensorFlow Serving's headers, then ours.
-    assert reply.headers["access-control-allow-headers"] == "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority"
+    allowed = reply.headers["access-control-allow-headers"]
+    assert allowed == "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority, authorization, x-api-key"
 
 
 def test_cors_preflight(serving: ServingClient) -> None:

@@ -1,8 +1,8 @@
-"""Parse a Dockerfile into stages of instructions. Heredocs and quoted `#` are not supported."""
+"""Parse a Dockerfile into named stages of instructions. Heredocs and quoted `#` are not supported."""
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -31,40 +31,47 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Dockerfile:
-    """A parsed Dockerfile.
+class Stage:
+    """The instructions after a FROM. `base` is an earlier stage, or the name of an image."""
 
-    ``arguments`` are those before the first FROM. A stage contains the instructions after its FROM.
-    """
+    name: str
+    base: str
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dockerfile:
+    """A parsed Dockerfile. `arguments` are those before the first FROM, and `stages` are by name, in order."""
 
     arguments: dict[str, str]
-    bases: tuple[str, ...]
-    stages: tuple[tuple[Instruction, ...], ...]
+    stages: dict[str, Stage]
 
     @property
     def final(self) -> tuple[Instruction, ...]:
-        """The instructions of the stage that becomes the image."""
-        return self.stages[-1]
+        """The instructions of the default target."""
+        return self.target(list(self.stages)[-1])
 
-    def base(self, stage: int) -> str:
-        """Return the base image of a stage, with the arguments before the first FROM substituted."""
-        return re.sub(r"\$\{(\w+)}", lambda match: self.arguments[match[1]], self.bases[stage])
+    def target(self, name: str) -> tuple[Instruction, ...]:
+        """Return the instructions of a stage, after those of the stages that it is based on."""
+        stage = self.stages[name]
+        before = self.target(stage.base) if stage.base in self.stages else ()
+        return (*before, *stage.instructions)
+
+    def images(self) -> set[str]:
+        """Return the images that stages are based on, with the arguments before the first FROM substituted."""
+        names = {stage.base for stage in self.stages.values()} - self.stages.keys()
+        return {re.sub(r"\$\{(\w+)}", lambda match: self.arguments[match[1]], name) for name in names}
 
 
 def instruction(stage: tuple[Instruction, ...], name: str) -> Instruction:
-    """Return the stage's only instruction of that name."""
+    """Return the only instruction of that name."""
     (found,) = (each for each in stage if each.name == name)
     return found
 
 
 def environment(stage: tuple[Instruction, ...]) -> dict[str, str]:
-    """Return the variables that the stage's ENV instructions set, unexpanded."""
+    """Return the variables that the ENV instructions set, unexpanded."""
     return dict(word.split("=", 1) for each in stage if each.name == "ENV" for word in each.words)
-
-
-def arguments(stage: tuple[Instruction, ...]) -> dict[str, str]:
-    """Return the defaults of the stage's ARG instructions."""
-    return dict(each.text.split("=", 1) for each in stage if each.name == "ARG")
 
 
 def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
@@ -76,16 +83,16 @@ def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
     ]
     joined = re.sub(r"\s*\\\n\s*", " ", "\n".join(lines))
     arguments: dict[str, str] = {}
-    bases: list[str] = []
-    stages: list[list[Instruction]] = []
+    stages: list[Stage] = []
     for line in joined.splitlines():
         name, text = line.split(maxsplit=1)
         if name == "FROM":
-            bases.append(text.split()[0])
-            stages.append([])
+            base, _, name = text.split()
+            stages.append(Stage(name, base, ()))
         elif stages:
-            stages[-1].append(Instruction(name, text))
+            last = stages[-1]
+            stages[-1] = replace(last, instructions=(*last.instructions, Instruction(name, text)))
         else:
             key, _, value = text.partition("=")
             arguments[key] = value
-    return Dockerfile(arguments, tuple(bases), tuple(map(tuple, stages)))
+    return Dockerfile(arguments, {stage.name: stage for stage in stages})

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -16,33 +15,28 @@ import yaml
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
+from tests.deploy.ci_examples import CI, build_scripts, workflow_scripts
 from tests.deploy.dockerfile import ROOT
-from tests.deploy.manifests import parse_flags, read
+from tests.deploy.manifests import parse_flags
 from tpuserve_client.cli import main as tpuserve
 from tpuserve_loadtests.cli import loadtest
 
-CI = ROOT / "deploy/ci"
+SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in sorted(CI.glob("*.sh"))}
 SCRIPT = CI / "loadtest.sh"
-# Variables of the script, the jobs and the builds.
+# Variables of the scripts, the job and the build.
 SETTINGS = {
-    "MODEL": "digits", "RATE": "200", "LIVE": "stable", "NEW": "canary", "GRPC": "localhost:8500", "REPORTS": "reports",
+    "MODEL": "digits", "MODELS": "models", "CONFIG": "models.config", "CHECKPOINT": "checkpoints", "TPU": "v5e:1x1",
+    "BUILDER": "examples.digits.model:build", "RATE": "200", "P99": "50ms", "LIVE": "stable", "NEW": "2",
+    "GRPC": "localhost:8500", "PRODUCTION": "tpuserve:8500", "REPORTS": "reports", "ROLLOUT_OPTIONS": "--soak 5m",
+    "RUN_OPTIONS": "--users 8", "COMPARE_OPTIONS": "--unclear note",
 }  # fmt: skip
-
-
-def workflow_steps() -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = read(CI / "github-actions.yaml")["jobs"]["loadtest"]["steps"]
-    return steps
-
-
-def build() -> dict[str, Any]:
-    return read(CI / "cloudbuild.yaml")
 
 
 def scripts() -> dict[str, str]:
     """Return every shell script of the examples, by file and step."""
-    found = {"loadtest.sh": SCRIPT.read_text(encoding="utf-8")}
-    found |= {f"github-actions: {step['name']}": step["run"] for step in workflow_steps() if "run" in step}
-    found |= {f"cloudbuild: {step['id']}": step["script"] for step in build()["steps"] if "script" in step}
+    found = dict(SCRIPTS)
+    found |= {f"github-actions: {step}": script for step, script in workflow_scripts().items()}
+    found |= {f"cloudbuild: {step}": script for step, script in build_scripts().items()}
     return found
 
 
@@ -50,7 +44,8 @@ def commands(script: str) -> list[list[str]]:
     """Return the words of each `tpuserve …` command in a script, with variables substituted."""
     joined = script.replace("\\\n", " ")
     lines = [line.strip() for line in joined.splitlines() if line.strip().startswith("tpuserve ")]
-    replaced = [re.sub(r"\$\{?(\w+)\}?", lambda name: SETTINGS[name[1]], line) for line in lines]
+    lines = [line.replace('"$(cat "$REPORTS/version")"', "2") for line in lines]
+    replaced = [re.sub(r"\$\{?(\w+)(:-)?\}?", lambda name: SETTINGS[name[1]], line) for line in lines]
     return [shlex.split(re.sub(r"\s*>.*$", "", line) if " serve " in line else line) for line in replaced]
 
 
@@ -72,7 +67,8 @@ def parse(group: click.Group, words: list[str]) -> click.Context:
 
 def test_there_are_commands_to_be_checked() -> None:
     found = {tuple(words[1:3]) for _, words in ALL}
-    assert {("loadtest", "run"), ("loadtest", "compare"), ("status", "digits")} <= found
+    assert {("loadtest", "run"), ("loadtest", "compare"), ("status", "digits"), ("rollout", "digits")} <= found
+    assert ("export", "checkpoints") in found
     assert any(words[1] == "serve" for _, words in ALL)
 
 
@@ -97,27 +93,19 @@ def test_every_script_is_one_that_bash_reads(where: str) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def test_the_servers_configuration_has_both_labels() -> None:
+def test_the_servers_configuration_serves_a_new_version_next_to_the_live_one() -> None:
     parsed = text_format.Parse(
         (CI / "models.config").read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()
     )
     (model,) = parsed.model_config_list.config
     assert model.name == SETTINGS["MODEL"]
-    assert set(model.version_labels) == {SETTINGS["LIVE"], SETTINGS["NEW"]}
-    assert set(model.version_labels.values()) <= set(model.model_version_policy.specific.versions)
-
-
-def test_the_build_starts_the_image_with_flags_that_it_has() -> None:
-    start = build()["steps"][0]["args"]
-    image = start.index("$_IMAGE")
-    assert parse_flags(start[image + 1 :])["model_config_file"] == "/config/models.config"
-    mounts = [word.split("=", 1)[1].split(":") for word in start[:image] if word.startswith("--volume=")]
-    assert ["/workspace/deploy/ci", "/config", "ro"] in mounts
+    assert set(model.version_labels) == {SETTINGS["LIVE"]}
+    assert model.model_version_policy.latest.num_versions == 2
 
 
 def test_substitutions_are_all_defined_and_used() -> None:
     text = (CI / "cloudbuild.yaml").read_text(encoding="utf-8")
-    used = set(re.findall(r"\$(_[A-Z]+)", text))
+    used = set(re.findall(r"\$(_[A-Z_]+)", text))
     assert used == set(yaml.safe_load(text)["substitutions"])
 
 
@@ -133,7 +121,7 @@ class Machine:
         program.write_text(f'#!/bin/bash\necho "$*" >> "{self.folder}/calls"\ncase $2 in\n{cases}esac\n')
         program.chmod(0o755)
         path = f"{self.folder}:{os.environ['PATH']}"
-        known = {"PATH": path, "MODEL": "digits", "REPORTS": str(self.folder / "reports"), **environment}
+        known = {"PATH": path, "MODEL": "digits", "NEW": "2", "REPORTS": str(self.folder / "reports"), **environment}
         return subprocess.run([SCRIPT], env=known, cwd=self.folder, capture_output=True, text=True, check=False)
 
     @property
@@ -154,8 +142,8 @@ def test_a_version_that_passes_both_is_let_through(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("codes", "message"),
     [
-        ({"run": 99, "compare": 0}, "with 'canary': a gate failed under load"),
-        ({"run": 0, "compare": 99}, "Do not replace version 'stable' of digits with 'canary': 'canary' is slower"),
+        ({"run": 99, "compare": 0}, "with version 2: a gate failed under load"),
+        ({"run": 0, "compare": 99}, "Do not replace version 'stable' of digits with version 2: it is slower"),
         ({"run": 98, "compare": 0}, "The load generator was too slow for a result"),
         ({"run": 0, "compare": 98}, "The load generator was too slow for a result"),
         ({"run": 3, "compare": 0}, "exit code 3"),
@@ -179,16 +167,24 @@ def test_a_missing_model_is_reported(machine: Machine) -> None:
     assert "name of the model to test" in ended.stderr
 
 
-def test_the_build_goes_on_after_the_gates_and_ends_as_they_did(machine: Machine) -> None:
+def test_the_build_keeps_the_reports_of_failed_gates_and_ends_with_their_exit_code(machine: Machine) -> None:
     machine.run({"run": 99, "compare": 0, "digits": 0})  # `tpuserve status digits` succeeds
-    for program in ("pip", "curl"):
-        (machine.folder / program).write_text("#!/bin/bash\n")
-        (machine.folder / program).chmod(0o755)
+    (machine.folder / "reports").mkdir(exist_ok=True)
+    (machine.folder / "reports/version").write_text("2\n", encoding="utf-8")
+    settings = {
+        "PATH": f"{machine.folder}:{os.environ['PATH']}",
+        **SETTINGS,
+        "REPORTS": str(machine.folder / "reports"),
+    }
     ended = {}
-    for step in build()["steps"]:
-        if "script" in step:
-            script = step["script"].replace("/workspace", str(machine.folder))
-            settings = {"PATH": f"{machine.folder}:{os.environ['PATH']}", "MODEL": "digits", "GRPC": "server:8500"}
-            run = subprocess.run(["bash", "-c", script], cwd=ROOT, env={**settings, "REPORTS": str(machine.folder)})
-            ended[step["id"]] = run.returncode
+    for step in ("Gates", "Decide"):
+        script = build_scripts()[step].replace("/workspace", str(machine.folder))
+        script = script.replace("server.log", str(machine.folder / "server.log"))
+        ended[step] = subprocess.run(["bash", "-c", script], cwd=ROOT, env=settings, check=False).returncode
     assert ended == {"Gates": 0, "Decide": 99}
+
+
+def test_a_missing_version_is_reported(machine: Machine) -> None:
+    ended = machine.run({"run": 0, "compare": 0}, NEW="")
+    assert ended.returncode != 0
+    assert "version to test" in ended.stderr

@@ -8,6 +8,7 @@ from tests.deploy.dockerfile import ROOT
 from tests.deploy.stand_ins import Machine
 
 CI_RUN = ROOT / ".ci/run"
+DEPLOYMENTS = ROOT / ".ci/run-deployments"
 
 
 @pytest.fixture
@@ -15,6 +16,7 @@ def machine(tmp_path: Path) -> Machine:
     machine = Machine(tmp_path)
     machine.program("dpkg-query", "exit 1")
     machine.program("apt-get")
+    machine.program("service")
     machine.program("make", "cat; echo CI=$CI; echo '3 passed in 0.01s'")
     return machine
 
@@ -23,8 +25,28 @@ def test_missing_packages_are_installed_before_the_tests(machine: Machine) -> No
     ran = machine.run(CI_RUN)
     assert ran.returncode == 0, ran
     assert [call.split()[1] for call in machine.called("apt-get")] == ["update", "install"]
-    assert machine.called("apt-get")[1].endswith("curl make nghttp2-client wrk")
-    assert machine.called("make") == ["make torch", "make oip-clients", "make test-all"]
+    assert machine.called("apt-get")[1].endswith("curl make nghttp2-client prometheus wrk")
+    assert machine.called("make") == [
+        "make torch", "make oip-clients", "make audit IF_REACHABLE=1", "make test-all"
+    ]  # fmt: skip
+
+
+def test_deployments_have_packages_and_tests_of_their_own(machine: Machine) -> None:
+    ran = machine.run(DEPLOYMENTS)
+    assert ran.returncode == 0, ran
+    assert machine.called("apt-get")[1].endswith("curl iproute2 make mmdebstrap podman prometheus runc")
+    assert machine.called("make") == ["make test-deployments"]
+
+
+def test_the_service_of_a_new_package_is_stopped(machine: Machine) -> None:
+    assert machine.run(CI_RUN).returncode == 0
+    assert machine.called("service") == ["service prometheus stop"]
+
+
+def test_the_service_of_a_package_that_was_there_is_left_alone(machine: Machine) -> None:
+    machine.program("dpkg-query", "echo installed")
+    assert machine.run(CI_RUN).returncode == 0
+    assert machine.called("service") == []
 
 
 def test_tests_see_ci_and_no_standard_input_and_close_the_output(machine: Machine) -> None:

@@ -1,6 +1,6 @@
 """Tests for the Dockerfile as text, and for its health check as a process.
 
-test_image_steps.py runs the build steps.
+tests/deploy/image builds and runs the targets.
 """
 
 import subprocess
@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from deploy.image.targets import TARGETS, Target
 from tests.deploy.dockerfile import ROOT, environment, instruction, read_dockerfile
 
 DOCKERFILE = read_dockerfile()
@@ -30,20 +31,58 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert (linted.returncode, linted.stdout + linted.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("stage", range(len(DOCKERFILE.stages)))
-def test_every_stage_is_built_on_a_digest(stage: int) -> None:
-    image, digest = DOCKERFILE.base(stage).split("@")
+def test_every_stage_is_built_on_one_digest() -> None:
+    (base,) = DOCKERFILE.images()
+    image, digest = base.split("@")
     assert ":3.11." in image, "the locks are tested with Python 3.11"
     algorithm, _, value = digest.partition(":")
     assert algorithm == "sha256"
     assert len(bytes.fromhex(value)) == 32
 
 
-def test_image_runs_as_a_user_kubernetes_can_tell_is_not_root() -> None:
-    user, group = instruction(DOCKERFILE.final, "USER").text.split(":")
+def test_targets_are_those_that_are_tested_and_cpu_is_the_default() -> None:
+    targets = [name for name, stage in DOCKERFILE.stages.items() if stage.base in ("server", "tool")]
+    assert set(targets) == TARGETS.keys()
+    assert targets[-1] == list(DOCKERFILE.stages)[-1] == "cpu"
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_target_is_made_of_its_locks_and_its_project(target: Target) -> None:
+    locks = [f"requirements/{lock}.lock" for lock in target.locks]
+    steps = DOCKERFILE.stages[f"{target.name}-packages"].instructions
+    assert instruction(steps, "COPY").words == [*locks, "requirements/"]
+    first, *others = instruction(steps, "RUN").text.split(" && ")
+    assert first == f"uv pip sync --require-hashes {' '.join(locks)}"
+    removal = [f"uv pip uninstall {' '.join(target.removed)}"] if target.removed else []
+    assert others == [*removal, "python3 -m deploy.image.slim /opt/tpuserve"]
+    installed = instruction(DOCKERFILE.stages[f"{target.project}-project"].instructions, "RUN").text
+    assert " ".join(f"./{project}" for project in target.projects) in installed
+    image = DOCKERFILE.stages[target.name].instructions
+    assert [each.words for each in image if each.name == "COPY"] == [
+        [f"--from={target.name}-packages", "/opt/tpuserve", "/opt/tpuserve"],
+        [f"--from={target.project}-project", "/opt/project", "/opt/tpuserve"],
+    ]
+    assert f'org.opencontainers.image.title="{target.image}"' in instruction(image, "LABEL").text
+
+
+@pytest.mark.parametrize("project", ["server", "exporter", "loadtests"])
+def test_projects_are_installed_offline_without_packages(project: str) -> None:
+    steps = DOCKERFILE.stages[f"{project}-project"].instructions
+    copied = [each.words for each in steps if each.name == "COPY"]
+    assert all(source == destination for source, destination in copied)
+    install, *others = instruction(steps, "RUN").text.split(" && ")
+    sources = " ".join(f"./{source}" for source, _ in copied)
+    assert install == f"uv pip install --offline --no-deps --no-sources --prefix /opt/project {sources}"
+    assert others == ["rm /opt/project/.lock"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_image_runs_as_a_user_kubernetes_can_tell_is_not_root(target: str) -> None:
+    image = DOCKERFILE.target(target)
+    user, group = instruction(image, "USER").text.split(":")
     assert int(user) >= 1000
     assert int(group) >= 1000
-    after = [each.name for each in DOCKERFILE.final[DOCKERFILE.final.index(instruction(DOCKERFILE.final, "USER")) :]]
+    after = [each.name for each in image[image.index(instruction(image, "USER")) :]]
     assert not {"RUN", "COPY", "ADD"} & set(after), "what the server runs stays root's, so that it cannot be rewritten"
 
 
@@ -60,7 +99,7 @@ def test_image_is_used_as_the_stock_tensorflow_serving_image() -> None:
 
 
 def test_commands_of_the_stock_image_are_where_manifests_look_for_them() -> None:
-    links = instruction(DOCKERFILE.final, "RUN").text
+    links = instruction(DOCKERFILE.stages["server"].instructions, "RUN").text
     scripts = tomllib.loads((ROOT / "server/pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     for ours, theirs in (
         ("tensorflow_model_server", "/usr/bin/tensorflow_model_server"),
@@ -70,10 +109,11 @@ def test_commands_of_the_stock_image_are_where_manifests_look_for_them() -> None
         assert ours in scripts
 
 
-def test_image_says_what_it_is() -> None:
-    labels = instruction(DOCKERFILE.final, "LABEL").text
-    for name in ("title", "description", "licenses", "version", "revision"):
-        assert f"org.opencontainers.image.{name}=" in labels
+@pytest.mark.parametrize("target", TARGETS)
+def test_image_says_what_it_is(target: str) -> None:
+    labels = " ".join(each.text for each in DOCKERFILE.target(target) if each.name == "LABEL")
+    for name in ("title", "description", "licenses", "version", "revision", "base.name"):
+        assert labels.count(f"org.opencontainers.image.{name}=") == 1
 
 
 def test_build_context_holds_what_is_copied_and_starts_from_nothing() -> None:
@@ -84,7 +124,13 @@ def test_build_context_holds_what_is_copied_and_starts_from_nothing() -> None:
     ]
     assert rules[0] == "*"
     allowed = [rule[1:] for rule in rules if rule.startswith("!")]
-    copied = [word for each in DOCKERFILE.stages[0] if each.name == "COPY" for word in each.words[:-1]]
+    copied = [
+        word
+        for stage in DOCKERFILE.stages.values()
+        for each in stage.instructions
+        if each.name == "COPY" and not each.text.startswith("--from=")
+        for word in each.words[:-1]
+    ]
     assert copied
     for source in copied:
         assert (ROOT / source).exists()

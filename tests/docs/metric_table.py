@@ -1,14 +1,21 @@
-"""`python -m tests.docs.metric_table`: rewrite the rows of docs/reference/metrics.md from the server's declarations."""
+"""`python -m tests.docs.metric_table`: rewrite the tables of docs/reference/metrics.md from their declarations."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
+from tpuserve_server.hosts.envoy.figures import FIGURES, Figure
+from tpuserve_server.hosts.envoy.figures import LABELS as ENVOY_LABELS
+from tpuserve_server.metrics.catalogue import CATALOGUE, LABELS
+from tpuserve_server.metrics.family import Family
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.upstream import UPSTREAM_FAMILIES, UPSTREAM_LABELS, UpstreamFamily
 
 PAGE = ROOT / "docs/reference/metrics.md"
-_ROW = re.compile(r"^\| `(tpuserve_\w+)` \|.*$", re.MULTILINE)
+_TABLE = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end of table -->\n", re.DOTALL)
+_HEAD = ("Name", "Type", "Labels", "Meaning")
 
 
 def exposed_name(metric: Metric) -> str:
@@ -16,23 +23,40 @@ def exposed_name(metric: Metric) -> str:
     return metric.name + ("_total" if metric.type == "counter" else "")
 
 
-def metric_rows() -> dict[str, str]:
-    """Return the row of each of the server's own metrics, by name."""
-    metrics = PrometheusMetrics().registry.collect()
-    return {exposed_name(metric): _row(metric) for metric in metrics if metric.name.startswith("tpuserve_")}
+def table_names(page: str) -> list[str]:
+    """Return the names of the page's tables."""
+    return _TABLE.findall(page)
 
 
-def write_rows(page: str) -> str:
-    """Return the page with each metric's row rewritten. Raises KeyError for a row of an unknown metric."""
-    rows = metric_rows()
-    return _ROW.sub(lambda row: rows[row[1]], page)
+def tables() -> dict[str, str]:
+    """Return every table by name: sections of the catalogue, labels, the process, Envoy and upstream."""
+    sections = {section: _metrics(families) for section, families in CATALOGUE.items()}
+    meanings = {**LABELS, **UPSTREAM_LABELS, **ENVOY_LABELS}
+    labels = _table(("Label", "Values"), [(f"`{label}`", values) for label, values in meanings.items()])
+    own = [_metrics(families) for families in (FIGURES, UPSTREAM_FAMILIES)]
+    return {**sections, "labels": labels, "process": _process(), "envoy": own[0], "upstream": own[1]}
 
 
-def _row(metric: Metric) -> str:
-    # A family without series shows its labels nowhere else.
-    labels = ", ".join(getattr(metric, "_labelnames", ()))
-    return f"| `{exposed_name(metric)}` | {metric.type} | {labels} | {metric.documentation} |"
+def write_tables(page: str) -> str:
+    """Return the page with each table rewritten. Raises KeyError for an unknown table."""
+    written = tables()
+    return _TABLE.sub(lambda found: f"<!-- table: {found[1]} -->\n{written[found[1]]}<!-- end of table -->\n", page)
+
+
+def _process() -> str:
+    shown = [metric for metric in PrometheusMetrics().registry.collect() if metric.name.startswith("process_")]
+    return _table(_HEAD, [(f"`{exposed_name(metric)}`", metric.type, "", metric.documentation) for metric in shown])
+
+
+def _metrics(families: Iterable[Family | Figure | UpstreamFamily]) -> str:
+    return _table(_HEAD, [(f"`{each.name}`", each.kind, ", ".join(each.labels), each.text) for each in families])
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, *rows]
+    text = ["".join(f"| {cell} " if cell else "| " for cell in cells) + "|\n" for cells in lines]
+    return "".join((text[0], "|---" * len(head) + "|\n", *text[1:]))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write_rows(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(write_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

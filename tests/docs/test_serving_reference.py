@@ -7,12 +7,14 @@ import click
 
 from tests.deploy.dockerfile import ROOT
 from tests.docs.flag_table import flag_table, written_table
-from tests.docs.metric_table import exposed_name, write_rows
+from tests.docs.metric_table import exposed_name, table_names, tables, write_tables
 from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
+from tpuserve_server.hosts.envoy.figures import FIGURES
+from tpuserve_server.metrics.catalogue import CATALOGUE
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.metrics.upstream import upstream_page
+from tpuserve_server.metrics.upstream import UPSTREAM_FAMILIES, upstream_page
 
 FLAGS = (ROOT / "docs/reference/server-flags.md").read_text(encoding="utf-8")
 METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
@@ -52,8 +54,25 @@ def test_every_metric_is_listed_with_its_type() -> None:
     assert listed == metrics
 
 
-def test_the_rows_of_metrics_are_made_of_their_declarations() -> None:
-    assert write_rows(METRICS) == METRICS, "Run: python -m tests.docs.metric_table"
+def test_the_tables_of_metrics_are_made_of_their_declarations() -> None:
+    assert set(table_names(METRICS)) == tables().keys()
+    assert write_tables(METRICS) == METRICS, "Run: python -m tests.docs.metric_table"
+
+
+def test_every_metric_of_the_catalogue_is_on_the_page() -> None:
+    declared = {family.name: (family.kind, family.text) for families in CATALOGUE.values() for family in families}
+    collected = PrometheusMetrics().registry.collect()
+    own = {
+        exposed_name(each): (each.type, each.documentation) for each in collected if each.name.startswith("tpuserve_")
+    }
+    assert declared == own
+
+
+def test_every_label_has_a_meaning() -> None:
+    own = [family.labels for section in CATALOGUE.values() for family in section]
+    others = [*(figure.labels for figure in FIGURES), *(family.labels for family in UPSTREAM_FAMILIES)]
+    labels = {label for names in (*own, *others) for label in names}
+    assert labels == {row[0].strip("`") for row in table_rows(tables()["labels"])}
 
 
 def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:

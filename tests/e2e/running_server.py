@@ -46,12 +46,31 @@ def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: 
 
 @contextlib.contextmanager
 def run_configured_server(
-    host: str, log: Path, *flags: str, model: str, credentials: grpc.ChannelCredentials | None = None
+    host: str,
+    log: Path,
+    *flags: str,
+    model: str,
+    credentials: grpc.ChannelCredentials | None = None,
+    headers: Mapping[str, str] | None = None,
+    check_log: bool = True,
 ) -> Iterator[RunningServer]:
-    """Start a server with flags that configure its models. `credentials` are for a TLS port."""
+    """Start a server with flags that configure its models.
+
+    `credentials` are for a TLS port, and `headers` for a server that identifies its clients.
+    """
     ports = free_ports(2)
     flags = (f"--rest_api_port={ports[1]}", *flags)
-    with run_in_environment(host, log, ports, {}, *flags, model=model, credentials=credentials) as server:
+    with run_in_environment(
+        host,
+        log,
+        ports,
+        {},
+        *flags,
+        model=model,
+        credentials=credentials,
+        headers=headers,
+        check_log=check_log,
+    ) as server:
         yield server
 
 
@@ -64,14 +83,18 @@ def run_in_environment(
     *flags: str,
     model: str,
     credentials: grpc.ChannelCredentials | None = None,
+    executable: Path = EXECUTABLE,
+    headers: Mapping[str, str] | None = None,
+    check_log: bool = True,
 ) -> Iterator[RunningServer]:
     """Start a server with more environment variables. They or the flags set the REST port and the models.
 
-    `ports` are free ones: gRPC's and REST's.
+    `ports` are free ones: gRPC's and REST's. `executable` may be the `tpuserve-serve` of another environment. With
+    `check_log`, the log must have no traceback.
     """
     grpc_port, rest_port = ports
     command = [
-        str(EXECUTABLE), f"--host_backend={host}", f"--port={grpc_port}", "--bind_address=127.0.0.1",
+        str(executable), f"--host_backend={host}", f"--port={grpc_port}", "--bind_address=127.0.0.1",
         "--file_system_poll_wait_seconds=0.1", *flags,
     ]  # fmt: skip
     with log.open("wb") as output:
@@ -79,12 +102,12 @@ def run_in_environment(
     server = RunningServer(process, model, f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{rest_port}", log)
     try:
         if credentials is None:
-            with Client(server.grpc) as client:
+            with Client(server.grpc, headers=headers) as client:
                 client.wait_until_ready(START_TIMEOUT_S, model)
         else:
             _wait_until_healthy(server.grpc, credentials)
         yield server
-        assert "Traceback" not in log.read_text(), log.read_text()
+        assert not check_log or "Traceback" not in log.read_text(), log.read_text()
     finally:
         if process.poll() is None:
             process.terminate()

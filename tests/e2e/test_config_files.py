@@ -232,6 +232,7 @@ def test_flags_without_meaning_here_left_one_line_each(server: Server) -> None:
 def test_a_wrong_file_ends_the_start_with_one_line(host: str, flag: str, text: str, line: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.config"
     file.write_text(text)
+    file.chmod(0o600)  # The server warns about a key that others can read.
     ports = [f"--port={free_ports(1)[0]}", "--rest_api_port=0", "--bind_address=127.0.0.1"]
     ended = subprocess.run(
         [*COMMAND, f"--host_backend={host}", "--model_base_path=/nowhere", *ports, f"{flag}={file}"],

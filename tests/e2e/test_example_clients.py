@@ -144,4 +144,4 @@ def test_curl_classify_and_regress(example_server: RunningServer) -> None:
 
 
 def test_the_recorded_request_was_replayed(example_server: RunningServer) -> None:
-    assert "1 recorded requests, 2 runs" in example_server.log.read_text()
+    assert "1 recorded request, 2 runs" in example_server.log.read_text()

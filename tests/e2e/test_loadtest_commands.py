@@ -4,8 +4,10 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
+from tests.loadtests.rapl_tree import RaplTree
 from tests.support import forked_command
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.saved_models import predict_request, write_warmup
@@ -30,6 +33,7 @@ BRIEF = {
     "tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": 2.0,
     "tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5,
 }
+RAPL_ROOT = "tpuserve_loadtests.server_side.rapl.ROOT"
 
 
 @dataclass
@@ -54,9 +58,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert server.terminate() == 0
 
 
-def loadtest(*arguments: str, exit_codes: tuple[int, ...] = (0,)) -> Any:  # noqa: ANN401  # a JSON document
+def loadtest(*arguments: str, exit_codes: tuple[int, ...] = (0,), constants: Mapping[str, float | str] = BRIEF) -> Any:  # noqa: ANN401  # a JSON document
     """Run a command and return its JSON document."""
-    ended = forked_command.run("tpuserve-loadtest", *arguments, *LENIENT, constants=BRIEF)
+    ended = forked_command.run("tpuserve-loadtest", *arguments, *LENIENT, constants=constants)
     assert ended.returncode in exit_codes, ended.stderr
     return json.loads(ended.stdout)
 
@@ -126,6 +130,61 @@ def test_a_comparison_has_a_form_on_each_side(served: Served) -> None:
     load = ("--rate", "40", "--duration", "300ms", "--warm-up", "100ms", "--unclear", "note")
     document = loadtest("compare", "m", *sides, *load, exit_codes=(0, 99))
     assert failures(document) <= {0}
+
+
+@contextmanager
+def using_energy(tree: RaplTree) -> Iterator[None]:
+    """Advance the counters while the block runs."""
+    over = threading.Event()
+
+    def advance() -> None:
+        used_uj = 0
+        while not over.wait(0.005):
+            used_uj += 100_000
+            tree.set_all(used_uj)
+
+    thread = threading.Thread(target=advance)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "exit_codes"),
+    [
+        ("run", ("--duration", "500ms", "--users", "2"), (0,)),
+        ("mlperf", ("--scenario", "offline", "--quick"), (0, 99)),
+        ("soak", ("--duration", "2s", "--segments", "20", "--rate", "40"), (0, 98, 99)),
+    ],
+)
+def test_a_command_reports_cost_and_energy_of_a_server_on_this_machine(
+    served: Served, tmp_path: Path, command: str, options: tuple[str, ...], exit_codes: tuple[int, ...]
+) -> None:
+    tree = RaplTree(tmp_path)
+    load = ("--grpc", served.server.grpc, "--rows", "4", "--warm-up", "100ms", "--price-per-hour", "1.20 EUR")
+    constants = BRIEF | {RAPL_ROOT: str(tree.root)}
+    with using_energy(tree):
+        document = loadtest(command, "m", *options, *load, exit_codes=exit_codes, constants=constants)
+    cost, energy = document["cost"], document["energy"]
+    assert (cost["price_per_hour"], cost["currency"]) == (1.2, "EUR")
+    assert cost["per_million_requests"] == pytest.approx(4 * cost["per_million_predictions"])
+    assert cost["per_million_predictions"] * cost["predictions_per_s"] == pytest.approx(1.2 / 3600 * 1e6)
+    assert set(energy["watts"]) == {"package", "dram"}
+    assert energy["joules_per_prediction"] == pytest.approx(sum(energy["watts"].values()) / cost["predictions_per_s"])
+    assert energy["joules_per_prediction"] > 0
+
+
+def test_the_terminal_names_the_cost_and_the_reason_for_an_unknown_energy(served: Served, tmp_path: Path) -> None:
+    options = ("--rest", served.server.rest, "--users", "2", "--duration", "300ms", "--price-per-hour", "0.40")
+    ended = forked_command.run(
+        "tpuserve-loadtest", "run", "m", *options, *LENIENT[:2], constants={RAPL_ROOT: str(tmp_path)}
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"^  Cost: [\d.,]+ USD per million predictions, at .* and 0\.4 USD/h$", ended.stdout, re.MULTILINE)
+    assert "\n  Energy: not measured: this machine has no RAPL counters\n" in ended.stdout
 
 
 def test_a_model_that_the_server_lacks_is_reported_with_the_address(served: Served) -> None:

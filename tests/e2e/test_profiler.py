@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from tests.e2e.running_server import RunningServer
+from tests.support.trace_events import find_facts, find_threads
 from tpuserve_client import Client
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
@@ -58,6 +59,10 @@ def test_a_trace_has_the_models_operations_and_serving_goes_on(server: RunningSe
     names = {event.name for event in plane.event_metadata.values()}
     assert "SessionRun" in names
     assert any("mul" in name.lower() for name in names)
+    facts = find_facts(trace.read_bytes(), "batch calculator:3")
+    assert (facts["signature"], facts["requests"], facts["rows"], facts["bucket"]) == ("serving_default", 1, 1, 1)
+    # The kernel keeps 15 characters of `device-calculator-3`.
+    assert find_threads(trace.read_bytes(), "batch calculator:3") == {"device-calculat"}
 
 
 @pytest.mark.slow

@@ -119,9 +119,8 @@ def test_preflight_and_cross_origin_requests(server: RunningServer) -> None:
     for answer in (requested, served, refused):
         assert answer.headers["access-control-allow-origin"] == "*"
         assert answer.headers["access-control-allow-methods"] == "POST, GET"
-        assert (
-            answer.headers["access-control-allow-headers"] == "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority"
-        )
+        allowed = answer.headers["access-control-allow-headers"]
+        assert allowed == "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority, authorization, x-api-key"
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "GET"])

@@ -3,11 +3,8 @@
 import re
 import shutil
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
@@ -17,7 +14,8 @@ from click.testing import CliRunner
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from tests.e2e.conftest import HOSTS
-from tests.e2e.running_server import START_TIMEOUT_S, STOP_TIMEOUT_S
+from tests.e2e.running_server import STOP_TIMEOUT_S
+from tests.e2e.started_command import StartedCommand, start_command
 from tests.support.free_ports import free_ports
 from tests.support.saved_models import predict_request, save_mlp, write_manifest
 from tpuserve_client.cli import main as client_command
@@ -38,51 +36,12 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_mlp(tmp_path_factory.mktemp("saved") / "1", seed=1)
 
 
-class Command:
-    """A started command whose output lines tests can wait for."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def wait_for(self, text: str) -> str:
-        """Wait for the first line that contains `text`, and return it."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: any(text in line for line in self.lines), START_TIMEOUT_S), self.lines
-            return next(line for line in self.lines if text in line)
-
-    def stop(self) -> int:
-        self.process.terminate()
-        code = self.process.wait(STOP_TIMEOUT_S)
-        self._reader.join(STOP_TIMEOUT_S)
-        return code
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                with self._changed:
-                    self.lines.append(line.rstrip())
-                    self._changed.notify_all()
-
-
-@contextmanager
-def started(command: str, host: str, port: int, *flags: str) -> Iterator[Command]:
+def started(command: str, host: str, port: int, *flags: str) -> AbstractContextManager[StartedCommand]:
     arguments = [
         *(str(BIN / command), f"--host_backend={host}", f"--port={port}", "--bind_address=127.0.0.1"),
         *("--file_system_poll_wait_seconds=0.1", "--model_name=m", *flags),
     ]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    running = Command(process)
-    try:
-        yield running
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+    return start_command(arguments)
 
 
 def is_open(port: int) -> bool:
@@ -119,7 +78,7 @@ def test_sigterm_while_it_waits_for_its_model_ends_it_in_order(host: str, tmp_pa
     with started("tensorflow_model_server", host, port, f"--model_base_path={tmp_path}/absent") as server:
         server.wait_for("does not exist")
         assert server.stop() == 0
-        assert [line for line in server.lines if re.search(r"ERROR|\[critical\]|Traceback", line)] == []
+        assert [line for line in server.lines if re.search("ERROR|CRITICAL|Traceback", line)] == []
 
 
 def test_a_model_that_fails_opens_no_port_and_ends_the_server(host: str, tmp_path: Path) -> None:
@@ -135,7 +94,22 @@ def test_a_model_that_fails_opens_no_port_and_ends_the_server(host: str, tmp_pat
     with started("tensorflow_model_server", host, port, *flags) as server:
         server.wait_for("tpuserve: 1 servable(s) did not become available")
         assert server.process.wait(STOP_TIMEOUT_S) == 1
-        assert [line for line in server.lines if "[critical]" in line or "Running gRPC" in line] == []
+        assert [line for line in server.lines if "CRITICAL" in line or "Running gRPC" in line] == []
+
+
+def test_caches_that_cannot_be_written_are_named_at_the_start(host: str, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    file = tmp_path / "file"
+    file.touch()
+    flags = ("--rest_api_port=0", f"--storage_cache_dir={file}", f"--compilation_cache_dir={file}/compiled")
+    with started("tpuserve-serve", host, port, f"--model_base_path={tmp_path}/absent", *flags) as server:
+        server.wait_for("tpuserve is listening")
+        warnings = [line for line in server.lines if "WARNING tpuserve_server.command.cache_directories" in line]
+        assert [line.partition(": ")[2] for line in warnings] == [
+            f"--storage_cache_dir: '{file}' is not a directory. Choose another path.",
+            f"--compilation_cache_dir: '{file}' is not a directory. Choose another path.",
+        ]
+        assert server.stop() == 0
 
 
 def test_a_version_that_is_itself_the_base_path_is_refused_with_its_parent(host: str, version: Path) -> None:
@@ -145,7 +119,7 @@ def test_a_version_that_is_itself_the_base_path_is_refused_with_its_parent(host:
         assert line.startswith("tpuserve: ")
         assert f"--model_base_path={version.parent}, or" in line
         assert server.process.wait(STOP_TIMEOUT_S) == 1
-        assert [line for line in server.lines if "[critical]" in line] == []
+        assert [line for line in server.lines if "CRITICAL" in line] == []
 
 
 def test_ports_of_tpuserve_serve_open_at_once_and_its_status_says_what_a_folder_lacks(

@@ -43,7 +43,7 @@ def test_device_programs_are_served_without_it(host: str, tmp_path: Path, monkey
     }
     assert {"jax", "tpuserve_server"} <= imported
     assert not {"tensorflow", "tensorflow_serving", "keras"} & imported
-    assert "1 recorded requests, " in log
+    assert "1 recorded request, " in log
     (file,) = logged.parent.iterdir()
     assert len(list(tf.data.TFRecordDataset(str(file)))) == 2
 

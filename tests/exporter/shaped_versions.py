@@ -43,7 +43,10 @@ def write_version(
     }  # fmt: skip
     manifest = {
         "device": {"format_version": 1, "shard": list(shard), "parts": {"device": part}, "signatures": {}},
-        "files": {name: {"sha256": hashlib.sha256(written).hexdigest()} for name, written in files.items()},
+        "files": {
+            name: {"sha256": hashlib.sha256(written).hexdigest(), "size_bytes": len(written)}
+            for name, written in files.items()
+        },
     }
     (version / "assets.extra/tpuserve/manifest.json").write_text(json.dumps(manifest))
     return version

@@ -60,11 +60,28 @@ def test_manifest_describes_the_version(export: Export, digits_checkpoint: Path,
     assert manifest["parity"]["rows"] == 8
     assert manifest["parity"]["max_abs_difference"] <= 0.02
     written = {path.relative_to(version).as_posix(): path for path in version.rglob("*") if path.is_file()}
-    del written["assets.extra/tpuserve/manifest.json"]
+    del written["assets.extra/tpuserve/manifest.json"], written["assets.extra/tpuserve/reports/export.html"]
     assert set(manifest["files"]) == set(written)
     for name, path in written.items():
         content = path.read_bytes()
         assert manifest["files"][name] == {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+
+
+def test_version_has_its_report_without_inputs_and_paths(
+    export: Export, digits_checkpoint: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "digits"
+    whole = tmp_path / "whole.html"
+    found = export(digits_checkpoint, base, *DIGITS, "--report", whole)
+    assert found.code == 0, found.err
+    page = (base / "1/assets.extra/tpuserve/reports/export.html").read_text()
+    assert "<title>Export of digits</title>" in page
+    assert 'name="dcterms.created"' in page
+    assert "passed every check" in page
+    assert "Sample answers" in whole.read_text()
+    assert "Sample answers" not in page
+    assert str(tmp_path) not in page
+    assert str(digits_checkpoint) not in page
 
 
 def test_warmup_has_a_request_for_each_batch_size(export: Export, tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import jax
 import pytest
 from click.testing import CliRunner
 
+from tests.deploy.dockerfile import ROOT
 from tests.exporter import device_builders
 from tests.exporter.conftest import Finished, read_manifest
-from tpuserve_exporter.command import inspecting
+from tpuserve_exporter.command import deploying, inspecting
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
@@ -53,6 +54,19 @@ def test_a_version_carries_what_its_programs_take_on_a_tpu(
         rf"device programs +2 for batches of 1, 4; lowered with jax {re.escape(jax.__version__)}", expected
     )
     assert re.search(r"on v5e:2x2 +all programs together: fits, over --mesh data=2,model=2", expected)
+    arguments = [
+        "render",
+        "--version",
+        str(tmp_path / "m/1"),
+        "--tpu",
+        "v5e:2x2",
+        "--output",
+        str(tmp_path / "overlay"),
+    ]
+    arguments += ["--manifests", str(ROOT / "deploy/kubernetes"), "--model-name", "digits"]
+    rendered = CliRunner().invoke(deploying.deploy, arguments, standalone_mode=False)
+    assert rendered.return_value == 0, rendered.stderr
+    assert "devices      4 of 4, --mesh data=2,model=2" in rendered.stdout
     again = export(digits_checkpoint, tmp_path / "m", *DIGITS, "--device-programs", "--shard", rule)
     assert "Not published again: version 1 is identical" in again.out  # compile times do not distinguish versions
 

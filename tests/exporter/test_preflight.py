@@ -24,6 +24,7 @@ from tests.exporter.shaped_versions import (
     write_version,
     write_wide,
 )
+from tests.support.descriptors import low_descriptors_taken
 from tpuserve_exporter.command.checking import command
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
@@ -288,6 +289,13 @@ def test_a_compiler_that_dies_or_hangs_has_checked_nothing(
         outcomes = [outcome for _, outcome in compilers.run([job] * 3)]
     assert outcomes == [CompileOutcome("unknown", reason)] * 3
     assert str(_verdict(8, outcomes[0])) == f"not checked: {reason}"
+
+
+def test_a_process_with_many_open_files_compiles(job: CompileJob) -> None:
+    start = functools.partial(CompilerProcess, 60.0, "tests.exporter.aborting_compiler")
+    with low_descriptors_taken(), Compilers(most=1, start=start) as compilers:
+        [(_, outcome)] = compilers.run([job])
+    assert outcome.reason.endswith("the chip is imaginary")
 
 
 def test_breaking_off_ends_the_compilers(job: CompileJob) -> None:

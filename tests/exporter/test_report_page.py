@@ -113,7 +113,7 @@ def test_what_was_there_already_is_not_called_published() -> None:
 
 
 def test_a_dry_run_has_nothing_to_serve() -> None:
-    text = text_of(render_page(published() | {"version": None, "path": None}))
+    text = text_of(render_page(published() | {"version": None, "path": None, "published": False}))
     assert "checked, not published" in text
     assert "Serving and calling" not in text
 

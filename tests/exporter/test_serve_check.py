@@ -41,7 +41,7 @@ def test_without_a_server_it_says_what_to_install_before_any_work(
     monkeypatch.setenv("PATH", str(tmp_path))
     done = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--serve-check", "--json")
     assert (done.code, done.document["kind"]) == (10, "MissingExtra")
-    assert "pip install tpuserve-server" in done.document["error"]
+    assert "pip install 'tpuserve-server[tensorflow]'" in done.document["error"]
     assert not (tmp_path / "tiny").exists()
 
 

@@ -49,7 +49,9 @@ class Bystander:
 def _send(address: str, path: str, body: str, response: str, pause_s: str) -> None:
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     worst_s, answered, wrong = 0.0, 0, []
-    while not select.select([sys.stdin], [], [], float(pause_s) if answered else 0)[0]:
+    stdin = select.poll()
+    stdin.register(sys.stdin, select.POLLIN)
+    while not stdin.poll(float(pause_s) * 1000 if answered else 0):
         start = time.perf_counter()
         try:
             connection.request("POST", path, body)

@@ -83,6 +83,8 @@ def faulted(
         f"--max_connection_receiving_bytes={128 << 20}",
         f"--shared_memory_prefix={PREFIX}",
         "--max_num_load_retries=0",
+        # The model `slow`.
+        "--allowed_ops=WriteFile",
         f"--header_timeout_seconds={HEADER_TIMEOUT_S}",
     )
     with (

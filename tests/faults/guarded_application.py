@@ -51,7 +51,7 @@ def make_server(folder: Path, rule: Rule = ALLOW_ALL) -> Server:
         model_base_path=str(folder / "models"),
         monitoring_config_file=folder / "monitoring.config",
     )
-    return build(settings, "for a test", rule)
+    return build(settings, "for a test", lambda _models: rule)
 
 
 def _make_guarded() -> Server:

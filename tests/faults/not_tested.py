@@ -9,7 +9,6 @@ NOT_TESTED: Final[dict[int, tuple[str, ...]]] = {
     ),
     22: ("goodput is a benchmark: python -m benchmarks simulate overload",),
     26: ("a lost device: a CPU cannot be lost; tests/server/executors/pjrt/test_device_health.py has the failures",),
-    27: ("SIGKILL of the worker: tests/server/hosts/test_host_lifecycle.py, on an echo application",),
     30: ("a second signal, and SIGTERM while loading: tests/server/hosts/test_host_lifecycle.py",),
     33: ("goodput is a benchmark: python -m benchmarks simulate overload",),
     39: ("what SIGKILL leaves: tests/server/hosts/test_host_lifecycle.py and test_runtime_folder.py",),

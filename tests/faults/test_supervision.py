@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import httpx
 import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
 from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
 from tests.faults.fault_row import FaultRow
 from tests.support.saved_models import save_function, save_half_plus_two
-from tpuserve_client import Client, DeadlineExceeded, Retry, State, Unavailable
+from tpuserve_client import Client, DeadlineExceeded, NotFound, Retry, State, Unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -112,6 +115,37 @@ def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
     for process in (worker(server), psutil.Process(server.process.pid)):
         process.send_signal(signal.SIGTERM)
     assert server.process.wait(START_TIMEOUT_S) == 0
+
+
+def test_a_new_process_keeps_the_changes_of_clients(
+    server: RunningServer, tmp_path: Path, record: Callable[[FaultRow], None]
+) -> None:
+    text = configuration(tmp_path, "good", "endless", "late")
+    request = model_management_pb2.ReloadConfigRequest()
+    text_format.Parse(text, request.config)
+    with grpc.insecure_channel(server.grpc) as channel:
+        model_service_pb2_grpc.ModelServiceStub(channel).HandleReloadConfigRequest(request, timeout=START_TIMEOUT_S)
+    with Client(server.grpc, retry=Retry(max_attempts=1)) as client:
+        httpx.post(f"{server.rest}/v2/repository/models/endless/unload").raise_for_status()
+        process = worker(server)
+        process.kill()
+        process.wait(START_TIMEOUT_S)
+        client.wait_until_ready(START_TIMEOUT_S, "late")
+        assert client.predict("late", ONE).version == 1
+        with pytest.raises(NotFound):
+            client.predict("endless", ONE)
+        record(FaultRow(27, "SIGKILL of the worker after a reload", "TF gRPC", "envoy", "reload kept", "reload kept"))
+
+        # The operator's next configuration replaces the changes.
+        (tmp_path / "models.config").write_text(configuration(tmp_path, "good"))
+        server.process.send_signal(signal.SIGHUP)
+        wait_for_log(server, "Applied the changed model configuration file")
+        process = worker(server)
+        process.kill()
+        process.wait(START_TIMEOUT_S)
+        client.wait_until_ready(START_TIMEOUT_S, "good")
+        with pytest.raises(NotFound):
+            client.predict("late", ONE)
 
 
 @pytest.fixture

@@ -41,16 +41,22 @@ class ReloadingHost:
         self.process = host
         self.file = file
 
+    def replace(self, content: str) -> None:
+        """Replace the file in one step."""
+        new = self.file.with_suffix(".new")
+        new.write_text(content)
+        new.replace(self.file)
+
     def reload(self, content: str) -> None:
-        self.file.write_text(content)
+        self.replace(content)
         self.process.process.send_signal(signal.SIGHUP)
 
-    def channel(self, authority: trustme.CA) -> grpc.Channel:
+    def channel(self, authority: trustme.CA, *options: tuple[str, int]) -> grpc.Channel:
         """Connect as a client of an authority, which trusts only its servers."""
         own = authority.issue_cert("client@example.org")
         key, chain = own.private_key_pem.bytes(), own.cert_chain_pems[0].bytes()
         credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), key, chain)
-        return grpc.secure_channel(self.process.grpc, credentials)
+        return grpc.secure_channel(self.process.grpc, credentials, options)
 
     def rest(self, authority: trustme.CA, name: str | None = None) -> ssl.SSLSocket:
         """Connect to REST as `channel` does. Without a name the client sends no server name."""

@@ -26,6 +26,8 @@ MODEL = "doubling"
 PREDICTION = "/tensorflow.serving.PredictionService"
 STALL_S = 1.0
 QUEUE_FULL = "The batch scheduling queue is full"
+NO_INPUT = "input tensor x is missing"
+DENIED = "ci has only the role read"
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Doubling:
     It refuses every `fail_every`-th prediction (0: none). Its device serves one prediction at a time and takes
     `service_s` seconds for each. It stops for a second before prediction number `stall_at`. With `hangs` it never sends
     a prediction, and `hanging` counts the pending requests. With `token` it rejects clients without the token, with
-    `tls` plaintext.
+    `tls` plaintext. It denies predictions to clients with `reader`, another token.
     """
 
     fail_every: int = 0
@@ -44,6 +46,7 @@ class Doubling:
     garbled: bool = False
     hangs: bool = False
     token: str = ""
+    reader: str = ""
     tls: ServerTls | None = None
     grpc_address: str = ""
     rest_url: str = ""
@@ -56,7 +59,11 @@ class Doubling:
 
     def knows(self, authorization: str | bytes | None) -> bool:
         """Return whether these credentials are valid."""
-        return not self.token or authorization == f"Bearer {self.token}"
+        return not self.token or authorization in (f"Bearer {self.token}", f"Bearer {self.reader}")
+
+    def denies(self, authorization: str | bytes | None) -> bool:
+        """Return whether predictions are denied to a client with these valid credentials."""
+        return bool(self.token) and authorization != f"Bearer {self.token}"
 
     def run(self, x: np.ndarray) -> np.ndarray | None:
         """Return the prediction, or None if the model refuses the request."""
@@ -91,6 +98,10 @@ class GrpcFace(grpc.GenericRpcHandler):
 
     def _predict(self, body: bytes, context: grpc.ServicerContext) -> bytes:
         request = official.PredictRequest.FromString(body)
+        if self._model.denies(dict(context.invocation_metadata()).get("authorization")):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, DENIED)
+        if "x" not in request.inputs:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, NO_INPUT)
         y = self._model.run(tensor.from_proto(request.inputs["x"]))
         if y is None:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, QUEUE_FULL)
@@ -144,7 +155,12 @@ def rest_face(model: Doubling) -> FastAPI:
 
     @app.post(f"/v1/models/{MODEL}:predict")
     async def predict(request: Request) -> Response:
-        y = model.run(np.asarray(json.loads(await request.body())["inputs"]["x"], np.float32))
+        inputs = json.loads(await request.body())["inputs"]
+        if model.denies(request.headers.get("authorization")):
+            return JSONResponse({"error": DENIED}, 403)
+        if "x" not in inputs:
+            return JSONResponse({"error": NO_INPUT}, 400)
+        y = model.run(np.asarray(inputs["x"], np.float32))
         if y is None:
             return JSONResponse({"error": QUEUE_FULL}, 429)
         return JSONResponse({"outputs": y.tolist()})

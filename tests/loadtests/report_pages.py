@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tests.loadtests.metrics_pages import seen_server
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
+from tpuserve_formats.price import Price
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.tolerance import Allowed
 from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
@@ -31,6 +32,7 @@ from tpuserve_loadtests.rollout.parity import Compared, Parity
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.rollout.procedure import Step, StepState
 from tpuserve_loadtests.searching import Found, Outcome, Probe
+from tpuserve_loadtests.server_side.energy import Energy
 from tpuserve_loadtests.server_side.latency_parts import latency_parts
 from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
 from tpuserve_loadtests.server_side.watched import Watched
@@ -105,8 +107,12 @@ def page_of_a_sweep() -> str:
         judge_run(
             recorded_run(open_load(rate), 2 + rate / 100),
             model="digits",
-            rows=1,
-            seen=seen_server(8 * rate, batch=1 + rate // 100, queue_s=rate / 1e5, latency_s=0.002 + rate / 8e4),
+            rows=4,
+            seen=replace(
+                seen_server(8 * rate, batch=1 + rate // 100, queue_s=rate / 1e5, latency_s=0.002 + rate / 8e4),
+                energy=Energy(8.0, {"package": 320.0 + rate, "dram": 80.0}),
+            ),
+            price=Price(1.2),
         )
         for rate in (25, 50, 100, 200, 300, 400, 500, 600)
     ]

@@ -29,7 +29,7 @@ COMMANDS = {
     # --rest is only for the server's memory.
     "rollout --rest": ("rollout", "m", "--to", "2", "--model_config_file", "models.config", "--rest", "http://nobody"),
 }
-NOTHING = MeasuredServerOptions(None, None, AccessOptions(None, None, None, None, ()), None)
+NOTHING = MeasuredServerOptions(None, None, AccessOptions(None, None, None, None, (), None, False), None)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

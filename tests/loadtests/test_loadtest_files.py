@@ -15,6 +15,8 @@ from hdrh.log import HistogramLogReader  # type: ignore[import-untyped]  # ships
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tests.support import forked_command
+from tpuserve_formats.version_reports import MOST_REPORT_BYTES
+from tpuserve_loadtests.cli.attached_page import checked_page
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
@@ -207,6 +209,9 @@ def test_a_run_writes_what_it_was_asked_for(server: Doubling, tmp_path: Path) ->
         (["run", MODEL, "--csv", "nowhere/run.csv"], "Directory nowhere does not exist"),
         (["run", MODEL, "--hdr", "."], ". is a directory"),
         (["sweep", MODEL, "--hdr", "sweep.hgrm"], "the command has several"),
+        (["run", MODEL, "--attach-to", "nowhere"], "nowhere is no directory of this machine. Set a version directory"),
+        (["soak", MODEL, "--attach-to", "gs://models/m/1"], "is no directory of this machine"),
+        (["run", MODEL, "--attach-to", "/dev"], "/dev contains no model. Set a version directory"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_any_load(
@@ -218,8 +223,37 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_load(
     assert not server.rows
 
 
+@pytest.mark.parametrize("file", ["saved_model.pb", "assets.extra/tpuserve/manifest.json"])
+def test_page_is_attached_to_a_version(server: Doubling, tmp_path: Path, file: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+    load = ["--users", "1", "--duration", "300ms", "--warm-up", "0"]
+    run = loadtest(server, "run", MODEL, *load, "--html", str(tmp_path / "run.html"), "--attach-to", str(tmp_path))
+    assert run.returncode == 0, run.stderr
+    (page,) = (tmp_path / "assets.extra/tpuserve/reports").iterdir()
+    assert re.fullmatch(r"loadtest-\d{8}-\d{6}\.html", page.name)
+    assert page.read_text() == (tmp_path / "run.html").read_text()
+    assert re.search(r'<meta name="dcterms.created" content="\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"', page.read_text())
+
+
+def test_version_that_cannot_hold_pages_is_refused_before_any_load(server: Doubling, tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").touch()
+    (tmp_path / "assets.extra").write_text("a file where the directory must be")
+    run = loadtest(server, "run", MODEL, "--attach-to", str(tmp_path))
+    assert run.returncode == 2
+    assert f"Cannot write to {tmp_path / 'assets.extra'}" in run.stderr
+    assert not server.rows
+
+
 def test_a_disk_that_is_full_is_told_after_the_table(server: Doubling) -> None:
     run = loadtest(server, "run", MODEL, "--users", "1", "--duration", "300ms", "--warm-up", "0", "--csv", "/dev/full")
     assert run.returncode == 1
     assert "total" in run.stdout
     assert "Cannot write /dev/full: No space left on device" in run.stderr
+
+
+def test_a_page_that_is_too_large_for_the_console_has_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked_page("ä" * (MOST_REPORT_BYTES // 2)) is not None
+    assert capsys.readouterr().err == ""
+    checked_page("ä" * (MOST_REPORT_BYTES // 2 + 1))
+    assert "has 8,388,610 bytes. The console lists only pages of at most 8,388,608" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_requests_have_the_answers_that_were_recorded_beside_them(tmp_path: Path
     answers = GoldenAnswers([request.golden for request in requests], Tolerance())
     assert [answers.outputs(number)["y"].tolist() for number in range(2)] == [[[2.0] * 4], [[6.0] * 4] * 2]
     assert [request.rows for request in requests] == [1, 2]
-    assert recording.notes == (f"{version}: skipped 1 recorded requests without a response",)
+    assert recording.notes == (f"{version}: skipped 1 recorded request without a response",)
 
 
 def test_a_recording_that_is_played_again_is_held_against_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import pytest
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
 from tests.support.free_ports import free_ports
+from tpuserve_exporter.deployment.capacity import Capacity
+from tpuserve_exporter.errors import OptionConflict
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
 # The runs share a small machine with other processes, and the tests are not about the generator's limits.
@@ -92,6 +94,11 @@ def test_processes_share_a_load_and_their_measurements_add_up(serve: Serve, tmp_
     assert len(report["generator"]["cores"]) == 2
     assert [gate["failed"] for gate in report["gates"]] == [False, True]
     assert failed_cases(junit) == ["rate<500"]
+    (tmp_path / "run.json").write_text(run.stdout)
+    with pytest.raises(
+        OptionConflict, match=r"run\.json: the run failed with exit code 99, so its rate is no capacity"
+    ):
+        Capacity.read(tmp_path / "run.json")
 
 
 def test_a_worker_from_elsewhere_sends_the_load(serve: Serve) -> None:
@@ -199,7 +206,7 @@ def test_a_slower_version_is_worse(serve: Serve, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve) -> None:
+def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve, tmp_path: Path) -> None:
     server = serve(Doubling(service_s=0.020))
     # Constant arrivals: with random arrivals, results of such short probes vary, and the search repeats them.
     options = ("--from", "20", "--precision", "0.3", "--duration", "1500ms", "--arrivals", "constant")
@@ -210,6 +217,10 @@ def test_the_highest_rate_is_searched_for_on_a_server(serve: Serve) -> None:
     # queue. Other load on the machine does not cause such waits.
     assert 20 <= report["rate_per_s"] < 100
     assert report["does_not_hold_per_s"] > report["rate_per_s"]
+    # `tpuserve deploy render --loadtest` reads the document.
+    file = tmp_path / "search.json"
+    file.write_text(run.stdout)
+    assert Capacity.read(file) == Capacity(report["rate_per_s"], 1, ("p90<=500ms", "error_rate<=1%"), MODEL)
 
 
 def test_an_objective_that_no_rate_keeps_is_told(serve: Serve, tmp_path: Path) -> None:

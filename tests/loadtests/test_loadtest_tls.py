@@ -36,7 +36,9 @@ LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles" /
 BRIEF = ["--users", "4", "--duration", "500ms", "--warm-up", "0", "--generator-limit", "note"]
 TOKEN = "s3cr3t-token"
 BEARER = "authorization: Bearer ${TOKEN}"
-NOTHING = AccessOptions(ca=None, cert=None, key=None, tls_server_name=None, headers=())
+NOTHING = AccessOptions(
+    ca=None, cert=None, key=None, tls_server_name=None, headers=(), api_key_file=None, allow_plaintext_key=False
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,7 @@ def test_plain_locust_goes_the_same_way(server: Doubling, identity: list[str]) -
 def test_stranger_is_told_before_any_load_how_to_say_who_it_is(server: Doubling, identity: list[str]) -> None:
     found = run(COMMAND, MODEL, "--grpc", server.grpc_address, *identity, *BRIEF)
     assert (found.returncode, found.stdout) == (2, "")
-    assert "who are you?; authenticate with --header or --cert" in found.stderr
+    assert "who are you?. The requests for metadata need credentials with the role read" in found.stderr
 
 
 def test_server_that_is_not_trusted_is_exit_code_3_and_one_line(server: Doubling) -> None:

@@ -261,7 +261,7 @@ def test_a_comparison_in_which_requests_fail_is_not_run_to_its_end(site: Site) -
     assert report["outcome"] == "refused"
     detail = report["steps"][-1]["detail"]
     assert detail.startswith(f"B (version {FAILING}) failed 100 % of ")
-    assert "stopped after 1 complete rounds" in detail
+    assert "stopped after 1 complete round" in detail
 
 
 def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Site) -> None:

@@ -16,6 +16,7 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.model_access import ModelAccess
 from tpuserve_server.core.response_cache import ResponseCaches
 from tpuserve_server.core.types import Signature, State
 from tpuserve_server.frontends.oip.administration import Administration
@@ -77,11 +78,12 @@ class AdministeredServer:
         changes: bool = True,
         cache_bytes: int = 0,
         server_name: str = SERVER_NAME,
+        access: ModelAccess | None = None,
     ) -> None:
         self.metrics = PrometheusMetrics()
         self.loader = BatchingLoader(self.metrics)
         self.loader.cache_bytes = cache_bytes
-        self.house = House(root, initial=("a", "b"), loader=self.loader, metrics=self.metrics)
+        self.house = House(root, initial=("a", "b"), loader=self.loader, metrics=self.metrics, access=access)
         self.regions = SharedMemoryRegions(SharedMemoryOptions(prefixes), MAX_REQUEST_BYTES)
         service = self.house.service
         statistics = partial(version_statistics, self.metrics)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.fake_device import DOUBLE, NO_BATCHER, FakeServable, RecordingMetrics
 from tpuserve_server.core.aspired_version import AspiredVersion
+from tpuserve_server.core.change_record import ChangeRecord
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Internal
@@ -14,6 +15,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.model_access import ModelAccess
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.model_load import ModelLoad
 from tpuserve_server.core.registry import ModelRegistry
@@ -24,6 +26,7 @@ from tpuserve_server.core.source import Source
 from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource
+from tpuserve_server.identity.caller import for_server
 
 CLOCK = SystemClock()
 
@@ -64,12 +67,14 @@ class House:
         loader: GatedLoader | None = None,
         metrics: Metrics | None = None,
         roots: ReloadRoots | None = None,
+        access: ModelAccess | None = None,
+        record: ChangeRecord | None = None,
     ) -> None:
         self.root = root
         self.loader = loader or GatedLoader()
         self.registry = ModelRegistry(initial, metrics or RecordingMetrics())
-        self.service = InferenceService(self.registry, CLOCK)
-        both = EnsembleLoader(self.loader, self.service.acquire)
+        self.service = InferenceService(self.registry, CLOCK, access=access)
+        both = EnsembleLoader(self.loader, for_server(self.service.acquire))
         self.manager = VersionManager(self.registry, both, CLOCK, LoadOptions(threads=4, max_retries=0))
         storage = LocalStorage(lambda path: "")
         self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01, on_pending=self.registry.expect)
@@ -84,6 +89,7 @@ class House:
             roots or ReloadRoots(ReloadOptions()),
             allow_labels_for_unavailable=allow,
             allow_no_models=allow_no_models,
+            record=record,
         )
         self._changed = threading.Condition()
         self.registry.subscribe(self._wake)

@@ -190,12 +190,21 @@ class RecordingMetrics:
         self.unwarmed: list[str] = []
         self.costs: dict[int, CostModel] = {}
         self.caches: dict[int, VersionResponses] = {}
+        self.load_s: dict[int, float] = {}
+        self.failed_loads: list[ServableId] = []
+        self.hung: Counter[ServableId] = Counter()
 
     def request_finished(self, **measured: object) -> None:
         raise AssertionError("devices answer no requests")
 
     def examples_received(self, *, model: str, count: int) -> None:
         raise AssertionError("devices read no Examples")
+
+    def protocol_served(self, **measured: object) -> None:
+        raise AssertionError("devices serve no protocols")
+
+    def stages_sampled(self, **measured: object) -> None:
+        raise AssertionError("devices answer no requests")
 
     def batch_finished(
         self,
@@ -220,8 +229,15 @@ class RecordingMetrics:
     def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
         self.unwarmed.append(signature)
 
-    def version_loaded(self, *, servable: ServableId, costs: CostModel) -> None:
+    def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
         self.costs[servable.version] = costs
+        self.load_s[servable.version] = load_s
+
+    def load_failed(self, *, servable: ServableId) -> None:
+        self.failed_loads.append(servable)
+
+    def runs_hung(self, *, servable: ServableId, count: int) -> None:
+        self.hung[servable] += count
 
     def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
         self.caches[servable.version] = responses

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,6 +69,9 @@ class FakeMetrics:
 
     finished: list[Finished] = field(default_factory=list)
     examples: list[tuple[str, int]] = field(default_factory=list)
+    in_flight: dict[str, Callable[[], int]] = field(default_factory=dict)
+    # Stages of the sampled requests, each with the number of requests that it stands for.
+    stages: list[tuple[dict[str, float], int]] = field(default_factory=list)
 
     def request_finished(
         self,
@@ -80,11 +83,18 @@ class FakeMetrics:
         protocol: str,
         code: Code,
         latency_s: float,
+        trace_id: str = "",
     ) -> None:
         self.finished.append(Finished(model, method, protocol, code, latency_s, version, signature))
 
     def examples_received(self, *, model: str, count: int) -> None:
         self.examples.append((model, count))
+
+    def protocol_served(self, *, protocol: str, in_flight: Callable[[], int]) -> None:
+        self.in_flight[protocol] = in_flight
+
+    def stages_sampled(self, *, protocol: str, model: str, stages: Iterable[tuple[str, float]], requests: int) -> None:
+        self.stages.append((dict(stages), requests))
 
     def batch_finished(self, **measured: object) -> None:
         raise AssertionError("front-ends run no batches")
@@ -97,6 +107,12 @@ class FakeMetrics:
 
     def version_loaded(self, **measured: object) -> None:
         raise AssertionError("front-ends load no versions")
+
+    def load_failed(self, **measured: object) -> None:
+        raise AssertionError("front-ends load no versions")
+
+    def runs_hung(self, **measured: object) -> None:
+        raise AssertionError("front-ends run no batches")
 
     def cache_opened(self, **measured: object) -> None:
         raise AssertionError("front-ends load no versions")

@@ -31,7 +31,9 @@ _NOT_IMPORTED = "tpuserve_loadtests.plain_locust"
 _MESSAGE_BYTES = 1 << 20
 
 
-def run(command: str, *arguments: str, constants: Mapping[str, float] | None = None, timeout_s: float = 300.0) -> Ended:
+def run(
+    command: str, *arguments: str, constants: Mapping[str, float | str] | None = None, timeout_s: float = 300.0
+) -> Ended:
     """Run a command of ENTRY_POINTS to its end, like `subprocess.run` with captured output.
 
     Args:

@@ -11,9 +11,22 @@ from typing import NoReturn
 import pytest
 
 # Programs that tests start and `make setup` does not install, and their Debian packages.
-PACKAGES = {"curl": "curl", "h2load": "nghttp2-client", "setpriv": "util-linux", "wrk": "wrk"}
+PACKAGES = {
+    "chromedriver": "chromium-driver",
+    "chromium": "chromium",
+    "curl": "curl",
+    "h2load": "nghttp2-client",
+    "mmdebstrap": "mmdebstrap",
+    "podman": "podman",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "runc": "runc",
+    "setpriv": "util-linux",
+    "wrk": "wrk",
+}
 _ROOT = Path(__file__).parents[2]
 _TORCH = _ROOT / ".torch"
+_RAY = _ROOT / ".ray"
 _OIP_CLIENTS = _ROOT / ".oip-clients"
 
 
@@ -36,7 +49,7 @@ def cannot_run(reason: str) -> NoReturn:
 
 def missing(*programs: str) -> str:
     """Return why tests of these programs skip here, or "" if they run."""
-    absent = [PACKAGES[program] for program in programs if shutil.which(program) is None]
+    absent = dict.fromkeys(PACKAGES[program] for program in programs if shutil.which(program) is None)
     return f"needs apt-get install {' '.join(absent)}" if absent and not in_ci() else ""
 
 
@@ -52,6 +65,11 @@ def find_torch() -> Path | None:
     `make torch` writes `.installed` last. An interrupted installation has a Python without packages.
     """
     return _TORCH / "bin" if (_TORCH / ".installed").exists() else None
+
+
+def find_ray() -> Path | None:
+    """Return the Python interpreter with Ray Serve, or None if `make ray` has not completed."""
+    return _RAY / "bin" / "python" if (_RAY / ".installed").exists() else None
 
 
 def find_oip_clients() -> Path | None:

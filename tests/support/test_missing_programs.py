@@ -37,4 +37,5 @@ def test_tests_of_installed_programs_run(tmp_path: Path) -> None:
 def test_ci_installs_every_such_program() -> None:
     # util-linux is always installed on Debian.
     installed = (ROOT / ".ci/run").read_text().partition("debian_packages=(")[2].partition(")")[0].split()
-    assert set(PACKAGES.values()) - {"util-linux"} <= set(installed)
+    deployments = (ROOT / ".ci/run-deployments").read_text().partition("debian-packages ")[2].partition("\n")[0].split()
+    assert set(PACKAGES.values()) - {"util-linux"} <= {*installed, *deployments}

@@ -8,6 +8,7 @@ from benchmarks.harness.load_tools import Load
 from benchmarks.harness.measurement import Point, Served
 from benchmarks.harness.process_tree import Memory
 from benchmarks.harness.targets import Host, Protocol
+from benchmarks.overhead.handshakes import HandshakePoint
 from benchmarks.overhead.overhead import compare_counts
 from benchmarks.overhead.report import Goal, Outcome, as_json, goals, print_outcome
 
@@ -107,3 +108,28 @@ def test_a_server_that_counted_fewer_successes_than_the_tools_is_reported() -> N
     )
     failing: dict[Protocol, Served] = {"grpc": Served(10 + 1400, 65)}
     assert "65 failures" in next(compare_counts("envoy", before, failing, points))
+
+
+def test_tls_is_compared_with_the_same_load_in_the_clear() -> None:
+    points = (
+        point("envoy", "server", "grpc", 32, 9000, 0.10),
+        point("envoy", "tls", "grpc", 32, 7500, 0.12),
+        point("envoy", "tls", "rest", 32, 7500, 0.12),
+    )
+    handshakes = (
+        HandshakePoint("envoy", "server", "grpc", 100, 5000.0, 0.05),
+        HandshakePoint("envoy", "tls", "grpc", 100, 400.0, 0.55),
+    )
+    found = Outcome(2, 2, 0.5, points, {}, (), handshakes=handshakes)
+    reached = goal(found, "CPU of a request over TLS relative to plain, grpc on envoy")
+    assert reached.got == pytest.approx(1.2)
+    assert reached.reached
+    assert goal(found, "CPU of a request over TLS relative to plain, rest on envoy").reached is None
+    console = Console(file=io.StringIO(), width=200)
+    print_outcome(found, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]  # the file above
+    rows = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│ envoy")]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert ["envoy", "grpc", "32", "7,500", "1.00", "0.120", "9,000", "1.00", "0.100", "0.83", "1.20"] in cells
+    assert ["envoy", "grpc", "400", "0.550", "0.050"] in cells
+    assert as_json(found)["handshakes"][1]["kind"] == "tls"  # type: ignore[index]  # JSON

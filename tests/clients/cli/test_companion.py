@@ -48,7 +48,7 @@ def test_help_lists_every_command_with_a_line() -> None:
 def test_missing_companion_says_what_to_install(companion: Companion, arguments: list[str]) -> None:
     result = CliRunner().invoke(main, [companion.name, *arguments])
     assert result.exit_code == 127
-    assert f"pip install {companion.distribution}" in result.stderr
+    assert f"pip install {companion.requirement}\n" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from tests.clients.clients_under_test import Clock
 from tests.clients.model_server import INT64, Failure, ModelServer, Served
+from tests.support.free_ports import free_ports
 from tpuserve_client.cli import connection, main
 from tpuserve_client.errors import Code
 
@@ -47,8 +48,22 @@ def test_server_is_ready_or_not(server: ModelServer, ready: bool, exit_code: int
     server.ready = ready
     result = CliRunner().invoke(main, ["status"])
     assert result.exit_code == exit_code
-    assert result.stdout == f"{address} is {'ready' if ready else 'not ready'}\n"
-    assert json.loads(CliRunner().invoke(main, ["status", "--json"]).stdout) == {"address": address, "ready": ready}
+    reason = json.loads(CliRunner().invoke(main, ["status", "--json"]).stdout)
+    assert reason.pop("address") == address
+    assert reason.pop("ready") is ready
+    assert bool(reason["reason"]) is not ready
+    assert result.stdout == f"{address} is {'ready' if ready else 'not ready: ' + reason['reason']}\n"
+    assert "--address" not in result.stdout
+
+
+@pytest.mark.parametrize("scheme", ["", "http://", "oip+grpc://", "oip+http://"])
+def test_an_address_without_a_server_gives_the_cause_and_what_to_do(scheme: str) -> None:
+    address = f"{scheme}localhost:{free_ports(1)[0]}"
+    result = CliRunner().invoke(main, ["status", "--address", address, "--timeout", "5"])
+    why = "Cannot connect: Connection refused. Start the server, or set --address\n"
+    assert (result.exit_code, result.stdout) == (1, f"{address} is not ready: {why}")
+    named = CliRunner().invoke(main, ["status", "affine", "--address", address, "--timeout", "5"])
+    assert (named.exit_code, named.stderr) == (1, f"Error: UNAVAILABLE: {why}")
 
 
 def test_wait_ends_when_the_model_is_ready(server: ModelServer) -> None:

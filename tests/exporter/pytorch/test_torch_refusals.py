@@ -208,9 +208,19 @@ def _evaluate(document: dict[str, Any]) -> None:
     features["sizes"][0]["as_expr"]["expr_str"] = "__import__('os').mkdir('ran')"
 
 
+def _read_file(document: dict[str, Any]) -> None:
+    document["graph_module"]["graph"]["nodes"][0]["target"] = "torch.ops.aten.from_file.default"
+
+
+def _name_as_code(document: dict[str, Any]) -> None:
+    document["graph_module"]["graph"]["inputs"][-1]["as_tensor"]["name"] = "x=__import__('os').mkdir('ran')"
+
+
 @pytest.mark.parametrize(
     ("change", "part"),
     [
+        (_read_file, "a call of torch.ops.aten.from_file.default"),
+        (_name_as_code, "the name"),
         (_call_os, "a call of torch.os.mkdir"),
         (_load_library, "a call of torch.ops.load_library.__call__"),
         (_evaluate, "the expression"),

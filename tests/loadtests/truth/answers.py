@@ -27,6 +27,18 @@ def model_of(message: bytes) -> str:
 
 
 @lru_cache(2048)
+def has_inputs(message: bytes) -> bool:
+    """Return whether a PredictRequest has inputs."""
+    return bool(official.PredictRequest.FromString(message).inputs)
+
+
+@lru_cache(2048)
+def has_json_inputs(body: bytes, header_length: int) -> bool:
+    """Return whether the JSON of a prediction has inputs, in either protocol."""
+    return bool(json.loads(body[:header_length] if header_length else body)["inputs"])
+
+
+@lru_cache(2048)
 def grpc_answer(message: bytes, wrong: Wrong | None = None) -> bytes:
     """Return the PredictResponse for a PredictRequest."""
     request = official.PredictRequest.FromString(message)

@@ -78,6 +78,9 @@ class RestConnection(asyncio.Protocol):
             self._send(404, json.dumps({"error": f"no {path}"}).encode())
 
     def _predict(self, protocol: str, model: str, request: Request, now_s: float) -> None:
+        if not answers.has_json_inputs(*request):  # the check of credentials before a load
+            self._send(400, b'{"error": "no inputs"}')
+            return
         latest = self._desk.latest
         other, latest[model, protocol] = latest.get((model, protocol), request), request
 

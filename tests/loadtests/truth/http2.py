@@ -24,12 +24,13 @@ _INTERNAL_ERROR, _REFUSED_STREAM = 2, 7
 _MOST_STREAMS: Final = 100_000
 _WINDOW_BYTES: Final = 2**31 - 1
 _CODES: Final = {Fault.UNAVAILABLE: 14, Fault.INTERNAL: 13, Fault.EXHAUSTED: 8}
-_UNIMPLEMENTED: Final = 12
-# Methods of predictions: protocol, function for the model's name and function for the response.
+_INVALID_ARGUMENT, _UNIMPLEMENTED = 3, 12
+# Methods of predictions: protocol, and functions for the model's name and for the response.
 _PREDICT: Final[dict[str, tuple[str, Callable[[bytes], str], Callable[[bytes, Wrong | None], bytes]]]] = {
     "/tensorflow.serving.PredictionService/Predict": ("grpc", answers.model_of, answers.grpc_answer),
     "/inference.GRPCInferenceService/ModelInfer": ("oip_grpc", oip_answers.model_of, oip_answers.grpc_answer),
 }
+_HAS_INPUTS: Final = {"grpc": answers.has_inputs, "oip_grpc": oip_answers.has_inputs}
 _OTHERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "/tensorflow.serving.PredictionService/GetModelMetadata": answers.grpc_metadata,
     "/tensorflow.serving.ModelService/GetModelStatus": answers.grpc_status,
@@ -112,6 +113,9 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.write(_frame(_RST_STREAM, 0, stream, struct.pack(">I", _REFUSED_STREAM)))
             return
         protocol, model_of, answer = _PREDICT[path]
+        if not _HAS_INPUTS[protocol](message):  # the check of credentials before a load
+            self._refuse(stream, _INVALID_ARGUMENT, "no inputs")
+            return
         model = model_of(message)
         (other, _), self._desk.latest[model, protocol] = (
             self._desk.latest.get((model, protocol), (message, 0)),

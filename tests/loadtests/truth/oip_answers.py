@@ -26,6 +26,12 @@ def model_of(message: bytes) -> str:
 
 
 @lru_cache(2048)
+def has_inputs(message: bytes) -> bool:
+    """Return whether a ModelInferRequest has inputs."""
+    return bool(oip.ModelInferRequest.FromString(message).inputs)
+
+
+@lru_cache(2048)
 def grpc_answer(message: bytes, wrong: Wrong | None = None) -> bytes:
     """Return the ModelInferResponse for a ModelInferRequest, both with raw contents."""
     request = oip.ModelInferRequest.FromString(message)

@@ -3,14 +3,18 @@
 import json
 import os
 import socket
+import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.support.certificates import Authority
+from tests.support.device_programs import double_and_add, write_programs
 from tpuserve_server.__main__ import serve
+from tpuserve_server.executors.runtimes import TENSORFLOW
 
 PYTHON = "--host_backend=python"
 
@@ -192,6 +196,20 @@ def test_files_of_a_version_are_looked_at(base_path: Path) -> None:
     assert check(f"--model_base_path={base_path}").exit_code == 0
 
 
+def test_a_version_that_no_installed_package_runs_is_named(base_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    base, subject = f"--model_base_path={base_path}", "model default version 7"
+    checked = check(base)
+    assert checked.exit_code == 2
+    assert checked.messages("error", subject) == [TENSORFLOW.missing("the version's SavedModel needs").message]
+    write_programs(base_path / "7", double_and_add(), batch_sizes=(1,))
+    assert check(base).exit_code == 0
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert "tpuserve-server[tensorflow]" in check(base).messages("error", subject)[0]
+    (base_path / "7" / "model.tflite").touch()
+    assert check(base, "--prefer_tflite_model").exit_code == 0
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_this_user_cannot_read_is_named(base_path: Path) -> None:
     (base_path / "7" / "saved_model.pb").chmod(0)
@@ -210,6 +228,32 @@ def test_ports_need_not_be_free_and_sockets_of_others_stay(tmp_path: Path, base_
     assert path.is_socket()
 
 
+@pytest.mark.parametrize(("days", "said"), [(3, "expires at"), (-3, "expired at")])
+def test_exposed_key_and_expiring_certificate_are_warnings(
+    tmp_path: Path, base_path: Path, days: int, said: str
+) -> None:
+    file = tmp_path / "ssl"
+    (tmp_path / "certificates").mkdir()
+    own = Authority(tmp_path / "certificates").issue("localhost", not_after=datetime.now(UTC) + timedelta(days=days))
+    key, certificate = (json.dumps(path.read_text()) for path in (own.key, own.cert))
+    file.write_text(f"server_key: {key} server_cert: {certificate}")
+    file.chmod(0o644)
+    checked = check(f"--model_base_path={base_path}", f"--ssl_config_file={file}")
+    assert checked.exit_code == 0
+    exposed, expiring = checked.messages("warning", "--ssl_config_file")
+    assert exposed == f"Other users can read the secret in '{file}' (mode 0644). Run: chmod o= '{file}'"
+    assert said in expiring
+
+
+def test_base_path_that_any_user_can_write_to_is_a_warning(base_path: Path) -> None:
+    assert check(f"--model_base_path={base_path}").messages("warning", "model default") == []
+    base_path.chmod(0o777)
+    checked = check(f"--model_base_path={base_path}")
+    [found] = checked.messages("warning", "model default")
+    assert found.startswith(f"any user of this machine can add a version to {base_path}, and a model is code")
+    assert checked.exit_code == 0
+
+
 def test_certificates_are_read(tmp_path: Path, base_path: Path) -> None:
     file = tmp_path / "ssl"
     folder = tmp_path / "certificates"
@@ -217,9 +261,28 @@ def test_certificates_are_read(tmp_path: Path, base_path: Path) -> None:
     own = Authority(folder).server
     key, certificate = (json.dumps(path.read_text()) for path in (own.key, own.cert))
     file.write_text(f"server_key: {key} server_cert: {certificate}")
-    assert check(f"--model_base_path={base_path}", f"--ssl_config_file={file}").exit_code == 0
+    file.chmod(0o600)
+    valid = check(f"--model_base_path={base_path}", f"--ssl_config_file={file}")
+    assert (valid.exit_code, valid.messages("warning", "--ssl_config_file")) == (0, [])
     file.write_text(f"server_key: {certificate} server_cert: {certificate}")
     [found] = check(f"--model_base_path={base_path}", f"--ssl_config_file={file}").messages(
         "error", "--ssl_config_file"
     )
     assert "server_key is not a PEM private key" in found
+
+
+def test_credentials_are_read(tmp_path: Path, base_path: Path) -> None:
+    keys, jwks = tmp_path / "credentials", tmp_path / "jwks"
+    keys.write_text("alice read\n")
+    jwks.write_text("{}")
+    flags = (
+        f"--model_base_path={base_path}", f"--credentials_file={keys}", f"--jwt_jwks_file={jwks}",
+        "--jwt_issuer=i", "--jwt_audience=a",
+    )  # fmt: skip
+    checked = check(*flags)
+    assert checked.exit_code == 2
+    assert checked.messages("error", "--credentials_file")[0].startswith("line 1: 2 words")
+    assert checked.messages("error", "--jwt_jwks_file")[0].startswith("it is no JWKS")
+    # The models are checked, too.
+    assert checked.messages("ok", "model default")
+    assert check(f"--model_base_path={base_path}", "--jwt_issuer=i").messages("error", "flags")

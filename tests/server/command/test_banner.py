@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.fake_device import NO_BATCHER, FakeServable, RecordingMetrics
-from tpuserve_server.command.banner import format_banner, print_banner
+from tpuserve_server.command.banner import print_banner
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal
@@ -25,7 +25,7 @@ def bring_up(registry: ModelRegistry) -> None:
 
 def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.CaptureFixture[str]) -> None:
     registry = ModelRegistry(["digits"], RecordingMetrics())
-    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here")
+    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here", has_console=True)
     waiting = capsys.readouterr().out
     assert "tpuserve is listening, but not ready: no version available for: digits\n" in waiting
     assert "127.0.0.1:8500" in waiting
@@ -39,6 +39,7 @@ def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.Capture
         "  gRPC     127.0.0.1:8500",
         "  gRPC     unix:/run/s",
         "  REST     http://127.0.0.1:8501/v1/models",
+        "  console  http://127.0.0.1:8501/console",
         "  host     envoy: it runs here",
         "",
     ]
@@ -53,22 +54,40 @@ def test_what_failed_and_what_has_not_come_yet_hold_nothing_back(capsys: pytest.
     registry.loading(bad)
     registry.failed(bad, Internal("no model"))
     registry.configure(["bad", "digits", "new"])
-    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here")
+    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here", has_console=True)
     bring_up(registry)
     lines = capsys.readouterr().out.splitlines()
     assert "  failed   bad version 1: no model" in lines
     assert "  model    digits version 7" in lines
 
 
-def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def print_addresses(listening: Listening, *, has_console: bool = True) -> None:
     registry = ModelRegistry(["digits"], RecordingMetrics())
     bring_up(registry)
-    print_banner(
-        InferenceService(registry, SystemClock()), Listening(grpc="127.0.0.1:8500"), "python: set by --host_backend"
-    )
-    assert capsys.readouterr().out.startswith("\ntpuserve is ready")
+    service = InferenceService(registry, SystemClock())
+    print_banner(service, listening, "python: set by --host_backend", has_console=has_console)
 
 
-def test_rest_behind_tls_is_shown_as_https() -> None:
-    block = format_banner([], Listening(rest="127.0.0.1:8501", tls=True), "python: set by --host_backend")
-    assert "https://127.0.0.1:8501/v1/models" in block
+def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    print_addresses(Listening(grpc="127.0.0.1:8500"))
+    printed = capsys.readouterr().out
+    assert printed.startswith("\ntpuserve is ready")
+    assert "/console" not in printed
+
+
+def test_rest_behind_tls_is_shown_as_https(capsys: pytest.CaptureFixture[str]) -> None:
+    print_addresses(Listening(rest="127.0.0.1:8501", tls=True))
+    printed = capsys.readouterr().out
+    assert "https://127.0.0.1:8501/v1/models" in printed
+    assert "https://127.0.0.1:8501/console" in printed
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0:8501", "[::]:8501"])
+def test_the_address_of_the_console_opens_in_a_browser(capsys: pytest.CaptureFixture[str], everywhere: str) -> None:
+    print_addresses(Listening(rest=everywhere))
+    assert "  console  http://localhost:8501/console\n" in capsys.readouterr().out
+
+
+def test_a_server_without_console_does_not_name_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_addresses(Listening(rest="127.0.0.1:8501"), has_console=False)
+    assert "console" not in capsys.readouterr().out

@@ -20,7 +20,10 @@ def invoke(*arguments: str, **environment: str) -> Result:
     ("arguments", "message"),
     [
         ((), "no model to serve. Set --model_base_path=DIRECTORY"),
-        (("--model_base_path=/m", "--prot=1"), "No such option '--prot'. Did you mean '--port'?"),
+        (
+            ("--model_base_path=/m", "--prot=1"),
+            "No such option '--prot'. (Did you mean one of: '--port', '--profile'?)",
+        ),
         (
             ("--model_base_path=/m", "--port=7", "--rest_api_port=7"),
             "port and rest_api_port are both 7; they must differ",
@@ -48,6 +51,7 @@ def test_wrong_flags_say_what_to_do_and_exit_2(arguments: tuple[str, ...], messa
     ("variable", "value", "message"),
     [
         ("TPUSERVE_SERVE_PORT", "70000", "--port (TPUSERVE_SERVE_PORT): Input should be less than or equal to 65535"),
+        ("TPUSERVE_LOG_LEVEL", "loud", "TPUSERVE_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL"),
         ("AIP_HTTP_PORT", "70000", "--rest_api_port (AIP_HTTP_PORT): Input should be less than or equal to 65535"),
         ("AIP_HTTP_PORT", "-1", "--rest_api_port (AIP_HTTP_PORT): Input should be greater than or equal to 0"),
         ("AIP_HTTP_PORT", "http", "Invalid value for '--rest_api_port' (AIP_HTTP_PORT): 'http' is not a valid integer"),
@@ -64,10 +68,12 @@ def test_wrong_flags_say_what_to_do_and_exit_2(arguments: tuple[str, ...], messa
         ("AIP_STORAGE_URI", "models/m", "model_artifact_uri (AIP_STORAGE_URI) must be an absolute path or a URI"),
     ],
 )
-def test_a_variable_is_checked_like_its_flag_and_named(variable: str, value: str, message: str) -> None:
+def test_a_variable_is_checked_like_its_flag_and_named(
+    variable: str, value: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     result = invoke("--model_base_path=/m", **{variable: value})
     assert result.exit_code != 0
-    assert message in result.output
+    assert message in result.output + caplog.text
     assert "Traceback" not in result.output
 
 
@@ -101,15 +107,16 @@ def test_the_platforms_storage_replaces_the_images_folder_and_no_explicit_one(tm
     assert "no model to serve" in invoke("--check_config", AIP_STORAGE_URI="").output
 
 
-def test_a_predict_route_needs_one_model(tmp_path: Path) -> None:
+def test_a_predict_route_needs_one_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = 'config {{ name: "{0}" base_path: "/{0}" model_platform: "tensorflow" }}'
     file = tmp_path / "models.config"
     file.write_text(f"model_config_list {{ {model.format('a')} {model.format('b')} }}")
     result = invoke(f"--model_config_file={file}", AIP_PREDICT_ROUTE="/predict")
+    assert result.exit_code == 1
     assert (
         "vertex_predict_route (AIP_PREDICT_ROUTE) serves one model, and the configuration has 2. Set --model_name to "
         "one of them"
-    ) in result.output
+    ) in caplog.text
 
 
 def test_the_images_environment_names_the_folder_of_models(tmp_path: Path) -> None:
@@ -141,6 +148,13 @@ def test_version_is_this_servers_and_tensorflows() -> None:
     assert f"TensorFlow Library: {version('tensorflow')}" in result.output
 
 
+def test_help_reports_which_runtimes_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"  TensorFlow  {version('tensorflow')}, for SavedModels\n" in invoke("--help").output
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    missing = "  TensorFlow  not installed: pip install 'tpuserve-server[tensorflow]'\n"
+    assert missing in invoke("--help").output
+
+
 @pytest.mark.parametrize(
     ("flag", "notice"),
     [
@@ -149,17 +163,20 @@ def test_version_is_this_servers_and_tensorflows() -> None:
         ("--platform_config_file=/f", "Use --batching_parameters_file"),
     ],
 )
-def test_flag_without_meaning_here_is_taken_with_one_line(flag: str, notice: str) -> None:
+def test_flag_without_meaning_here_is_taken_with_one_line(
+    flag: str, notice: str, caplog: pytest.LogCaptureFixture
+) -> None:
     # Without a model, the command fails after it read the flags.
-    [line] = [line for line in invoke(flag).output.splitlines() if line.startswith("tpuserve: ")]
+    assert invoke(flag).exit_code == 2
+    [(logger, _, line)] = caplog.record_tuples
+    assert logger == "tpuserve"
     assert notice in line
 
 
 @pytest.mark.parametrize("flag", ["--enable_grpc_healthcheck_service", "--use_alts_credentials=false"])
-def test_flag_that_asks_for_what_is_so_anyway_gets_no_line(flag: str) -> None:
-    output = invoke(flag).output
-    assert "tpuserve: " not in output
-    assert "no model to serve" in output
+def test_flag_that_asks_for_what_is_so_anyway_gets_no_line(flag: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "no model to serve" in invoke(flag).output
+    assert caplog.records == []
 
 
 def test_tensorflow_model_server_is_a_command_with_rest_off_as_upstream(

@@ -61,6 +61,12 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         ({"latency_objective_ms": 20, "batch_timeout_micros": 100}, "contradict each other"),
         ({"batching_mode": "objective"}, "objective requires latency_objective_ms, such as 20"),
         ({"batching_mode": "fast"}, "Input should be 'greedy', 'timeout' or 'objective'"),
+        ({"trace_envoy": True}, "trace_envoy is set without trace_endpoint, so the server would trace no requests"),
+        ({"trace_sample_ratio": 0.5}, "trace_sample_ratio is set without trace_endpoint"),
+        ({"trace_slow_ms": 0}, "trace_slow_ms is set without trace_endpoint"),
+        ({"trace_max_per_second": 10}, "trace_max_per_second is set without trace_endpoint"),
+        ({"access_log_sample_ratio": 0.5}, "access_log_sample_ratio is 0.5, but access_log is off"),
+        ({"access_log": "errors", "access_log_sample_ratio": 0}, "is 0, but access_log is errors"),
         ({"no_such_setting": 1}, "Extra inputs"),
     ],
 )
@@ -134,6 +140,7 @@ def _other_value(flag: Flag) -> object:
         "reload_roots": ("/models",),
         "reload_log_roots": ("/logs",),
         "mesh": MeshShape(2, 4),
+        "anonymous_roles": ("read",),
         "grpc_channel_arguments": (("a.b", 7), ("c", "d")),
         "tensorflow_session_parallelism": 0,
         "latency_percentile": 95.0,
@@ -142,7 +149,11 @@ def _other_value(flag: Flag) -> object:
         "batch_timeout_micros": None,
         "batching_mode": BatchingMode.OBJECTIVE,
         "batch_padding_policy": PaddingPolicy.PAD_UP,
+        "access_log": "all",
+        "access_log_sample_ratio": 0.5,
         "request_log_sampling_rate": 0.5,
+        "trace_endpoint": "http://collector:4318",
+        "trace_sample_ratio": 0.5,
     }
     if flag.name in special:
         return special[flag.name]

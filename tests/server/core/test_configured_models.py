@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.configured_house import CLOCK, House
+from tpuserve_server.core.change_record import ChangeRecord, Changes
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import (
     DeadlineExceeded,
@@ -158,8 +159,10 @@ def test_with_the_flag_a_label_that_stands_for_nothing_may_go_anywhere(tmp_path:
 def test_labels_of_the_first_configuration_wait_for_their_versions(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.start(house.config("a", {"stable": 3}))
-    with pytest.raises(InvalidArgument, match="Unrecognized servable version label: stable"):
+    with pytest.raises(Unavailable, match="Label stable of model a has no version ready yet"):
         house.number("a", "stable")
+    with pytest.raises(InvalidArgument, match="Unrecognized servable version label: canary"):
+        house.number("a", "canary")
     house.save("a", 3)
     house.wait_for("a", 3, State.AVAILABLE)
     assert house.number("a", "stable") == 3
@@ -349,20 +352,20 @@ def test_a_client_may_configure_models_beside_those_of_the_operator_alone(house:
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     (outside / "1").mkdir(parents=True)
     with pytest.raises(PermissionDenied, match="--reload_roots"):
-        house.models.reload([house.config("a"), ModelConfig("c", str(outside))])
+        house.models.reload([house.config("a"), ModelConfig("c", str(outside))], b"")
     assert house.service.models() == ["a"]
-    house.models.reload([house.config("a"), house.config("b")])
+    house.models.reload([house.config("a"), house.config("b")], b"")
     house.wait_for("b", 4, State.AVAILABLE)
     # The operator's own file may name any path, and the client may repeat it.
     house.models.begin([house.config("a"), ModelConfig("c", str(outside))])
-    house.models.reload([ModelConfig("c", str(outside))])
+    house.models.reload([ModelConfig("c", str(outside))], b"")
     assert house.service.models() == ["c"]
 
 
 def test_a_refused_reload_reads_no_base_path(house: House, tmp_path: Path) -> None:
     labelled = ModelConfig("c", "/etc", version_labels={"stable": 1})
     with pytest.raises(PermissionDenied):
-        house.models.reload([labelled])
+        house.models.reload([labelled], b"")
 
 
 def test_unloading_the_last_model_is_allowed_and_makes_the_server_unready(house: House) -> None:
@@ -372,6 +375,35 @@ def test_unloading_the_last_model_is_allowed_and_makes_the_server_unready(house:
     house.settle(house.models.load("a"))
     assert house.number("a") == 1
     assert house.service.why_not_ready() == ""
+
+
+def test_the_next_process_starts_with_the_changes_of_clients(tmp_path: Path) -> None:
+    (tmp_path / "record").mkdir()
+    house = House(tmp_path, record=ChangeRecord(tmp_path / "record"))
+    for name in "abc":
+        house.save(name, 1)
+    house.start(house.config("a"))
+    house.models.reload([house.config("a"), house.config("b", {"stable": 1}), house.config("c")], b"the reload")
+    house.models.unload("c")
+    house.stop()
+
+    record = ChangeRecord(tmp_path / "record")
+    assert record.read("") == Changes(b"the reload", ("c",))
+    following = House(tmp_path, initial=("a", "b"), record=record)
+    reloaded = [following.config("a"), following.config("b", {"stable": 1}), following.config("c")]
+    following.models.start([following.config("a")], record.read(""), reloaded)
+    following.source.start()
+    following.wait_for("b", 1, State.AVAILABLE)
+    assert (following.service.models(), following.models.unloaded()) == (["a", "b"], ["c"])
+    assert following.number("b", "stable") == 1
+    # The changes survive a further process, and the operator's next configuration replaces them.
+    following.models.unload("b")
+    assert record.read("") == Changes(b"the reload", ("b", "c"))
+    following.settle(following.models.load("b"))
+    assert record.read("") == Changes(b"the reload", ("c",))
+    following.models.begin([following.config("a")])
+    assert record.read("") == Changes()
+    following.stop()
 
 
 @pytest.mark.parametrize("name", ["a\nb", "x" * 300])

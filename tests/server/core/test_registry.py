@@ -71,6 +71,39 @@ def test_a_model_on_its_way_is_unavailable_not_unknown(registry: ModelRegistry) 
         registry.acquire(ModelSpec("m"))
 
 
+def test_versions_and_labels_of_the_start_are_unavailable_until_they_serve_or_fail(registry: ModelRegistry) -> None:
+    registry.assign_labels("m", {"stable": 1, "canary": 2})
+    with pytest.raises(Unavailable, match="Model m version 1 is not ready yet: no version directory found"):
+        registry.acquire(ModelSpec("m", version=1))
+    registry.aspire("m", {1: aspired(1), 2: aspired(2)})
+    registry.loading(ServableId("m", 1))
+    registry.available(ServableId("m", 1), loaded())
+    registry.loading(ServableId("m", 2))
+    coming = "version 1 is AVAILABLE, version 2 is LOADING"
+    with pytest.raises(Unavailable, match=f"Model m version 2 is not ready yet: {coming}"):
+        registry.acquire(ModelSpec("m", version=2))
+    with pytest.raises(Unavailable, match=f"Label canary of model m has no version ready yet: {coming}"):
+        registry.acquire(ModelSpec("m", version_label="canary"))
+    with pytest.raises(NotFound):
+        registry.acquire(ModelSpec("m", version=9))
+    with registry.acquire(ModelSpec("m", version_label="stable")) as handle:
+        assert handle.servable_id == ServableId("m", 1)
+    registry.failed(ServableId("m", 2), Internal("broken"))
+    with pytest.raises(NotFound):
+        registry.acquire(ModelSpec("m", version=2))
+    with pytest.raises(InvalidArgument):
+        registry.acquire(ModelSpec("m", version_label="canary"))
+
+
+def test_a_version_after_the_start_is_unknown_until_it_serves(registry: ModelRegistry) -> None:
+    """Refuse it as TensorFlow Serving does."""
+    bring_up(registry, 1)
+    registry.aspire("m", {1: aspired(1), 2: aspired(2)})
+    registry.loading(ServableId("m", 2))
+    with pytest.raises(NotFound, match=r"Specific\(m, 2\)"):
+        registry.acquire(ModelSpec("m", version=2))
+
+
 def test_a_failure_shows_in_status_newest_first(registry: ModelRegistry) -> None:
     bring_up(registry, 1)
     registry.aspire("m", {2: aspired(2)})

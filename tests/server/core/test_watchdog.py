@@ -106,6 +106,7 @@ async def test_callers_of_a_hung_run_and_behind_it_are_released_and_new_ones_ref
     with pytest.raises(Unavailable, match="does not respond: a run has taken 300 s"):
         kennel.submit("m", 1)
     assert kennel.metrics.dropped == ["hung"] * 3
+    assert kennel.metrics.hung == {ServableId("m", 1): 1}
     assert kennel.batchers["m"].hung_s() == LIMIT_S
 
 

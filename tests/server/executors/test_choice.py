@@ -24,6 +24,7 @@ from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
+from tpuserve_server.executors.runtimes import TENSORFLOW, MissingRuntime
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
@@ -118,11 +119,11 @@ def without_weights(folder: Path) -> Spoilt:
 def that_does_not_compile(folder: Path) -> Spoilt:
     part = double_and_add()
 
-    def call_nobody(x: jax.Array, two: jax.Array, one: jax.Array) -> tuple[jax.Array, ...]:
-        return jax.ffi.ffi_call("nobody", jax.ShapeDtypeStruct(x.shape, x.dtype))(x), x
+    def call_absent(x: jax.Array, two: jax.Array, one: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.ffi.ffi_call("cu_threefry2x32_ffi", jax.ShapeDtypeStruct(x.shape, x.dtype))(x), x
 
-    path = write_programs(folder / "nobody", replace(part, function=call_nobody), batch_sizes=(2,))
-    return Spoilt(path, "device_failed", r"Compiling .*/b2\.jaxexport failed: .*nobody")
+    path = write_programs(folder / "absent", replace(part, function=call_absent), batch_sizes=(2,))
+    return Spoilt(path, "device_failed", r"Compiling .*/b2\.jaxexport failed: .*cu_threefry2x32_ffi")
 
 
 def that_does_not_fit(folder: Path) -> Spoilt:
@@ -355,6 +356,17 @@ def test_a_refusal_without_a_label_is_not_reported(without: Path, caplog: pytest
 def test_an_error_is_final_and_names_what_failed_before(without: Path) -> None:
     choice, _ = scripted(NO_DISK, BROKEN, InvalidArgument("it is no model"), FakeServable())
     with pytest.raises(InvalidArgument, match=r"^it is no model \(its parts also failed: it is broken\)$"):
+        choice.load(ID, VersionFiles(without))
+
+
+def test_a_missing_runtime_is_reported_with_every_reason_and_remedy(without: Path) -> None:
+    no_device = Refusal(FailedPrecondition("no TPU"), "no_device", remedy="--device=cpu works")
+    choice, _ = scripted(SILENT, no_device, BROKEN, TENSORFLOW.missing("it needs"), FakeServable())
+    with pytest.raises(MissingRuntime, match=r"\[tensorflow\]' \(no TPU; --device=cpu works; it is broken\)$"):
+        choice.load(ID, VersionFiles(without))
+    host_part = Refusal(TENSORFLOW.missing("it needs"), "programs_refused", failed="the device programs")
+    choice, _ = scripted(SILENT, host_part, TENSORFLOW.missing("it needs"))
+    with pytest.raises(MissingRuntime, match=r"\[tensorflow\]'$"):
         choice.load(ID, VersionFiles(without))
 
 

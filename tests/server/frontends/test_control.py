@@ -9,6 +9,7 @@ from tpuserve_server.frontends.control import Control, asgi_client
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.identity.access import CONTROL, READ
 
 LOOPBACK, ANY = Control(ControlOptions()), Control(ControlOptions("any"))
 CONTROL_METHODS = [
@@ -43,7 +44,7 @@ def test_others_need_the_flag(client: str) -> None:
 
 @pytest.mark.parametrize("path", CONTROL_METHODS)
 async def test_control_methods_are_refused_to_strangers(path: str) -> None:
-    table = LOOPBACK.wrap_table({path: UnaryMethod(echo)})
+    table = LOOPBACK.wrap_table({path: UnaryMethod(echo, CONTROL)})
     method = table[path]
     assert isinstance(method, UnaryMethod)
     assert await method.handle(b"x", context("::1")) == b"x"
@@ -53,7 +54,7 @@ async def test_control_methods_are_refused_to_strangers(path: str) -> None:
 
 async def test_strangers_may_read_the_settings_of_the_log() -> None:
     path = "/inference.GRPCInferenceService/LogSettings"
-    method = LOOPBACK.wrap_table({path: UnaryMethod(echo)})[path]
+    method = LOOPBACK.wrap_table({path: UnaryMethod(echo, READ)})[path]
     assert isinstance(method, UnaryMethod)
     assert await method.handle(b"", context("10.1.2.3")) == b""
 

@@ -129,10 +129,11 @@ OPERATIONS: Final = {
     "/healthz",
     "/readyz",
     "/metrics",
+    "/debug/status",
+    "/debug/slow",
+    "/console",
+    "/console/static/index.html",
     "/openapi.json",
-    "/docs",
-    "/docs/oauth2-redirect",
-    "/redoc",
 }
 # Vertex AI's routes, which are aliases of two routes above.
 ALIASES: Final = {"/vertex/predict", "/vertex/health"}
@@ -227,6 +228,16 @@ async def test_strangers_can_use_data_routes_alone_by_any_http_method(server: Se
         for method in HTTP_METHODS:
             expected = (method, path) in CONTROL_ROUTES
             assert (await status(server, method, path) == 403) is expected, f"{method} {path}"
+
+
+@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
+async def test_pages_of_other_sites_cannot_use_control_routes(server: Server, headers: dict[str, str]) -> None:
+    transport = httpx.ASGITransport(server.rest, client=("127.0.0.1", 5))
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        for method, path in sorted(CONTROL_ROUTES):
+            response = await client.request(method, path, headers=headers)
+            assert response.status_code == 403, f"{method} {path}"
+            assert "a web page that this server has not sent" in response.json()["error"]
 
 
 @pytest.mark.parametrize(

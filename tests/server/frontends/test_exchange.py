@@ -10,12 +10,13 @@ import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.errors import Code, NotFound, TooLate
+from tpuserve_server.core.errors import Code, Internal, NotFound, TooLate
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.frontends.exchange import ExchangeOptions, HttpCall, raw_path
 from tpuserve_server.frontends.http.response import Headers, HttpResponse
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import Mount, RestApp
+from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
 
 OPTIONS = ExchangeOptions(max_body_bytes=20_000, timeout_s=2.5, disconnect_watch_delay_s=0)
 
@@ -40,8 +41,8 @@ class EchoProtocol:
     def error_body(self, message: str) -> bytes:
         return f'["{message}"]'.encode()
 
-    def find_model(self, method: str, path: bytes) -> str | None:
-        return path.decode() if method == "POST" else None
+    def facts_of(self, method: str, path: bytes) -> RouteFacts:
+        return UNKNOWN_ROUTE
 
 
 @dataclass
@@ -78,8 +79,8 @@ async def test_the_first_prefix_that_a_path_has_answers_it(site: Site) -> None:
     assert (await site.client.post("/v9/models/special:predict", content=b"1")).headers["x-echo"] == "special"
     other = await site.client.post("/v9", content=b"1")
     assert (other.status_code, other.json()) == (404, {"error": "Not Found"})
-    assert site.app.find_protocol("/v9/x") is site.echo
-    assert site.app.find_protocol("/healthz") is None
+    for path, protocol in (("/v9/x", site.echo), ("/V9/x", site.echo), ("/healthz", None), ("/nothing", None)):
+        assert site.app.facts_of({"type": "http", "method": "GET", "path": path})[1] is protocol
 
 
 async def test_a_protocol_gets_the_body_the_deadline_and_the_priority(site: Site) -> None:
@@ -108,6 +109,7 @@ async def test_a_protocol_says_only_how_an_error_looks(site: Site, caplog: pytes
         broken = await site.client.post("/v9/x", content=b"1")
     assert (broken.status_code, broken.text) == (500, '["Internal error"]')
     assert "a secret" in caplog.text
+    assert caplog.records[-1].__dict__["fields"] == {"request_id": broken.headers["x-request-id"]}
     codes = [finished.code for finished in site.metrics.finished]
     assert codes[:2] == [Code.RESOURCE_EXHAUSTED, Code.NOT_FOUND]
     assert codes[-1] is Code.INTERNAL
@@ -125,3 +127,22 @@ async def test_the_document_has_every_protocols_part(site: Site) -> None:
     document = (await site.client.get("/openapi.json")).json()
     assert "/v9/echo" in document["paths"]
     assert document["components"]["schemas"]["Echo"] == {"type": "string"}
+
+
+async def test_a_valid_request_id_comes_back(site: Site) -> None:
+    headers = {"x-request-id": "id-1"}
+    assert (await site.client.post("/v9/x", content=b"1", headers=headers)).headers["x-request-id"] == "id-1"
+    assert (await site.client.get("/v9/x", headers=headers)).headers["x-request-id"] == "id-1"
+    late = await site.client.post("/v9/x", headers={**headers, "x-tpuserve-timeout-ms": "soon"})
+    assert (late.status_code, late.headers["x-request-id"]) == (400, "id-1")
+    for other in ({"x-request-id": "not valid"}, {}):
+        assert "x-request-id" not in (await site.client.post("/v9/x", content=b"1", headers=other)).headers
+
+
+async def test_an_internal_error_of_a_model_is_logged_with_the_id_of_the_response(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.echo.fault = Internal("Running m failed in batch 3; the server's log has the reason")
+    response = await site.client.post("/v9/x", content=b"1")
+    assert caplog.messages == [f"Internal error in POST /v9/x: {site.echo.fault.message}"]
+    assert caplog.records[0].__dict__["fields"] == {"request_id": response.headers["x-request-id"]}

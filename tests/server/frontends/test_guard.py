@@ -8,11 +8,13 @@ import httpx
 import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
+from tests.support.guards import make_guard
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
-from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Guard
+from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt
 from tpuserve_server.frontends.rest import RestApp, RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
+from tpuserve_server.identity.access import OPEN, READ
 
 CONTEXT = CallContext(Deadline.never(), {"authorization": "me"})
 
@@ -63,15 +65,17 @@ def ask(app: object) -> httpx.AsyncClient:
 
 
 def test_nothing_stands_before_what_everybody_may() -> None:
-    table, app = {"/s/M": UnaryMethod(Methods().unary)}, make_app()
-    guard = Guard(ALLOW_ALL)
+    table, app = {"/s/M": UnaryMethod(Methods().unary, OPEN)}, make_app()
+    guard = make_guard(ALLOW_ALL)
     assert guard.wrap_table(table) is table
     assert guard.wrap_rest(app) is app
 
 
 async def test_methods_run_when_the_rule_lets_them_pass() -> None:
     rule, methods = ScriptedRule(), Methods()
-    table = Guard(rule).wrap_table({"/s/U": UnaryMethod(methods.unary), "/s/S": StreamMethod(methods.stream)})
+    table = make_guard(rule).wrap_table(
+        {"/s/U": UnaryMethod(methods.unary, OPEN), "/s/S": StreamMethod(methods.stream, OPEN)}
+    )
     unary, stream = table["/s/U"], table["/s/S"]
     assert isinstance(unary, UnaryMethod)
     assert isinstance(stream, StreamMethod)
@@ -86,7 +90,7 @@ async def test_methods_run_when_the_rule_lets_them_pass() -> None:
 
 async def test_a_stream_that_is_left_is_closed_behind_the_guard() -> None:
     methods = Methods()
-    method = Guard(ScriptedRule()).wrap_table({"/s/S": StreamMethod(methods.stream)})["/s/S"]
+    method = make_guard(ScriptedRule()).wrap_table({"/s/S": StreamMethod(methods.stream, OPEN)})["/s/S"]
     messages = method.handle(two(), CONTEXT)  # type: ignore[arg-type]  # a stream's
     assert await anext(messages) == b"1"  # type: ignore[arg-type]  # as above
     await messages.aclose()  # type: ignore[union-attr]  # as above
@@ -96,8 +100,8 @@ async def test_a_stream_that_is_left_is_closed_behind_the_guard() -> None:
 @pytest.mark.parametrize("fault", [Unauthenticated("who?"), ZeroDivisionError("a bug of the rule")])
 async def test_no_method_runs_when_the_rule_raises(fault: Exception) -> None:
     methods = Methods()
-    guard = Guard(ScriptedRule(fault))
-    table = guard.wrap_table({"/s/U": UnaryMethod(methods.unary), "/s/S": StreamMethod(methods.stream)})
+    guard = make_guard(ScriptedRule(fault))
+    table = guard.wrap_table({"/s/U": UnaryMethod(methods.unary, OPEN), "/s/S": StreamMethod(methods.stream, OPEN)})
     unary, stream = table["/s/U"], table["/s/S"]
     assert isinstance(unary, UnaryMethod)
     assert isinstance(stream, StreamMethod)
@@ -120,7 +124,7 @@ async def test_no_method_runs_when_the_rule_raises(fault: Exception) -> None:
 )
 async def test_a_rule_sees_the_model_that_a_path_names(method: str, path: str, model: str | None) -> None:
     rule = ScriptedRule()
-    async with ask(Guard(rule).wrap_rest(make_app())) as client:
+    async with ask(make_guard(rule).wrap_rest(make_app())) as client:
         await client.request(method, path, headers=[("X-Key", "1"), ("x-key", "2")])
     (attempt,) = rule.attempts
     assert (attempt.protocol, attempt.method, attempt.model) == ("rest", method, model)
@@ -131,16 +135,40 @@ async def test_a_rule_sees_the_model_that_a_path_names(method: str, path: str, m
 @pytest.mark.parametrize("path", ["/v1/models/m:predict", "/metrics", "/nothing"])
 async def test_a_refusal_is_answered_in_the_form_of_the_path(path: str) -> None:
     rule = ScriptedRule(PermissionDenied("not you"))
-    async with ask(Guard(rule).wrap_rest(make_app(allow_cors=True))) as client:
+    async with ask(make_guard(rule).wrap_rest(make_app(allow_cors=True))) as client:
         response = await client.get(path)
     assert (response.status_code, response.json()) == (403, {"error": "not you"})
     # A page of another origin may read the error.
     assert ("access-control-allow-origin" in response.headers) is path.startswith("/v1/")
 
 
+async def test_refused_requests_are_counted_by_code() -> None:
+    metrics = FakeMetrics()
+    guard = make_guard(ScriptedRule(Unauthenticated("who?")), metrics)
+    unary = guard.wrap_table({"/s.S/Name": UnaryMethod(Methods().unary, READ)})["/s.S/Name"]
+    assert isinstance(unary, UnaryMethod)
+    with pytest.raises(Unauthenticated):
+        await unary.handle(b"x", CONTEXT)
+    async with ask(guard.wrap_rest(make_app())) as client:
+        for path in ("/v1/models/m:predict", "/metrics", "/nothing", "/v1/strange"):
+            response = await client.post(path, headers={"x-request-id": "id-7"})
+            assert (response.status_code, response.headers["x-request-id"]) == (401, "id-7")
+            assert response.headers["www-authenticate"] == 'Bearer realm="tpuserve"'
+        page = await client.get("/openapi.json")
+    assert page.headers.get_list("www-authenticate") == ['Basic realm="tpuserve", charset="UTF-8"']
+    counted = [(each.protocol, each.method, each.code.name) for each in metrics.finished]
+    methods = [
+        ("grpc", "Name"),
+        *(("rest", name) for name in ("Predict", "/metrics", "Unknown", "Unknown", "/openapi.json")),
+    ]
+    assert counted == [(protocol, name, "UNAUTHENTICATED") for protocol, name in methods]
+
+
 async def test_a_broken_rule_lets_nobody_pass(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        async with ask(Guard(ScriptedRule(ZeroDivisionError("a bug of the rule"))).wrap_rest(make_app())) as client:
+        async with ask(
+            make_guard(ScriptedRule(ZeroDivisionError("a bug of the rule"))).wrap_rest(make_app())
+        ) as client:
             response = await client.get("/v1/models")
     assert (response.status_code, response.json()) == (500, {"error": "Internal error"})
     assert "a bug of the rule" in caplog.text

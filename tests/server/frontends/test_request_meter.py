@@ -112,3 +112,43 @@ def test_an_answer_that_was_promised_in_time_is_told_of_from_when_the_request_ha
         if fault is not None:
             raise fault
     assert [(name, round(latency_s, 6)) for name, latency_s in service.answers] == told
+
+
+def test_requests_count_as_in_flight_until_they_end() -> None:
+    metrics = FakeMetrics()
+    meter = RequestMeter(FakeService(), metrics, FakeClock(), "rest")
+    in_flight = metrics.in_flight["rest"]
+    with meter.request("Predict"), contextlib.suppress(NotFound):
+        assert in_flight() == 1
+        with meter.request("Predict"):
+            assert in_flight() == 2
+            raise NotFound("no")
+    assert in_flight() == 0
+
+
+def answer(meter: RequestMeter, clock: FakeClock, took_s: float) -> None:
+    with meter.request("Predict") as measured:
+        measured.model = "m"
+        clock.now_s += took_s
+
+
+def test_the_stages_of_every_request_count_at_a_low_rate() -> None:
+    metrics, clock = FakeMetrics(), FakeClock()
+    meter = RequestMeter(FakeService(), metrics, clock, "rest")
+    for _ in range(3):
+        answer(meter, clock, 0.5)
+    # These requests never reached a batcher.
+    assert metrics.stages == [({"decode": 0.5}, 1)] * 3
+
+
+def test_the_stages_of_one_request_count_for_many_at_a_high_rate() -> None:
+    metrics, clock = FakeMetrics(), FakeClock()
+    meter = RequestMeter(FakeService(), metrics, clock, "rest")
+    for _ in range(1 + 3 * 127):
+        answer(meter, clock, 0.001)
+    assert [requests for _, requests in metrics.stages] == [1, 127, 127, 127]
+    clock.now_s += 60.0
+    for _ in range(129):
+        answer(meter, clock, 0.5)
+    # The rate has fallen: after the next sample, every request counts.
+    assert [requests for _, requests in metrics.stages][4:] == [127, 1, 1]

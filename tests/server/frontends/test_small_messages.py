@@ -8,6 +8,7 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import ResourceExhausted
 from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
 from tpuserve_server.frontends.small_messages import MAX_SMALL_BYTES, limit_messages
+from tpuserve_server.identity.access import OPEN
 
 CONTEXT = CallContext(Deadline.never(), {})
 
@@ -27,7 +28,7 @@ async def two(first: bytes, second: bytes) -> AsyncIterator[bytes]:
 
 
 async def test_only_inference_takes_large_messages() -> None:
-    table = limit_messages({"/infer": UnaryMethod(echo), "/status": UnaryMethod(echo)}, {"/infer"})
+    table = limit_messages({"/infer": UnaryMethod(echo, OPEN), "/status": UnaryMethod(echo, OPEN)}, {"/infer"})
     infer, status = table["/infer"], table["/status"]
     assert isinstance(infer, UnaryMethod)
     assert isinstance(status, UnaryMethod)
@@ -39,7 +40,7 @@ async def test_only_inference_takes_large_messages() -> None:
 
 
 async def test_a_large_message_of_a_stream_ends_it() -> None:
-    method = limit_messages({"/watch": StreamMethod(echo_all)}, ())["/watch"]
+    method = limit_messages({"/watch": StreamMethod(echo_all, OPEN)}, ())["/watch"]
     assert isinstance(method, StreamMethod)
     answers = method.handle(two(b"a", bytes(MAX_SMALL_BYTES + 1)), CONTEXT)
     assert await anext(answers) == b"a"

@@ -10,11 +10,12 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, ServingError, TooLate
 from tpuserve_server.core.overload_gate import OverloadGate
@@ -24,6 +25,8 @@ from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.identity.access import OPEN
+from tpuserve_server.logs.configuration import configure_logging
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ class EchoApplication:
     """An application with every kind of method that a host supports, over bytes."""
 
     def __init__(self) -> None:
+        configure_logging("text")
         if os.environ.get("ECHO_FAILS"):
             raise HostError("There is nothing to echo.")
         if fifo := os.environ.get("ECHO_LOADS"):
@@ -66,19 +70,19 @@ class EchoApplication:
         self._hung = asyncio.Event()
         self.answered = 0
         self.rpc: RpcTable = {
-            "/echo.Echo/Unary": UnaryMethod(self.unary),
-            "/echo.Echo/Size": UnaryMethod(self.size),
-            "/echo.Echo/Client": UnaryMethod(self.client),
-            "/echo.Echo/Held": UnaryMethod(self.held),
-            "/echo.Echo/Open": UnaryMethod(self.open),
-            "/echo.Echo/Context": UnaryMethod(self.context),
-            "/echo.Echo/Environment": UnaryMethod(self.environment),
-            "/echo.Echo/Fail": UnaryMethod(self.fail),
-            "/echo.Echo/Doom": UnaryMethod(self.doom),
-            "/echo.Echo/Hang": UnaryMethod(self.hang),
-            "/echo.Echo/Count": StreamMethod(self.count),
-            "/echo.Echo/Each": StreamMethod(self.each),
-            "/echo.Echo/Watch": StreamMethod(self.watch),
+            "/echo.Echo/Unary": UnaryMethod(self.unary, OPEN),
+            "/echo.Echo/Size": UnaryMethod(self.size, OPEN),
+            "/echo.Echo/Client": UnaryMethod(self.client, OPEN),
+            "/echo.Echo/Held": UnaryMethod(self.held, OPEN),
+            "/echo.Echo/Open": UnaryMethod(self.open, OPEN),
+            "/echo.Echo/Context": UnaryMethod(self.context, OPEN),
+            "/echo.Echo/Environment": UnaryMethod(self.environment, OPEN),
+            "/echo.Echo/Fail": UnaryMethod(self.fail, OPEN),
+            "/echo.Echo/Doom": UnaryMethod(self.doom, OPEN),
+            "/echo.Echo/Hang": UnaryMethod(self.hang, OPEN),
+            "/echo.Echo/Count": StreamMethod(self.count, OPEN),
+            "/echo.Echo/Each": StreamMethod(self.each, OPEN),
+            "/echo.Echo/Watch": StreamMethod(self.watch, OPEN),
         }
         self._draining = False
 
@@ -104,8 +108,14 @@ class EchoApplication:
         await self._hung.wait()
         return Replacement("hung run", "an echo has taken too long")
 
+    def add_metrics(self, source: str, read: Callable[[], str]) -> None:
+        """Ignore the host's metrics: this application has no page for them."""
+
     def announce(self, listening: Listening) -> None:
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
+
+    def show_certificates(self, status: CertificateStatus) -> None:
+        say("certificates", **dataclasses.asdict(status))
 
     def reload(self) -> None:
         say("reload")
@@ -231,11 +241,15 @@ asgi = EnvoyEntry(EchoApplication)
 
 
 def read_tls() -> TlsOptions:
-    """Read the certificates again from a test's file, for SIGHUP."""
-    return TlsOptions(**json.loads(Path(os.environ["ECHO_TLS"]).read_text()))
+    """Read the certificates again from a test's file, after SIGHUP or a change."""
+    try:
+        return TlsOptions(**json.loads(Path(os.environ["ECHO_TLS"]).read_text()))
+    except FileNotFoundError:
+        raise HostError("ECHO_TLS does not exist.") from None
 
 
 def main(backend: str, options: HostOptions) -> int:
+    configure_logging("text")
     if backend == "python":
         from tpuserve_server.hosts.python import host as python
 

@@ -28,6 +28,7 @@ class HostProcess:
         self.backend = backend
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []
+        self._has_errors = threading.Condition()
         self.process = subprocess.Popen(
             [sys.executable, self.script, backend, json.dumps(options)],
             stdout=subprocess.PIPE,
@@ -69,6 +70,12 @@ class HostProcess:
                 return said
         raise AssertionError(f"the host ended before it said {event!r}: {''.join(self.errors)}")
 
+    def wait_for_error(self, text: str) -> str:
+        """Return the first line of standard error that contains `text`."""
+        with self._has_errors:
+            assert self._has_errors.wait_for(lambda: any(text in line for line in self.errors), PATIENCE_S), self.errors
+            return next(line for line in self.errors if text in line)
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
@@ -102,7 +109,10 @@ class HostProcess:
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
-            self.errors.extend(lines)
+            for line in lines:
+                with self._has_errors:
+                    self.errors.append(line)
+                    self._has_errors.notify_all()
 
 
 @contextmanager

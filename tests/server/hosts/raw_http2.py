@@ -27,8 +27,8 @@ def connect(address: str) -> socket.socket:
     return client
 
 
-def grpc_call(stream: int, path: str, **more: str) -> bytes:
-    """Return the headers of a gRPC call and `more`, as literals without compression."""
+def grpc_call(stream: int, path: str, *, encoding: str = "utf-8", **more: str) -> bytes:
+    """Return the headers of a gRPC call and `more`, as literals without compression, in an encoding of text."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -39,7 +39,7 @@ def grpc_call(stream: int, path: str, **more: str) -> bytes:
         **{name.replace("_", "-"): value for name, value in more.items()},
     }
     block = b"".join(
-        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode(encoding)
         for name, value in fields.items()
     )
     return _frame(_HEADERS, _END_HEADERS, stream, block)

@@ -15,6 +15,7 @@ import grpc.aio
 import httpx
 import pytest
 
+from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.core.errors import Code
@@ -104,7 +105,33 @@ def test_a_priority_that_is_none_is_refused(channel: grpc.Channel) -> None:
 
 
 def test_unexpected_exception_is_internal_and_tells_nothing(channel: grpc.Channel) -> None:
-    assert failure(unary(channel, "Fail"), b"bug") == (grpc.StatusCode.INTERNAL, "Internal error")
+    with pytest.raises(grpc.RpcError) as raised:
+        unary(channel, "Fail")(b"bug")
+    assert (raised.value.code(), raised.value.details()) == (grpc.StatusCode.INTERNAL, "Internal error")
+
+
+def test_an_internal_error_is_found_in_the_log_by_its_request_id(host: HostProcess, channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        unary(channel, "Fail")(b"bug", metadata=[("x-request-id", "mine")])
+    assert trailing(raised.value)["x-request-id"] == "mine"
+    with pytest.raises(grpc.RpcError) as raised:
+        unary(channel, "Fail")(b"bug")
+    made = trailing(raised.value)["x-request-id"]
+    host.wait_for_error(f"Unexpected error in /echo.Echo/Fail request_id={made}")
+
+
+def test_a_valid_request_id_comes_back_with_every_kind_of_call(channel: grpc.Channel) -> None:
+    _, call = unary(channel, "Unary").with_call(b"x", metadata=[("x-request-id", "id-1")])
+    assert trailing(call) == {"x-request-id": "id-1"}
+    _, call = unary(channel, "Unary").with_call(b"x", metadata=[("x-request-id", "not valid")])
+    assert trailing(call) == {}
+    each = two_way_stream(channel, "Each")(iter([b"a"]), metadata=[("x-request-id", "id-2")])
+    assert [*each] == [b"a"]
+    assert trailing(each) == {"x-request-id": "id-2"}
+    count = two_way_stream(channel, "Count")(iter([b"1"]), metadata=[("x-request-id", "id-3")])
+    with pytest.raises(grpc.RpcError):
+        list(count)
+    assert trailing(count) == {"x-request-id": "id-3"}
 
 
 def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
@@ -333,6 +360,15 @@ def test_what_is_no_request_is_refused_in_json(host: HostProcess, request_line: 
         head, _, content = b"".join(iter(lambda: client.recv(1 << 16), b"")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(content)["error"]
+
+
+@pytest.mark.parametrize("path", [b"/echo.Echo/\xff", b"/echo.Echo/\xc3\xa9\xed\xa0\x80", b"/\xe9%C3%A9"])
+def test_call_whose_path_has_bytes_that_are_no_text_gets_a_response(host: HostProcess, path: bytes) -> None:
+    with contextlib.closing(raw_http2.connect(host.grpc)) as client:
+        client.sendall(raw_http2.grpc_call(1, path.decode("latin-1"), encoding="latin-1"))
+        raw_http2.wait_for_headers(client, 1)
+        client.sendall(raw_http2.grpc_call(3, "/echo.Echo/Unknown"))
+        raw_http2.wait_for_headers(client, 3)
 
 
 def test_method_whose_path_is_no_text_is_unknown(channel: grpc.Channel) -> None:

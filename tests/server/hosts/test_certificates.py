@@ -2,14 +2,20 @@
 
 import asyncio
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.server.hosts.test_tls import CA, MUTUAL, SERVER, TLS, chain_of, key_of
+from tpuserve_server.hosts.certificate_replacement import check_replacement
 from tpuserve_server.hosts.certificates import Certificates
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions, check_replacement
+from tpuserve_server.hosts.tls import TlsOptions
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.certificate_status import CertificateStatus
 
 CURRENT = TlsOptions(**TLS)
 OTHER = CA.issue_cert("127.0.0.1")
@@ -26,8 +32,24 @@ def test_a_reload_cannot_begin_to_require_certificates_of_clients() -> None:
         check_replacement(lambda: TlsOptions(**MUTUAL), CURRENT)
 
 
+def issued(*, not_before: datetime | None = None, not_after: datetime | None = None) -> TlsOptions:
+    """Return a server's certificate with this validity."""
+    own = CA.issue_cert("127.0.0.1", not_before=not_before, not_after=not_after)
+    return TlsOptions(private_key=key_of(own), certificate_chain=chain_of(own), origin="here")
+
+
+def test_a_certificate_that_no_client_accepts_now_replaces_nothing() -> None:
+    now = datetime.now(UTC)
+    with pytest.raises(HostError, match=r"^here: server_cert expired at \d{4}-"):
+        check_replacement(
+            lambda: issued(not_before=now - timedelta(days=9), not_after=now - timedelta(days=1)), CURRENT
+        )
+    with pytest.raises(HostError, match=r"^here: server_cert is not valid before \d{4}-"):
+        check_replacement(lambda: issued(not_before=now + timedelta(days=1)), CURRENT)
+
+
 async def presented(certificates: Certificates, authority: Path) -> bytes | None:
-    """Return the certificate that a new connection gets."""
+    """Return the certificate that a connection to a new server gets."""
 
     async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -48,7 +70,7 @@ async def reload(certificates: Certificates) -> None:
     await asyncio.wait(asyncio.all_tasks() - before)
 
 
-async def test_new_connections_get_the_certificate_that_was_read_last(
+async def test_new_servers_get_the_certificate_that_was_read_last(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = tmp_path / "ca.pem"
@@ -60,7 +82,8 @@ async def test_new_connections_get_the_certificate_that_was_read_last(
             raise HostError("no file")
         return answers.pop()
 
-    certificates = Certificates(CURRENT, read)
+    shown: list[CertificateStatus] = []
+    certificates = Certificates(CURRENT, read, shown.append)
     first = await presented(certificates, authority)
     assert first == ssl.PEM_cert_to_DER_cert(SERVER.cert_chain_pems[0].bytes().decode())
     await reload(certificates)
@@ -69,3 +92,4 @@ async def test_new_connections_get_the_certificate_that_was_read_last(
     await reload(certificates)
     assert "The server keeps its certificates: no file" in caplog.text
     assert await presented(certificates, authority) == second
+    assert [status.reload_failure for status in shown] == ["", "", "no file"]

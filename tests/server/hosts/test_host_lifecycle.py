@@ -5,8 +5,10 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +19,10 @@ import httpx
 import psutil
 import pytest
 
-from tests.server.hosts.grpc_calls import server_stream, unary
+from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.hosts.ending import LOST_REQUESTS
+from tpuserve_server.hosts.limits import DRAIN_UNREAD_S
 
 BACKENDS = ["envoy", "python"]
 
@@ -148,6 +151,18 @@ def test_drain_does_not_wait_for_open_streams(host: HostProcess) -> None:
     assert host.exit_code() == 0
 
 
+def test_stream_with_invalid_metadata_is_refused_and_does_not_hold_the_drain(host: HostProcess) -> None:
+    with grpc.insecure_channel(host.grpc) as channel:
+        watch = server_stream(channel, "Watch")(b"", metadata=[("x-tpuserve-timing", "2")])
+        with pytest.raises(grpc.RpcError) as raised:
+            next(watch)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert raised.value.details() == "x-tpuserve-timing must be 0 or 1; was '2'"
+        host.terminate()
+        assert host.exit_code() == 0
+    assert host.errors == []
+
+
 def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
     with running(backend, drain_timeout_s=0.3) as host, grpc.insecure_channel(host.grpc) as channel:
         held = unary(channel, "Held").future(b"")
@@ -178,6 +193,20 @@ def test_drain_timeout_cuts_a_client_that_takes_no_answer(backend: str) -> None:
             assert client.recv(1)
             host.terminate()
             assert host.exit_code() == LOST_REQUESTS
+    if backend == "envoy":
+        [line] = [line for line in host.errors if "Cancelled the requests that were still in flight" in line]
+        found = re.search(r"after 0.3 s: .*?(\d+) bytes of responses that clients have not read", line)
+        assert found is not None, line
+        assert int(found[1]) > 0
+
+
+def test_idle_client_that_stays_connected_costs_no_request(backend: str) -> None:
+    # Less than the usual time for clients to disconnect.
+    with running(backend, drain_timeout_s=0.9) as host, httpx.Client() as client:
+        assert client.get(f"{host.rest}/hello").status_code == 200
+        host.terminate()
+        assert host.exit_code() == 0
+    assert host.errors == []
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -246,6 +275,49 @@ def test_slow_client_gets_its_whole_answer_during_a_drain(host: HostProcess) -> 
         received = len(first) + sum(len(chunk) for chunk in iter(lambda: client.recv(1 << 20), b""))
     assert received > size
     assert host.exit_code() == 0
+
+
+def _request_much(host: HostProcess, size: int) -> socket.socket:
+    """Send a request with a response of `size` bytes, and read its first byte."""
+    address, port = host.listening["rest"].split(":")
+    client = socket.create_connection((address, int(port)), timeout=PATIENCE_S)
+    client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size))
+    assert client.recv(1)
+    return client
+
+
+def _send_ahead(host: HostProcess) -> socket.socket:
+    """Send requests until the server reads no more of them, because this client reads no response."""
+    address, port = host.listening["rest"].split(":")
+    client = socket.create_connection((address, int(port)))
+    client.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            client.sendall(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)
+    return client
+
+
+@pytest.mark.slow
+def test_drain_gives_up_clients_that_do_not_read_and_waits_for_slow_ones() -> None:
+    size = 32 << 20
+    pause = threading.Event()
+    with contextlib.ExitStack() as stack:
+        host = stack.enter_context(running("python"))
+        stack.enter_context(_request_much(host, size))
+        stack.enter_context(_send_ahead(host))
+        slow = stack.enter_context(_request_much(host, size))
+        channel = stack.enter_context(grpc.insecure_channel(host.grpc, UNLIMITED))
+        stream = two_way_stream(channel, "Each")(bytes(1 << 20) for _ in range(64))
+        next(stream)
+        host.terminate()
+        received = 1
+        while piece := slow.recv(1 << 20):
+            received += len(piece)
+            # Longer in all than the time of a client that does not read.
+            pause.wait(1.4 * DRAIN_UNREAD_S * len(piece) / size)
+        assert received > size
+        assert host.exit_code() == 0
+        assert host.errors == []
 
 
 def test_taken_port_is_said_in_one_line(backend: str) -> None:

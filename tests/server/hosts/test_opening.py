@@ -93,7 +93,7 @@ def test_an_application_that_will_never_be_ready_ends_the_host(backend: str, tmp
         late.host.wait_for("stop")
         assert late.host.exit_code() == 1
         assert late.host.errors[-1] == "tpuserve: There will never be an echo.\n"
-        assert not [line for line in late.host.errors if "[critical]" in line]
+        assert not [line for line in late.host.errors if "CRITICAL" in line]
 
 
 def test_killed_supervisor_leaves_no_envoy_that_waits(tmp_path: Path) -> None:

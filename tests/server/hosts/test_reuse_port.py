@@ -24,7 +24,7 @@ def inode(listener: socket.socket) -> int:
 
 
 def shared(listener: socket.socket, elder: socket.socket | None = None) -> SharedPort:
-    return SharedPort(listener.fileno(), inode(listener), None if elder is None else inode(elder))
+    return SharedPort(inode(listener), None if elder is None else inode(elder))
 
 
 def connections(port: int, listener: socket.socket) -> int:
@@ -89,6 +89,12 @@ def test_server_without_another_one_keeps_its_connections(old: socket.socket, po
     assert connections(port, old) == CONNECTIONS
 
 
+def test_the_search_for_the_listening_socket_leaves_no_descriptor(old: socket.socket, port: int) -> None:
+    before = os.listdir("/proc/self/fd")
+    SharedPort.join(port)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_other_addresses_are_no_other_server(old: socket.socket, port: int) -> None:
     with closing(listen(port, "127.0.0.2")):
         assert not shared(old).leave()
@@ -116,6 +122,6 @@ def test_port_without_a_socket_is_an_error(port: int) -> None:
 
 
 def test_closed_socket_is_an_error(old: socket.socket) -> None:
-    gone = SharedPort(old.fileno(), 0, None)
+    gone = SharedPort(0, None)
     with pytest.raises(OSError, match="table of sockets does not contain"):
         gone.leave()

@@ -1,5 +1,6 @@
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -49,6 +50,19 @@ def test_another_servers_socket_is_replaced_if_it_may_be(path: Path, other: sock
         file.publish()
         assert is_connected(connect(path), ours)
     assert [item.name for item in path.parent.iterdir()] == ["grpc.sock"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o770), (0o022, 0o750), (0o077, 0o700)])
+def test_other_users_cannot_connect_whatever_the_umask_is(path: Path, umask: int, mode: int) -> None:
+    file = SocketFile(str(path), takes_over=False)
+    before = os.umask(umask)
+    try:
+        listener = listen(file.bound)
+    finally:
+        os.umask(before)
+    with closing(listener):
+        file.publish()
+        assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_another_servers_socket_is_in_use_otherwise(path: Path, other: socket.socket) -> None:

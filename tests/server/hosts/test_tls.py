@@ -1,9 +1,11 @@
 """Tests for TLS and mutual TLS on both hosts, with certificates of a test authority."""
 
+import socket
 import ssl
 import stat
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -25,6 +27,7 @@ CA = trustme.CA()
 SERVER = CA.issue_cert("127.0.0.1", "localhost")
 CLIENT = CA.issue_cert("client@example.org")
 STRANGER = trustme.CA().issue_cert("client@example.org")
+EXPIRED = CA.issue_cert("client@example.org", not_after=datetime.now(UTC) - timedelta(days=1))
 
 
 def key_of(certificate: trustme.LeafCert) -> str:
@@ -103,14 +106,37 @@ def test_a_client_in_the_clear_gets_nothing(host: HostProcess) -> None:
         httpx.post(host.rest, content=b"plain", timeout=PATIENCE_S)
 
 
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
-def test_old_tls_is_refused(host: HostProcess) -> None:
-    context = client_context()
+def handshake(address: str, version: ssl.TLSVersion, certificate: trustme.LeafCert | None = None) -> str | None:
+    """Connect with one version of TLS, and return the version that the server agreed to."""
+    context = client_context(certificate)
+    # OpenSSL's default level allows no version before TLS 1.2.
     context.set_ciphers("ALL:@SECLEVEL=0")
-    context.minimum_version = ssl.TLSVersion.TLSv1_1
-    context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(httpx.ConnectError, match=r"(?i)alert protocol version|EOF occurred"):
-        httpx.post(https(host), verify=context, timeout=PATIENCE_S)
+    context.minimum_version = context.maximum_version = version
+    name, port = address.split(":")
+    with (
+        socket.create_connection((name, int(port)), timeout=PATIENCE_S) as connection,
+        context.wrap_socket(connection, server_hostname=name) as secured,
+    ):
+        return secured.version()
+
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "rest"])
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1], ids=lambda version: version.name)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1.* is deprecated")
+def test_old_tls_is_refused(host: HostProcess, protocol: str, version: ssl.TLSVersion) -> None:
+    with pytest.raises((ssl.SSLError, ConnectionError), match=r"(?i)alert protocol version|EOF occurred|reset by peer"):
+        handshake(host.listening[protocol], version)
+
+
+@PROTOCOLS
+@pytest.mark.parametrize(
+    ("version", "agreed"), [(ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")]
+)
+def test_current_tls_is_accepted(host: HostProcess, protocol: str, version: ssl.TLSVersion, agreed: str) -> None:
+    assert handshake(host.listening[protocol], version) == agreed
 
 
 def test_envoys_process_and_folder_tell_no_key() -> None:
@@ -130,7 +156,9 @@ def test_a_client_with_a_certificate_of_the_authority_is_served(mutual_host: Hos
     assert response.content == b"known"
 
 
-@pytest.mark.parametrize("certificate", [None, STRANGER], ids=["without", "of another authority"])
+@pytest.mark.parametrize(
+    "certificate", [None, STRANGER, EXPIRED], ids=["without", "of another authority", "after its end"]
+)
 def test_a_client_without_such_a_certificate_is_refused(
     mutual_host: HostProcess, certificate: trustme.LeafCert | None
 ) -> None:
@@ -145,6 +173,7 @@ def test_a_context_for_pythons_servers() -> None:
     context = server_context(TlsOptions(**TLS))
     assert context.verify_mode is ssl.CERT_NONE
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert context.options & ssl.OP_NO_RENEGOTIATION
     assert server_context(TlsOptions(**MUTUAL)).verify_mode is ssl.CERT_REQUIRED
 
 

@@ -24,6 +24,19 @@ def samples(metrics: PrometheusMetrics) -> dict[tuple[str, ...], float]:
     }
 
 
+def test_traced_requests_are_counted_by_outcome() -> None:
+    metrics = PrometheusMetrics()
+    assert samples(metrics)["tpuserve_traces_exported_total",] == 0
+    for outcome, count in (("exported", 512), ("exported", 8), ("rate", 1), ("queue_full", 2)):
+        metrics.requests_traced(outcome=outcome, count=count)
+    found = {key: value for key, value in samples(metrics).items() if key[0].startswith("tpuserve_traces_")}
+    assert found == {
+        ("tpuserve_traces_exported_total",): 520,
+        ("tpuserve_traces_dropped_total", "rate"): 1,
+        ("tpuserve_traces_dropped_total", "queue_full"): 2,
+    }
+
+
 def test_requests_are_counted_by_code_and_timed() -> None:
     metrics = PrometheusMetrics()
     for code in (Code.OK, Code.OK, Code.NOT_FOUND):
@@ -106,7 +119,7 @@ def test_many_batches_of_many_requests_are_all_counted() -> None:
 def test_what_batches_cost_is_shown_as_it_is_learned() -> None:
     metrics = PrometheusMetrics()
     costs = CostModel()
-    metrics.version_loaded(servable=ID, costs=costs)
+    metrics.version_loaded(servable=ID, costs=costs, load_s=2.5)
     for rows in (1, 3):
         costs.learn("s", rows, 0.001 * (1 + rows))
     costs.learn("s", 1, 0.5, (64, 128))
@@ -123,7 +136,7 @@ def test_what_batches_cost_is_shown_as_it_is_learned() -> None:
 def test_costs_of_any_size_are_shown_for_few() -> None:
     metrics = PrometheusMetrics()
     costs = CostModel()
-    metrics.version_loaded(servable=ID, costs=costs)
+    metrics.version_loaded(servable=ID, costs=costs, load_s=2.5)
     for rows in range(1, 200):
         costs.learn("s", rows, 0.001)
     shown = [key[1] for key in samples(metrics) if key[0] == "tpuserve_batch_cost_seconds"]
@@ -160,7 +173,7 @@ def test_what_belongs_to_a_version_goes_with_it() -> None:
         finish(metrics, version=version)
         metrics.task_dropped(servable=servable, reason="expired")
         metrics.shape_first_run(servable=servable, signature="s")
-        metrics.version_loaded(servable=servable, costs=costs)
+        metrics.version_loaded(servable=servable, costs=costs, load_s=2.5)
         metrics.version_changed(servable=servable, state=State.AVAILABLE)
         metrics.version_changed(servable=ServableId("m", version - 1), state=State.END)
     found = samples(metrics)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.fake_device import FakeExecutor, FakeServable, RecordingMetrics, WatchedDevice
+from tests.support.fake_device import FakeClock, FakeExecutor, FakeServable, RecordingMetrics, WatchedDevice
 from tests.support.saved_models import (
     predict_request,
     save_function,
@@ -28,6 +28,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.model_config import ModelConfig
 from tpuserve_server.core.response_cache import VersionResponses
+from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
@@ -35,6 +36,7 @@ from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.versions import loading
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
+from tpuserve_server.versions.warmup import WarmupCount
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
 ID = ServableId("m", 1)
@@ -155,10 +157,32 @@ def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
     executor = FakeExecutor()
     parameters = BatchingParameters(enable_large_batch_splitting=True, max_execution_batch_size=2000)
     options = LoadingOptions(enable_batching=True, parameters=parameters)
-    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics())
+    metrics = RecordingMetrics()
+    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), metrics)
     with pytest.raises(InvalidArgument, match="they were 1000 and 2000"):
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert executor.loaded[ID].closed
+    assert metrics.failed_loads == [ID]
+    assert metrics.load_s == {}
+
+
+def test_the_time_of_a_load_excludes_its_warmup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, metrics = FakeClock(), RecordingMetrics()
+
+    class SlowExecutor(FakeExecutor):
+        def load(self, servable_id: ServableId, version: VersionFiles) -> FakeServable:
+            clock.now_s += 2.5
+            return super().load(servable_id, version)
+
+    def slow_warm_up(*arguments: object) -> WarmupCount:
+        clock.now_s += 40.0
+        return WarmupCount(0, 1)
+
+    monkeypatch.setattr(loading, "warm_up", slow_warm_up)
+    loader = VersionLoader(LocalStorage(missing_file), SlowExecutor(), LoadingOptions(), clock, metrics)
+    loader.unload(loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)))))
+    assert metrics.load_s == {ID.version: 2.5}
+    assert metrics.failed_loads == []
 
 
 class BrokenMetrics(RecordingMetrics):

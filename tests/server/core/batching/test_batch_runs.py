@@ -1,6 +1,7 @@
 """Tests for the record of each batch: why it left the queue, its size, and its times."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
@@ -88,11 +89,25 @@ def test_a_task_of_low_priority_shares_the_record_of_the_batch_that_it_fills(wai
     assert tasks[0].run is tasks[1].run is not None
 
 
+class Spans:
+    """A recorder that keeps the spans that have ended."""
+
+    def __init__(self) -> None:
+        self.is_recording = False
+        self.ended: list[tuple[str, dict[str, str | int]]] = []
+
+    @contextlib.contextmanager
+    def span(self, name: str, **facts: str | int) -> Iterator[None]:
+        yield
+        self.ended.append((name, facts))
+
+
 class Bench:
     """A batcher on a fake device whose runs take two seconds of the clock."""
 
     def __init__(self, options: BatchingOptions) -> None:
         self.clock = FakeClock()
+        self.spans = Spans()
         self.servable = FakeServable()
         self.servable.on_batch = self.run
         self.batcher = Batcher(
@@ -102,6 +117,7 @@ class Bench:
             parameters=BatchingParameters(num_batch_threads=1),
             clock=self.clock,
             metrics=RecordingMetrics(),
+            spans=self.spans,
         )
 
     def run(self) -> None:
@@ -176,3 +192,38 @@ async def test_requests_that_run_again_apart_have_another_run(bench: Bench) -> N
     assert isinstance(bad.future.result(), InvalidArgument)
     assert good.run is not bad.run
     assert [task.run.failed for task in (good, bad) if task.run is not None] == [False, True]
+
+
+@pytest.mark.parametrize("bench", [BatchingOptions(8, (4, 8))], indirect=True)
+async def test_a_recorded_batch_has_its_size_in_both_of_its_spans(bench: Bench) -> None:
+    bench.spans.is_recording = True
+    (run,) = (await bench.answer(1, 2, 3)).runs
+    # A task is answered before its last span ends.
+    await asyncio.to_thread(bench.batcher.stop)
+    facts = {"signature": DOUBLE.name, "requests": 1, "rows": 3, "bucket": 4, "departure": "at_once"}
+    facts["batch"] = run.number
+    assert bench.spans.ended == [("batch m:1", facts), ("results m:1", facts)]
+
+
+@pytest.mark.parametrize("bench", [BatchingOptions(8, (4, 8))], indirect=True)
+async def test_a_batch_has_no_spans_without_a_session(bench: Bench) -> None:
+    await bench.answer(1, 2, 3)
+    await asyncio.to_thread(bench.batcher.stop)
+    assert bench.spans.ended == []
+
+
+@pytest.mark.parametrize("bench", [BatchingOptions(8, (4, 8))], indirect=True)
+async def test_the_halves_of_a_failed_batch_have_spans_too(bench: Bench) -> None:
+    bench.spans.is_recording = True
+    bench.servable.gate.clear()
+    first = asyncio.create_task(bench.answer(1))
+    await asyncio.to_thread(bench.servable.entered.acquire)
+    others = [asyncio.create_task(bench.answer(value)) for value in (2, -1)]
+    await asyncio.sleep(0)
+    bench.servable.gate.set()
+    _, valid, invalid = await asyncio.gather(first, *others)
+    assert not isinstance(valid.future.result(), InvalidArgument)
+    assert isinstance(invalid.future.result(), InvalidArgument)
+    await asyncio.to_thread(bench.batcher.stop)
+    started = [facts["rows"] for name, facts in bench.spans.ended if name == "batch m:1"]
+    assert started == [1, 2, 1, 1]

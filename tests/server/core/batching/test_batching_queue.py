@@ -10,6 +10,7 @@ import pytest
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.queue import BatchQueue
+from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
@@ -69,6 +70,17 @@ def test_without_a_timeout_whatever_waits_is_ready(waiting: Waiting) -> None:
     waiting.add(2)
     assert waiting.take() == [1, 2]
     assert not waiting.queue
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(4)], indirect=True)
+def test_waiting_requests_of_both_priorities_are_counted(waiting: Waiting) -> None:
+    assert waiting.queue.queued() == {}
+    waiting.add(3)
+    waiting.add(2)
+    waiting.add(1, priority=Priority.LOW)
+    assert waiting.queue.queued() == {DOUBLE.name: QueueDepth(3, 6)}
+    waiting.take()
+    assert waiting.queue.queued()[DOUBLE.name].requests < 3
 
 
 @pytest.mark.parametrize("waiting", [BatchingOptions(4, timeout_s=10)], indirect=True)

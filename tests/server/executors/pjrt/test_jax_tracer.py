@@ -8,6 +8,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.fake_device import FakeClock
+from tests.support.trace_events import find_facts
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import VersionFiles
@@ -69,3 +70,15 @@ def test_jax_records_where_device_programs_run_and_tensorflow_where_none_do(tmp_
     version = write_programs(tmp_path / "1", double_and_add())
     choice.load(ServableId("m", 1), VersionFiles(version)).close()
     assert any("tanh" in name for name in trace(tracer))
+
+
+def test_a_span_is_an_event_with_its_facts_during_a_session_and_nothing_otherwise() -> None:
+    tracer = ChosenTracer(JaxTracer)
+    recording = []
+    with tracer.span("before the session"):
+        recording.append(tracer.is_recording)
+    tracer.start(TraceOptions())
+    with tracer.span("batch m:1", rows=3, signature="serving_default"):
+        recording.append(tracer.is_recording)
+    assert find_facts(tracer.stop(), "batch m:1") == {"rows": 3, "signature": "serving_default"}
+    assert [*recording, tracer.is_recording] == [False, True, False]

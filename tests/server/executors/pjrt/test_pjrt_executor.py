@@ -443,7 +443,7 @@ class TestRefusals:
 
     def test_program_that_is_not_what_the_manifest_says(self, version: Path) -> None:
         change(version, {"weights": ["two"]})
-        assert "takes 3 arrays and returns 2; the manifest lists 1 inputs and 1 weights, and 2 outputs" in refusal(
+        assert "takes 3 arrays and returns 2; the manifest lists 1 input and 1 weight, and 2 outputs" in refusal(
             version
         )
 
@@ -502,6 +502,17 @@ class TestRefusals:
     def test_file_beyond_the_version(self, version: Path) -> None:
         change(version, weights="../elsewhere.safetensors")
         assert "is outside the version directory" in refusal(version)
+
+    def test_file_without_a_name(self, version: Path) -> None:
+        change(version, weights="a\0b")
+        assert refusal(version) == r"'a\x00b' in the manifest cannot be checked: ValueError"
+
+    @pytest.mark.parametrize("dtype", ["float33", "(1,", ",", "9999999999f4", "f4,i4", "object", "a" * 99])
+    def test_dtype_that_no_tensor_has(self, version: Path, dtype: str) -> None:
+        manifest = read_manifest(version)
+        manifest["signatures"]["serving_default"]["inputs"]["x"]["dtype"] = dtype
+        write_device_manifest(version, manifest["signatures"], manifest["device"])
+        assert refusal(version).endswith(f"has an unknown dtype: {dtype[:64]}")
 
     def test_host_part_beyond_the_version(self, version: Path) -> None:
         entry = {"part": "device", "host": {"model": "../elsewhere", "before": "a", "after": "b"}}

@@ -50,9 +50,8 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
 @pytest.mark.parametrize(
     "header",
     [b"[]", b"{", b'{"a": {"dtype": "F7", "shape": [1], "data_offsets": [0, 4]}}', b'{"a": {"dtype": "F32"}}']
-    + [
-        f'{{"a": {{"dtype": "F32", "shape": [1], "data_offsets": {offsets}}}}}'.encode() for offsets in ([0, 8], [4, 0])
-    ],
+    + [f'{{"a": {{"dtype": "F32", "shape": [1], "data_offsets": {offsets}}}}}'.encode() for offsets in ([0, 8], [4, 0])]
+    + [b'{"a": {"dtype": "F32", "shape": [0, 99999999999999999999], "data_offsets": [0, 0]}}', b"[" * 100_000],
 )
 def test_a_header_that_is_made_up_is_refused(tmp_path: Path, header: bytes) -> None:
     path = tmp_path / "weights.safetensors"

@@ -8,15 +8,20 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tests.support.saved_models import save_half_plus_two, save_mlp
+from tpuserve_formats.safety.graph import read_graphs
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.tensorflow.call_graph import check_calls
+from tpuserve_server.executors.tensorflow.call_graph import check_calls as check_calls_of
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.saved_model_file import read_saved_model
 
 LEVELS = 40
+
+
+def check_calls(saved_model: bytes) -> None:
+    check_calls_of(read_graphs(saved_model))
 
 
 def make_model(functions: Mapping[str, Sequence[str]], op: str = "PartitionedCall") -> SavedModel:

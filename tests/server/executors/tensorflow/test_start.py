@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.saved_models import save_half_plus_two
 
 LOAD = """
@@ -62,10 +64,22 @@ def test_it_starts_once_quietly_and_without_keras_and_what_others_say_is_not_los
     assert "oneDNN custom operations are on" not in before_keras
 
 
-def test_a_model_that_needs_it_is_refused_where_it_cannot_be_imported() -> None:
-    program = f"import sys; sys.modules['tensorflow'] = None\n{LOAD.replace('assert', '#')}{REFUSED}"
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (
+            "sys.modules['tensorflow'] = None",
+            "the version's SavedModel needs TensorFlow, which is not installed: "
+            "pip install 'tpuserve-server[tensorflow]'",
+        ),
+        (
+            "sys.modules['tensorflow.python'] = None",
+            "the version's SavedModel needs TensorFlow, which cannot be imported: "
+            "import of tensorflow.python halted; None in sys.modules",
+        ),
+    ],
+)
+def test_a_model_that_needs_it_is_refused_where_it_cannot_be_imported(spoil: str, reason: str) -> None:
+    program = f"import sys; {spoil}\n{LOAD.replace('assert', '#')}{REFUSED}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert run.stdout == (
-        "FAILED_PRECONDITION a SavedModel needs TensorFlow, which cannot be imported: "
-        "import of tensorflow halted; None in sys.modules\n"
-    ), run.stderr
+    assert run.stdout == f"FAILED_PRECONDITION {reason}\n", run.stderr

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
+from tests.support.trace_events import find_facts
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
 from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
@@ -46,3 +47,13 @@ def test_one_session_at_a_time_in_the_whole_process() -> None:
 def test_there_is_nothing_to_stop_before_a_start() -> None:
     with pytest.raises(Internal, match="No profiling session"):
         TensorFlowTracer().stop()
+
+
+def test_a_span_is_an_event_with_its_facts() -> None:
+    tracer = TensorFlowTracer()
+    tracer.start(TraceOptions())
+    with tracer.span("batch m:1", rows=3, signature="serving_default"):
+        pass
+    assert find_facts(tracer.stop(), "batch m:1") == {"rows": 3, "signature": "serving_default"}
+    with tracer.span("after the session"):
+        pass

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.tflite_models import convert, flex_map, half_plus_two, save, signature_def, with_metadata
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteServable
@@ -133,8 +133,12 @@ def test_an_operation_that_litert_does_not_have_fails_the_load_by_name(tmp_path:
     tf.saved_model.save(module, str(tmp_path / "saved"), signatures={"serving_default": module.serve})
     converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "saved"))
     converter.allow_custom_ops = True
+    path = save(tmp_path / "1", converter.convert())
+    with pytest.raises(FailedPrecondition, match=r"refuses custom operations .*: Betainc\. .*--allowed_ops=Betainc$"):
+        load(path)
+    allowed = TfliteExecutor(TfliteOptions(allowed_ops=("Betainc",)))
     with pytest.raises(InvalidArgument, match="Failed to allocate tensors: Encountered unresolved custom op: Betainc"):
-        load(save(tmp_path / "1", converter.convert()))
+        allowed.load(ServableId("m", 1), VersionFiles(path))
 
 
 def test_with_one_interpreter_runs_follow_one_another(half_plus_two_model: bytes, tmp_path: Path) -> None:

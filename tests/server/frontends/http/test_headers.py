@@ -27,6 +27,7 @@ def read(*headers: tuple[bytes, bytes]) -> RequestHeaders:
         ([(b"content-encoding", b"gzip")], RequestHeaders(GZIP)),
         ([(TIMEOUT, b"250")], RequestHeaders(timeout_s=0.25)),
         ([(TIMEOUT, b" 0.5 ")], RequestHeaders(timeout_s=0.0005)),
+        ([(TIMEOUT, b"8.759313713112393")], RequestHeaders(timeout_s=8.759313713112393 / 1000)),
         ([(TIMEOUT, b"9223372036854775807")], RequestHeaders(timeout_s=1e10)),
         ([(TIMEOUT, b"1000"), (PRIORITY, b"low")], RequestHeaders(timeout_s=1, priority=Priority.LOW)),
         ([(PRIORITY, b"low"), (b"content-encoding", b"gzip")], RequestHeaders(GZIP, math.inf, Priority.LOW)),

@@ -30,3 +30,6 @@ async def test_the_document_is_valid_and_every_path_is_served(tmp_path: Path) ->
                     answer = await server.send(method.upper(), concrete)
                     assert answer.json() != {"error": "Not Found"} if answer.content else answer.status_code == 200
                     assert answer.status_code != 405
+                    if answer.status_code == 200:
+                        has_body = "content" in operations[method]["responses"]["200"]
+                        assert has_body == bool(answer.content), path

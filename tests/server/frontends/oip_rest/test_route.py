@@ -6,21 +6,22 @@ from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.http.errors import MethodNotAllowed, PathNotFound
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
+from tpuserve_server.identity.access import DESCRIBE, OPEN, PREDICT, READ
 
 
 @pytest.mark.parametrize(
     ("method", "path", "route"),
     [
-        ("GET", b"/v2", Route(Action.SERVER_METADATA, ModelSpec(""))),
-        ("GET", b"/v2/", Route(Action.SERVER_METADATA, ModelSpec(""))),
-        ("GET", b"/v2/health/live", Route(Action.SERVER_LIVE, ModelSpec(""))),
-        ("GET", b"/v2/health/ready", Route(Action.SERVER_READY, ModelSpec(""))),
-        ("GET", b"/v2/models/a%2Fb", Route(Action.MODEL_METADATA, ModelSpec("a/b"))),
-        ("GET", b"/v2/models/M/versions/07", Route(Action.MODEL_METADATA, ModelSpec("M", 7))),
-        ("GET", b"/v2/models/m/ready", Route(Action.MODEL_READY, ModelSpec("m"))),
-        ("POST", b"/v2/models/m/infer", Route(Action.INFER, ModelSpec("m"))),
-        ("POST", b"/v2/models/m:1/versions/7/infer", Route(Action.INFER, ModelSpec("m:1", 7))),
-        ("POST", b"/v2/models/%s/infer" % (b"m" * 600), Route(Action.INFER, ModelSpec("m" * 600))),
+        ("GET", b"/v2", Route(Action.SERVER_METADATA, ModelSpec(""), READ)),
+        ("GET", b"/v2/", Route(Action.SERVER_METADATA, ModelSpec(""), READ)),
+        ("GET", b"/v2/health/live", Route(Action.SERVER_LIVE, ModelSpec(""), OPEN)),
+        ("GET", b"/v2/health/ready", Route(Action.SERVER_READY, ModelSpec(""), OPEN)),
+        ("GET", b"/v2/models/a%2Fb", Route(Action.MODEL_METADATA, ModelSpec("a/b"), DESCRIBE)),
+        ("GET", b"/v2/models/M/versions/07", Route(Action.MODEL_METADATA, ModelSpec("M", 7), DESCRIBE)),
+        ("GET", b"/v2/models/m/ready", Route(Action.MODEL_READY, ModelSpec("m"), DESCRIBE)),
+        ("POST", b"/v2/models/m/infer", Route(Action.INFER, ModelSpec("m"), PREDICT)),
+        ("POST", b"/v2/models/m:1/versions/7/infer", Route(Action.INFER, ModelSpec("m:1", 7), PREDICT)),
+        ("POST", b"/v2/models/%s/infer" % (b"m" * 600), Route(Action.INFER, ModelSpec("m" * 600), PREDICT)),
     ],
 )
 def test_a_path_is_an_action_on_a_model(method: str, path: bytes, route: Route) -> None:

@@ -229,9 +229,9 @@ async def test_only_inference_responses_are_compressed(rest: Rest) -> None:
 
 def test_the_guard_finds_the_model_of_a_path() -> None:
     protocol = V2(FakeService(), None)
-    assert protocol.find_model("POST", b"/v2/models/a%20b/infer") == "a b"
-    assert protocol.find_model("GET", b"/v2") is None
-    assert protocol.find_model("GET", b"/v2/nothing") is None
+    assert protocol.facts_of("POST", b"/v2/models/a%20b/infer").model == "a b"
+    assert protocol.facts_of("GET", b"/v2").model is None
+    assert protocol.facts_of("GET", b"/v2/nothing").model is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tests for ProfilerService with a tracer that records nothing: sessions, their ends, and the responses."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 
@@ -19,6 +20,8 @@ from tpuserve_server.frontends.tf_grpc.profiler import ProfilerMethods
 
 CONTEXT = CallContext(Deadline.never(), {})
 LONG_MS = 60_000
+NOW_NS = 1_700_000_000_000_000_000
+SECOND_NS = 10**9
 
 
 def message(name: str, **fields: object) -> Message:
@@ -26,8 +29,9 @@ def message(name: str, **fields: object) -> Message:
     return made
 
 
-def profile_request(duration_ms: int, session_id: str = "now", **fields: object) -> bytes:
+def profile_request(duration_ms: int, session_id: str = "now", *, start_ns: int = 0, **fields: object) -> bytes:
     options = ProfileOptions(version=1, host_tracer_level=2, device_tracer_level=1, duration_ms=duration_ms)
+    options.start_timestamp_ns = start_ns
     fields = {"opts": options, "session_id": session_id, "repository_root": "/somewhere", **fields}
     return bytes(message("ProfileRequest", **fields).SerializeToString())
 
@@ -60,11 +64,14 @@ class FakeTracer:
         self.stopped += 1
         return bytes(self.trace.SerializeToString())
 
+    def span(self, name: str, **facts: str | int) -> contextlib.AbstractContextManager[object]:
+        raise NotImplementedError
+
 
 class Bench:
     def __init__(self) -> None:
         self.tracer = FakeTracer()
-        self.methods = ProfilerMethods(self.tracer)
+        self.methods = ProfilerMethods(self.tracer, unix_ns=lambda: NOW_NS)
 
     async def profile(self, body: bytes) -> Message:
         answer = await self.methods.profile(body, CONTEXT)
@@ -155,9 +162,27 @@ async def test_levels_are_the_requests(bench: Bench, options: ProfileOptions, ex
     assert bench.tracer.started == [expected]
 
 
+@pytest.mark.parametrize("start_ns", [NOW_NS - SECOND_NS, NOW_NS, NOW_NS + 1000])
+async def test_a_session_starts_at_the_requested_time_or_at_once_if_it_has_passed(bench: Bench, start_ns: int) -> None:
+    await bench.profile(profile_request(1, start_ns=start_ns))
+    assert bench.tracer.stopped == 1
+
+
+async def test_a_session_that_ends_before_its_start_records_nothing(bench: Bench) -> None:
+    waiting = asyncio.create_task(bench.profile(profile_request(1, start_ns=NOW_NS + 60 * SECOND_NS)))
+    await asyncio.sleep(0)
+    with pytest.raises(Internal, match=r"^Another profiling session active\.$"):
+        await bench.profile(profile_request(1, "another"))
+    await bench.methods.terminate(message("TerminateRequest", session_id="now").SerializeToString(), CONTEXT)
+    assert await waiting == message("ProfileResponse", empty_trace=True)
+    assert bench.tracer.started == []
+
+
 async def test_what_is_too_long_or_malformed_is_refused(bench: Bench) -> None:
     with pytest.raises(InvalidArgument, match="duration_ms must be at most 60000; was 60001"):
         await bench.profile(profile_request(60_001))
+    with pytest.raises(InvalidArgument, match=r"start_timestamp_ns must be at most 60 s after .*; was 61 s"):
+        await bench.profile(profile_request(1, start_ns=NOW_NS + 61 * SECOND_NS))
     with pytest.raises(InvalidArgument, match="Malformed ProfileRequest"):
         await bench.methods.profile(b"\xff", CONTEXT)
     with pytest.raises(InvalidArgument, match="Malformed TerminateRequest"):

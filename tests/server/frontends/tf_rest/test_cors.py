@@ -12,7 +12,9 @@ PREDICT = "/v1/models/m:predict"
 CORS = {
     "access-control-allow-origin": "*",
     "access-control-allow-methods": "POST, GET",
-    "access-control-allow-headers": "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority",
+    "access-control-allow-headers": (
+        "Content-Type, x-tpuserve-timeout-ms, x-tpuserve-priority, authorization, x-api-key"
+    ),
 }
 
 

@@ -40,7 +40,7 @@ def test_the_health_route_may_be_the_readiness_or_the_models_status() -> None:
     "route",
     [
         "/v1/models", "/v1/models/n:predict", "/v1/models/m:classify", "/v1/models/m", "/v1/models/x/y", "/v2",
-        "/v2/models/m/infer", "/V2/x", "/metrics", "/alias/metrics", "/healthz", "/readyz", "/docs", "/openapi.json",
+        "/v2/models/m/infer", "/V2/x", "/metrics", "/alias/metrics", "/healthz", "/readyz", "/openapi.json",
     ],
 )  # fmt: skip
 def test_a_predict_route_with_another_meaning_is_refused(route: str) -> None:

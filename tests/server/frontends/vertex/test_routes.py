@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tests.support.guards import make_guard
 from tpuserve_server.core.errors import Code, PermissionDenied
-from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Guard, Rule
+from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.vertex.paths import VertexPaths
 from tpuserve_server.frontends.vertex.routes import VertexRoutes
@@ -39,12 +40,15 @@ class Refusing:
 
 
 class Rest:
-    def __init__(self, rule: Rule = ALLOW_ALL, health: str = HEALTH, predict: str = PREDICT) -> None:
+    def __init__(
+        self, rule: Rule = ALLOW_ALL, health: str = HEALTH, predict: str = PREDICT, *, needs_credentials: bool = False
+    ) -> None:
         self.service = FakeService()
         self.metrics = FakeMetrics()
         app = rest_app(self.service, self.metrics, FakeClock(), lambda: (b"", "text/plain"), RestOptions())
         paths = VertexPaths.of("m", ("H", health), ("P", predict), [])
-        routes = VertexRoutes(Guard(rule).wrap_rest(app), paths, self.service)
+        guarded = make_guard(rule).wrap_rest(app)
+        routes = VertexRoutes(guarded, paths, self.service, needs_credentials=needs_credentials)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(routes), base_url="http://server")
 
     async def post(self, path: str = PREDICT, body: object = ROWS) -> httpx.Response:
@@ -119,6 +123,14 @@ async def test_a_health_route_that_is_the_models_status_answers_503_until_the_se
     assert response.status_code == 200
     assert response.json()["model_version_status"][0]["state"] == "AVAILABLE"
     assert (await rest.post(MAIN, {**ROWS, "parameters": {"x": 1}})).status_code == 400
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-api-key"])
+async def test_a_probe_without_credentials_gets_the_readiness_and_others_the_status(name: str) -> None:
+    rest = Rest(health="/v1/models/m", predict=MAIN, needs_credentials=True)
+    assert (await rest.get("/v1/models/m")).json() == {"ready": True, "reason": ""}
+    response = await rest.client.get("/v1/models/m", headers={name: "key"})
+    assert "model_version_status" in response.json()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from tests.server.hosts.asgi_client import Exchange, body
 from tests.server.hosts.plain_envoy import plain_envoy
 from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.replacement import Replacement
@@ -23,6 +24,7 @@ from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.channel import VARIABLE, Channel, ChildSetup
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.identity.access import OPEN
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -40,7 +42,7 @@ class Recorded:
         self.hung = asyncio.Event()
         self.receiving = ReceivingBudget(1 << 20, 1 << 20, SystemClock())
         self.overload_gate = OPEN_GATE
-        self.rpc: RpcTable = {"/a.A/Echo": UnaryMethod(self.echo), "/a.A/Held": UnaryMethod(self.held)}
+        self.rpc: RpcTable = {"/a.A/Echo": UnaryMethod(self.echo, OPEN), "/a.A/Held": UnaryMethod(self.held, OPEN)}
         self._start_error = start_error
         self._stop_error = stop_error
 
@@ -60,8 +62,14 @@ class Recorded:
         await self.hung.wait()
         return Replacement("hung run", "a run has taken too long")
 
+    def add_metrics(self, source: str, read: Callable[[], str]) -> None:
+        self.metrics = (source, read)
+
     def announce(self, listening: Listening) -> None:
         self.told.append(listening)
+
+    def show_certificates(self, status: CertificateStatus) -> None:
+        self.told.append(status)
 
     def reload(self) -> None:
         self.told.append("reload")

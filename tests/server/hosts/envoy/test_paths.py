@@ -6,12 +6,13 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tpuserve_server.hosts.envoy.paths import HAS_ENCODED_BYTES, IS_TEXT
+from tpuserve_server.hosts.envoy.paths import HAS_ENCODED_BYTES, IS_ASCII, IS_TEXT
 
 
 def is_refused(path: str) -> bool:
     # Envoy matches the whole path, like fullmatch.
-    return re.fullmatch(HAS_ENCODED_BYTES, path) is not None and re.fullmatch(IS_TEXT, path) is None
+    is_ascii, has_bytes = re.fullmatch(IS_ASCII, path) is not None, re.fullmatch(HAS_ENCODED_BYTES, path) is not None
+    return not is_ascii or (has_bytes and re.fullmatch(IS_TEXT, path) is None)
 
 
 def is_text(path: str) -> bool:

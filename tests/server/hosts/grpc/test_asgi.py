@@ -19,6 +19,7 @@ from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.grpc.frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.identity.access import OPEN
 
 if TYPE_CHECKING:
     from starlette.types import Message
@@ -37,12 +38,12 @@ class Methods:
 
     def table(self) -> RpcTable:
         return {
-            "/echo.Echo/Unary": UnaryMethod(self.unary),
-            "/echo.Echo/Held": UnaryMethod(self.held),
-            "/echo.Echo/Fail": UnaryMethod(self.fail),
-            "/echo.Echo/Each": StreamMethod(self.each),
-            "/echo.Echo/Watch": StreamMethod(self.watch),
-            "/echo.Echo/NoGenerator": StreamMethod(lambda _requests, _context: Three()),
+            "/echo.Echo/Unary": UnaryMethod(self.unary, OPEN),
+            "/echo.Echo/Held": UnaryMethod(self.held, OPEN),
+            "/echo.Echo/Fail": UnaryMethod(self.fail, OPEN),
+            "/echo.Echo/Each": StreamMethod(self.each, OPEN),
+            "/echo.Echo/Watch": StreamMethod(self.watch, OPEN),
+            "/echo.Echo/NoGenerator": StreamMethod(lambda _requests, _context: Three(), OPEN),
         }
 
     async def unary(self, request: bytes, context: CallContext) -> bytes:
@@ -187,7 +188,7 @@ async def test_compressed_messages(app: GrpcOverAsgi, encoding: bytes, compress:
 @pytest.mark.parametrize("at_first", [True, False])
 async def test_overload_refuses_inference_with_a_timeout_and_a_hint(methods: Methods, at_first: bool) -> None:
     predict, other = "/tensorflow.serving.PredictionService/Predict", "/echo.Echo/Unary"
-    table = {path: UnaryMethod(methods.unary) for path in (predict, other)}
+    table = {path: UnaryMethod(methods.unary, OPEN) for path in (predict, other)}
     app = GrpcOverAsgi(
         table,
         max_message_bytes=LIMIT,

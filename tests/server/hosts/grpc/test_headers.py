@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Internal
-from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message
+from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message, trace_headers_of
+from tpuserve_server.telemetry.trace_context import TraceHeaders
 
 
 class StoppedClock:
@@ -61,3 +62,14 @@ def test_metadata_leaves_out_what_is_the_transports() -> None:
     assert dict(metadata) == {"x-one": "1", "x-two": "a,é", "user-agent": "u"}
     assert len(metadata) == 3
     assert "te" not in metadata
+
+
+def test_trace_headers_of_one_name_are_joined() -> None:
+    headers = [(b"tracestate", b"a=1"), (b"traceparent", b"x"), (b"other", b"y"), (b"tracestate", b"b=2")]
+    assert trace_headers_of(headers) == TraceHeaders(b"x", b"a=1,b=2")
+    assert trace_headers_of([*headers, (b"traceparent", b"z")]).traceparent == b"x,z"
+    assert trace_headers_of([(b"x-tpuserve-span", b"s")]) == TraceHeaders(b"", None, b"s")
+
+
+def test_names_that_are_not_ascii_are_no_metadata() -> None:
+    assert dict(Metadata([(b"x-\xc2\xa0", b"a"), (b"x-b", b"\xff")])) == {"x-b": "\xff"}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from tpuserve_server.frontends.http.errors import ClientGone
 from tpuserve_server.hosts.http1.connection import Http1Protocol
 from tpuserve_server.hosts.http1.limits import Http1Limits
 
@@ -98,10 +100,37 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
         assert await reader.readexactly(len(expected)) == expected
 
 
+async def test_client_that_the_application_gives_up_loses_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        # More than the system takes, so that bytes wait in the transport.
+        await send({"type": "http.response.body", "body": b"x" * (64 << 20), "more_body": True})
+        raise ClientGone
+
+    async with served(app) as (reader, writer):
+        writer.write(GET % b"")
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(64 << 20)
+    assert not caplog.records
+
+
 async def test_body_in_chunks_is_put_together() -> None:
     async with served(echo) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n1\r\nf\r\n0\r\n\r\n")
         assert await reader.readexactly(len(response(b"abcdef"))) == response(b"abcdef")
+
+
+async def test_a_trailer_is_no_header() -> None:
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        while (await receive())["more_body"]:
+            pass
+        await respond(send, b",".join(name for name, _ in scope["headers"]))
+
+    async with served(app) as (reader, writer):
+        head = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nx-a: 1\r\n\r\n"
+        writer.write(head + b"1\r\nx\r\n0\r\nx-api-key: secret\r\n\r\n")
+        expected = response(b"transfer-encoding,x-a")
+        assert await reader.readexactly(len(expected)) == expected
 
 
 async def test_body_that_comes_slowly_is_handed_on_as_it_comes() -> None:
@@ -130,6 +159,24 @@ async def test_client_that_asks_for_leave_to_send_its_body_gets_it() -> None:
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"ok")
         assert await reader.readexactly(len(response(b"ok"))) == response(b"ok")
+
+
+async def test_client_whose_body_is_malformed_gets_no_leave_to_send_it(caplog: pytest.LogCaptureFixture) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        began.set()
+        await go_on.wait()
+        assert (await receive())["type"] == "http.disconnect"
+
+    async with served(app) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n")
+        await began.wait()
+        writer.write(b"no size\r\n")
+        assert b" 400 " in await reader.readline()
+        go_on.set()
+        assert b"100 Continue" not in await reader.read()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 @pytest.mark.parametrize("head", [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nconnection: close\r\n"])

@@ -50,6 +50,22 @@ class Unsent(Transport):
         self.aborted = True
 
 
+async def test_a_hurried_watch_lasts_until_all_bytes_are_sent() -> None:
+    timers, timer = lazy_timer()
+    transport = Unsent()
+    watch = UnsentWatch(transport, timer, 30.0)
+    watch.start()
+    watch.hurry(1.0)
+    watch.stop()
+    transport.size_bytes = 5
+    timers.fire()
+    assert (timers.now_s, transport.aborted) == (1.0, False)
+    transport.size_bytes = 0
+    timers.fire()
+    assert timers.due is None
+    assert not transport.aborted
+
+
 async def test_a_client_that_takes_bytes_in_time_keeps_its_connection() -> None:
     timers, timer = lazy_timer()
     transport = Unsent()

@@ -135,8 +135,11 @@ def object_text(members: str) -> str:
             "Unexpected element type in feature: a expecting type: float",
         ),
         (b'{"examples": [{"a": {"b64": "A"}}]}', "Unable to base64 decode"),
-        (b'{"examples": [{"a": NaN, "b": "\\ud800"}]}', "Feature: b has a string that is not UTF-8"),
-        (b'{"examples": [{"a": NaN, "\\ud800": 1}]}', "JSON Parse error: the name of a feature is not UTF-8"),
+        (
+            b'{"examples": [{"a": NaN, "b": "\\ud800"}]}',
+            "JSON Parse error: The surrogate pair in string is invalid.",
+        ),
+        (b'{"examples": [{"a": NaN, "\\ud800": 1}]}', "JSON Parse error: The surrogate pair in string is invalid."),
         (b'{"examples": [{"a": 1, "a": 2}]}', "JSON Parse error: duplicate key: a"),
     ],
 )

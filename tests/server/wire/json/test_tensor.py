@@ -263,9 +263,16 @@ def test_types_without_json_are_unimplemented(dtype: str, body: str) -> None:
         decode(body, x=dtype)
 
 
-def test_lone_surrogates_have_no_bytes() -> None:
-    assert "is not of expected type: string" in fail('{"instances": [NaN, "\\ud800"]}', x=STRING)
-    assert fail('{"inputs": ["\\ud800"], "n": NaN}', x=STRING).endswith("is not of expected type: string")
+@pytest.mark.parametrize("text", ["\\ud800", "\\udc00\\ud800", "\\ud83d\\u0041", "\\uD83Dx", "\\\\\\ud800"])
+def test_lone_surrogates_are_no_text(text: str) -> None:
+    for body in (f'{{"instances": [NaN, "{text}"]}}', f'{{"inputs": [1], "n": NaN, "{text}": 1}}'):
+        assert fail(body, x=STRING) == "JSON Parse error: The surrogate pair in string is invalid."
+    assert fail(f'{{"inputs": ["{text}"]}}', x=STRING).startswith("JSON Parse error: ")
+
+
+def test_surrogate_pairs_are_text_beside_numbers_that_are_not_finite() -> None:
+    body = r'{"inputs": ["\ud83D\ude00\\ud800\u00e9"], "n": NaN}'
+    assert decode(body, x=STRING).inputs["x"].tolist() == ["\U0001f600\\ud800é".encode()]
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,8 @@ def test_other_values_are_refused(parse: Any, datatype: str, count: int, text: s
 
 def test_values_that_only_the_slower_parser_takes_are_refused_or_rounded() -> None:
     assert decode("FP32", 2, "[NaN, -Infinity]").tolist()[1] == float("-inf")
-    for text in (f"[{10**400}]", '["\\ud800"]'):
-        with pytest.raises(InvalidArgument, match="Unable to parse 'data'"):
-            decode("FP32" if "10" in text else "BYTES", 1, text)
+    with pytest.raises(InvalidArgument, match="Unable to parse 'data'"):
+        decode("FP32", 1, f"[{10**400}]")
 
 
 def test_values_of_an_empty_tensor_do_not_matter() -> None:

@@ -1,0 +1,29 @@
+"""Small pieces: makes the readers of large bodies cut short ones, so that a fuzzer reaches their edges."""
+
+import contextlib
+from collections.abc import Iterator
+
+from tpuserve_server.wire.json import large, layout, leaves, long_strings
+
+# Not powers of two, so that edges fall anywhere. A part of a long string holds any escape, and whole base64 groups.
+_SIZES = (
+    (layout, "_CHUNK_BYTES", 13),
+    (leaves, "PIECE_BYTES", 7),
+    (large, "PIECE_BYTES", 7),
+    (large, "_MEDIUM_BYTES", 64),
+    (long_strings, "_LONG_BYTES", 21),
+    (long_strings, "_PART_BYTES", 16),
+)
+
+
+@contextlib.contextmanager
+def small_pieces() -> Iterator[None]:
+    """Set the sizes in this block. Not for several threads."""
+    before = [getattr(module, name) for module, name, _ in _SIZES]
+    try:
+        for module, name, size in _SIZES:
+            setattr(module, name, size)
+        yield
+    finally:
+        for (module, name, _), size in zip(_SIZES, before, strict=True):
+            setattr(module, name, size)

@@ -1,0 +1,137 @@
+"""Empty virtual environments, into which uv installs the wheels of this tree and their pinned dependencies."""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.optional import cannot_run
+from tests.support.wheels import META, PACKAGES, ROOT, UV, build_wheels
+
+_OFFLINE = re.compile(r"error sending request|dns error|network|timed out", re.IGNORECASE)
+_RUNS = 5
+# Locks other than that of development, which has another libtpu, no CUDA and no PyTorch.
+_LOCKS = {
+    "tpuserve-server[tpu]": ("pjrt", "tpu"),
+    "tpuserve-server[cuda]": ("pjrt", "cuda"),
+    "tpuserve-server[ray]": ("dev", "ray"),
+    "tpuserve-exporter[torch]": ("dev", "torch"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment with one installation."""
+
+    folder: Path
+
+    @property
+    def bin(self) -> Path:
+        """Directory of its programs."""
+        return self.folder / "bin"
+
+    @property
+    def scripts(self) -> list[str]:
+        """Names of tpuserve's programs, in alphabetical order."""
+        return sorted(
+            path.name for path in self.bin.iterdir() if path.name.startswith(("tpuserve", "tensorflow_model"))
+        )
+
+    def run(
+        self, program: str, *arguments: str | Path, code: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, with more environment variables, and check its exit code."""
+        ran = subprocess.run(
+            [self.bin / program, *arguments],
+            cwd=self.folder,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == code, f"{program} {arguments}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
+        return ran
+
+    def size_bytes(self) -> int:
+        """Return the size of the installed files, without bytecode."""
+        files = (Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names)
+        return sum(file.lstat().st_size for file in files if file.suffix != ".pyc")
+
+    def import_ms(self, statement: str) -> float:
+        """Return the CPU time of an import statement in milliseconds: the least of several runs, with bytecode."""
+        self.run("python", "-c", statement)
+        return max(0.0, self._cpu_ms(statement) - self._cpu_ms("pass"))
+
+    def _cpu_ms(self, statement: str) -> float:
+        program = f"{statement}\nimport time\nprint(time.process_time())"
+        printed = [self.run("python", "-c", program).stdout.split()[-1] for _ in range(_RUNS)]
+        return min(map(float, printed)) * 1000
+
+
+class Environments:
+    """Makes environments below a directory. Each installation is made once. Blocks on builds and downloads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take an empty directory for the wheels and environments. Hard links to uv's cache fill the environments."""
+        self._folder = folder
+        self._made: dict[str, Environment] = {}
+
+    def make(self, requirement: str) -> Environment:
+        """Install a requirement, such as `tpuserve-server[pjrt]`, into an empty environment.
+
+        Skips the running test if the package index cannot be reached.
+        """
+        if requirement not in self._made:
+            environment = self._empty(requirement)
+            self._install(environment, requirement, _LOCKS.get(requirement, ("dev",)))
+            self._made[requirement] = environment
+        return self._made[requirement]
+
+    def remove(self, requirement: str) -> None:
+        """Delete an environment, so that the next `make` installs it again."""
+        shutil.rmtree(self._made.pop(requirement).folder)
+
+    def plan(self, requirement: str) -> set[str]:
+        """Return the names of all distributions that an installation would have, without a download of them."""
+        environment = self._empty(requirement)
+        # PyTorch's CPU build, which its lock pins, is not on the index.
+        locks = [lock for lock in _LOCKS.get(requirement, ("dev",)) if lock != "torch"]
+        listed = self._install(environment, requirement, locks, "--dry-run")
+        return {line.split()[1].partition("==")[0] for line in listed.splitlines() if line.startswith(" + ")}
+
+    def _empty(self, requirement: str) -> Environment:
+        environment = Environment(self._folder / re.sub(r"\W+", "-", requirement).strip("-"))
+        # An environment remains from a plan.
+        _uv("venv", "--quiet", "--clear", "--python", sys.executable, environment.folder)
+        return environment
+
+    def _install(self, environment: Environment, requirement: str, locks: Sequence[str], *options: str) -> str:
+        constraints = (f"--constraint=requirements/{lock}.lock" for lock in locks)
+        # As in `make lock`: pip's settings locate PyTorch's CPU build.
+        places = (self._wheels, *os.environ.get("PIP_FIND_LINKS", "").split())
+        links = (f"--find-links={place}" for place in places)
+        target = f"--python={environment.bin / 'python'}"
+        return _uv("pip", "install", *options, target, *links, *constraints, requirement)
+
+    @functools.cached_property
+    def _wheels(self) -> Path:
+        directory = self._folder / "wheels"
+        build_wheels(directory, (*PACKAGES, META))
+        return directory
+
+
+def _uv(*arguments: str | Path) -> str:
+    """Run uv and return its messages."""
+    ran = subprocess.run([UV, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode != 0 and _OFFLINE.search(ran.stderr):
+        cannot_run(f"needs the package index: {ran.stderr.strip().splitlines()[-1]}")
+    if ran.returncode != 0:
+        pytest.fail(ran.stderr)
+    return ran.stderr

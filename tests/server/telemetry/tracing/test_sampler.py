@@ -1,0 +1,110 @@
+"""Tests for the choice of traced requests."""
+
+import math
+from collections import Counter
+
+import pytest
+
+from tests.support.fakes import FakeClock
+from tpuserve_server.telemetry.trace_context import TraceContext, TraceHeaders
+from tpuserve_server.telemetry.tracing.sampler import Sampler, envoy_samples
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+ENVOY = "00f067aa0ba902b7"
+SAMPLED = TraceHeaders(f"00-{TRACE}-{SPAN}-01".encode(), b"a=1")
+NOT_SAMPLED = TraceHeaders(f"00-{TRACE}-{SPAN}-00".encode())
+GARBAGE = TraceHeaders(b"garbage")
+
+
+class Counts:
+    """Counted outcomes."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+
+    def requests_traced(self, *, outcome: str, count: int) -> None:
+        self.outcomes[outcome] += count
+
+
+def make_sampler(
+    ratio: float, slow_s: float = math.inf, *, max_per_s: float = 1e6, has_envoy_span: bool = False
+) -> Sampler:
+    return Sampler(ratio, slow_s, max_per_s, FakeClock(), Counts(), has_envoy_span=has_envoy_span)
+
+
+@pytest.mark.parametrize("headers", [None, GARBAGE])
+def test_the_ratio_decides_without_a_parent(headers: TraceHeaders | None) -> None:
+    assert all(make_sampler(0.0).sample(headers, 1.0) is None for _ in range(100))
+    sampler = make_sampler(1.0)
+    traces = [sampler.sample(headers, 1.0) for _ in range(100)]
+    assert all(trace is not None and not trace.parent_id and not trace.state for trace in traces)
+    assert len({trace.trace_id for trace in traces if trace} | {trace.span_id for trace in traces if trace}) == 200
+    half = make_sampler(0.5)
+    assert 300 < sum(half.sample(headers, 1.0) is not None for _ in range(1000)) < 700
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_a_parent_decides_before_the_ratio(ratio: float) -> None:
+    sampler = make_sampler(ratio)
+    trace = sampler.sample(SAMPLED, 1.0)
+    assert trace is not None
+    assert trace == TraceContext(TRACE, trace.span_id, SPAN, "a=1")
+    assert len(trace.span_id) == 16
+    assert trace.header == f"00-{TRACE}-{trace.span_id}-01"
+    assert sampler.sample(NOT_SAMPLED, 1.0) is None
+
+
+def test_slow_requests_are_always_traced() -> None:
+    sampler = make_sampler(0.0, slow_s=2.0)
+    for headers in (None, GARBAGE, NOT_SAMPLED):
+        assert sampler.sample(headers, 1.9) is None
+        assert sampler.sample(headers, 2.0) is not None
+    slow = sampler.sample(NOT_SAMPLED, 2.0)
+    assert slow is not None
+    assert (slow.trace_id, slow.parent_id) == (TRACE, SPAN)
+
+
+def test_a_client_that_samples_everything_is_limited() -> None:
+    clock, counts = FakeClock(), Counts()
+    sampler = Sampler(0.0, math.inf, 10.0, clock, counts)
+    assert sum(sampler.sample(SAMPLED, 1.0) is not None for _ in range(25)) == 10
+    assert counts.outcomes == {"rate": 15}
+    clock.now_s += 0.5
+    assert sum(sampler.sample(SAMPLED, 1.0) is not None for _ in range(25)) == 5
+    clock.now_s += 60.0
+    assert sum(sampler.sample(SAMPLED, 1.0) is not None for _ in range(25)) == 10
+
+
+def in_envoy(traceparent: bytes, trace: str = TRACE) -> TraceHeaders:
+    return TraceHeaders(traceparent, None, f"{trace}-{ENVOY}".encode())
+
+
+def test_envoys_span_is_the_parent_of_a_sampled_request() -> None:
+    for ratio, headers in ((0.0, in_envoy(SAMPLED.traceparent)), (1.0, in_envoy(b""))):
+        trace = make_sampler(ratio, has_envoy_span=True).sample(headers, 1.0)
+        assert trace is not None
+        assert (trace.trace_id, trace.parent_id) == (TRACE, ENVOY)
+
+
+def test_envoy_exports_no_span_that_would_be_the_parent_of_a_slow_request() -> None:
+    sampler = make_sampler(0.0, slow_s=2.0, has_envoy_span=True)
+    slow = sampler.sample(in_envoy(NOT_SAMPLED.traceparent), 2.0)
+    assert slow is not None
+    assert (slow.trace_id, slow.parent_id) == (TRACE, SPAN)
+    alone = sampler.sample(in_envoy(b""), 2.0)
+    assert alone is not None
+    assert alone.parent_id == ""
+
+
+def test_a_client_cannot_send_envoys_span_where_envoy_has_none() -> None:
+    trace = make_sampler(1.0).sample(in_envoy(b""), 1.0)
+    assert trace is not None
+    assert trace.trace_id != TRACE
+
+
+def test_the_server_decides_as_envoy_does() -> None:
+    # 0x0f4240 is a million, and the identifier is little-endian.
+    assert envoy_samples("4f420f0000000000" + "f" * 16, 1.0)
+    assert envoy_samples("40420f0000000000" + "f" * 16, 0.000001)
+    assert not envoy_samples("41420f0000000000" + "f" * 16, 0.000001)
+    assert not envoy_samples("40420f0000000000" + "f" * 16, 0.0)

@@ -1,0 +1,101 @@
+"""A service with one version on a fake device, and everything that the console shows of it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from tests.support.fake_device import FakeServable
+from tpuserve_server.core.aspired_version import AspiredVersion
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.budgets.budgets import Budgets
+from tpuserve_server.core.budgets.options import BudgetOptions
+from tpuserve_server.core.build import Build
+from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.deadline import Deadline, SystemClock
+from tpuserve_server.core.errors import Code
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.storage import VersionLocation
+from tpuserve_server.core.types import ModelSpec, ServableId
+from tpuserve_server.frontends.console.addresses import Addresses
+from tpuserve_server.frontends.console.server_facts import ChangedFlag, ServerFacts
+from tpuserve_server.frontends.console.sources import ConsoleSources
+from tpuserve_server.metrics.live_measurements import LiveMeasurements
+from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.telemetry.request_record import RequestRecord
+from tpuserve_server.telemetry.slow_requests import SlowRequests
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.certificate_status import CertificateStatus
+
+ID = ServableId("m", 3)
+FLAGS = (ChangedFlag("model_base_path", "/secret/m", None),)
+
+
+class ConsoleHouse:
+    """Model `m`, whose version 3 serves after `bring_up`. `stop` ends its threads."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.clock = SystemClock()
+        self.metrics = PrometheusMetrics()
+        self.servable = FakeServable()
+        self.registry = ModelRegistry(["m"], self.metrics)
+        self.service = InferenceService(self.registry, self.clock)
+        self.slow = SlowRequests()
+        self.addresses = Addresses()
+        self.certificates: CertificateStatus | None = None
+        costs = CostModel()
+        self.batcher = Batcher(
+            ID,
+            self.servable,
+            {"serving_default": BatchingOptions(4, (1, 2, 4))},
+            parameters=BatchingParameters(max_enqueued_batches=4),
+            clock=self.clock,
+            metrics=self.metrics,
+            costs=costs,
+        )
+        self._loaded = LoadedVersion(
+            self.servable, self.batcher, path=path, costs=costs, labels=("cat", "dog"), load_s=1.5
+        )
+        self.sources = ConsoleSources(
+            self.service,
+            LiveMeasurements(self.metrics, self.clock),
+            self.slow,
+            self.metrics.server.in_flight,
+            Budgets.of(BudgetOptions(), 1000, self.clock),
+            ServerFacts(Build("1.2.3", "3.13.1", "python"), "python: /secret", 1e9, {"numpy": "2"}, FLAGS),
+            self.addresses,
+            lambda: self.certificates,
+            self.clock,
+        )
+
+    def bring_up(self) -> Self:
+        self.registry.aspire("m", {3: AspiredVersion(ID, VersionLocation("/models/m/3"))})
+        self.registry.loading(ID)
+        self.metrics.devices.device_chosen(servable=ID, device="cpu", fallback="no_programs")
+        self.metrics.version_warmed(servable=ID, path=Path("/models/m/3"), records=2, duration_s=0.5)
+        self.registry.available(ID, self._loaded)
+        return self
+
+    def stop(self) -> None:
+        self.servable.gate.set()
+        self.batcher.stop()
+
+    async def predict(self, rows: int = 1) -> None:
+        with self.service.acquire(ModelSpec("m")) as model:
+            await model.predict({"x": np.ones((rows, 2), np.float32)}, Deadline.never())
+
+    def be_slow(self, latency_s: float, request_id: str = "") -> None:
+        """Record a slow request that has just ended."""
+        ended_s = self.clock.monotonic_s()
+        started_s = ended_s - latency_s
+        self.slow.watch(
+            RequestRecord(
+                "rest", "Predict", "m", 3, "serving_default", Code.OK, 0.0, started_s, started_s, ended_s, 1e9,
+                is_cached=False, times=(), request_id=request_id,
+            )
+        )  # fmt: skip
