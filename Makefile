@@ -11,6 +11,8 @@ PROJECTS := formats server exporter clients/python loadtests
 SOURCES := formats server exporter clients loadtests examples benchmarks deploy docs tests
 # PyTorch has a separate environment on top of $(VENV), which provides all other packages.
 TORCH := .torch
+# Ray Serve, also in a separate environment on top of $(VENV).
+RAY := .ray
 # Clients of the Open Inference Protocol that need an older protobuf than $(VENV).
 OIP_CLIENTS := .oip-clients
 # Tests start servers that import TensorFlow. With more processes, memory becomes the bottleneck.
@@ -22,13 +24,23 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-vers
 # All extras except `torch` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
 # CPU build. The server's `tpu` needs libtpu on every platform, but libtpu has few wheels. The group dev has the
 # exporter's `tpu`.
-EXTRAS := $(addprefix --extra ,gcs image jax otlp s3 tflite)
-# Extras of the image. Clients of TPUs and GPUs take several GB, so they are optional: requirements/tpu.in and cuda.in.
-IMAGE_EXTRAS := $(addprefix --extra ,gcs s3 tflite)
+EXTRAS := $(addprefix --extra ,gcs image jax jwt otlp s3 tensorflow tflite)
+# Extras of the images. Clients of TPUs and GPUs take several GB, so their targets add them: requirements/tpu.in and
+# cuda.in. The exporter's image has no PyTorch.
+IMAGE_EXTRAS := $(addprefix --extra ,gcs jwt s3 tensorflow tflite)
+# Extras of a server of device programs alone, without TensorFlow.
+PJRT_EXTRAS := $(addprefix --extra ,gcs jwt pjrt s3)
+EXPORTER_EXTRAS := $(addprefix --extra ,gcs jax s3 tflite tpu)
+# pip-audit.
+AUDIT := .audit
+# Fuzzers, also in a separate environment on top of $(VENV).
+FUZZ := .fuzz
+# Packages of $(VENV), which requirements/ray.lock and requirements/fuzz.lock omit.
+IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements/dev.lock)
 # Dependencies of PyTorch that requirements/dev.lock contains.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch oip-clients demo serve examples strangers faults test test-all docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch ray oip-clients demo serve examples strangers faults fuzz soak images sbom audit licences test test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,15 +63,29 @@ $(VENV)/.installed: $(UV) requirements/dev.lock $(PROJECTS:%=%/pyproject.toml)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PROJECTS:%=--editable %)
 	@touch $@
 
+# Make the packages of $(VENV) importable in the environment $(1).
+define OVER_VENV
+@echo 'import os, site, sys; site.addsitedir(os.path.join(os.path.dirname(sys.prefix), "$(VENV)", "lib", "python%d.%d" % sys.version_info[:2], "site-packages"))' > $$(echo $(1)/lib/python3*/site-packages)/over_venv.pth
+endef
+
 torch: $(TORCH)/.installed ## Create .torch, which adds the CPU build of PyTorch to .venv, to export PyTorch models
 
 $(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
 	@echo "Installing the CPU build of PyTorch into $(TORCH). PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL sets its source."
 	$(BIN)/python -m venv --clear $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/torch.lock
-	@echo 'import os, site, sys; site.addsitedir(os.path.join(os.path.dirname(sys.prefix), "$(VENV)", "lib", "python%d.%d" % sys.version_info[:2], "site-packages"))' > $$(echo $(TORCH)/lib/python3*/site-packages)/over_venv.pth
-	@for program in tpuserve tpuserve-export tpuserve-inspect tpuserve-check tpuserve-serve; do \
+	$(call OVER_VENV,$(TORCH))
+	@for program in tpuserve tpuserve-export tpuserve-inspect tpuserve-check tpuserve-sign tpuserve-keygen tpuserve-deploy tpuserve-serve; do \
 		sed '1s|.*|#!$(abspath $(TORCH))/bin/python|' $(BIN)/$$program > $(TORCH)/bin/$$program; chmod +x $(TORCH)/bin/$$program; done
+	@touch $@
+
+ray: $(RAY)/.installed ## Create .ray, which adds Ray Serve to .venv, to run and test replicas
+
+$(RAY)/.installed: $(VENV)/.installed requirements/ray.lock
+	@echo "Installing Ray Serve into $(RAY)."
+	$(BIN)/python -m venv --clear --without-pip $(RAY)
+	$(UV) pip sync --quiet --compile-bytecode --python $(RAY)/bin/python --require-hashes requirements/ray.lock
+	$(call OVER_VENV,$(RAY))
 	@touch $@
 
 oip-clients: $(OIP_CLIENTS)/.installed ## Create .oip-clients with tritonclient and kserve, to call the server with them
@@ -69,6 +95,19 @@ $(OIP_CLIENTS)/.installed: $(UV) requirements/oip-clients.lock
 	$(BIN)/python -m venv --clear --without-pip $(OIP_CLIENTS)
 	$(UV) pip sync --quiet --python $(OIP_CLIENTS)/bin/python --require-hashes requirements/oip-clients.lock
 	@touch $@
+
+# IF_REACHABLE=1: succeed without a database, and say so.
+audit: setup $(AUDIT)/.installed ## Look up the locked packages in a database of vulnerabilities; LOCKS="server client" selects locks
+	@$(BIN)/python -m deploy.supply.audit $(if $(IF_REACHABLE),--if-reachable) $(LOCKS)
+
+$(AUDIT)/.installed: $(UV) requirements/audit.lock
+	@echo "Installing pip-audit into $(AUDIT)."
+	$(BIN)/python -m venv --clear --without-pip $(AUDIT)
+	$(UV) pip sync --quiet --python $(AUDIT)/bin/python --require-hashes requirements/audit.lock
+	@touch $@
+
+licences: setup ## Print the licence of each package in the locks, and fail for one that needs a review
+	@$(BIN)/python -m deploy.supply.licences
 
 demo: setup ## Train and export a model, serve it, predict over gRPC and REST, run a load test
 	@$(BIN)/python examples/digits/demo.py
@@ -86,13 +125,42 @@ strangers: setup ## Export, serve and check third-party models, or ONLY=name,pat
 faults: setup ## Attack real servers with every case of docs/how-to/operate/faults.md and print a table; OUT=DIR writes it
 	$(PYTEST) -q tests/faults $(if $(OUT),--fault-table="$(OUT)/faults.json" --fault-table="$(OUT)/faults.md")
 
+# MINUTES=60: for each target. KEPT=DIR: the inputs that reached new branches, which the next run begins with.
+fuzz: $(FUZZ)/.installed ## Fuzz every parser, the transports and the OpenAPI document for 1 minute each; TARGETS="routes http2-envoy" selects targets
+	@$(FUZZ)/bin/python -m tests.fuzz --minutes $(or $(MINUTES),1) --kept "$(or $(KEPT),build/fuzz)" $(TARGETS)
+
+$(FUZZ)/.installed: $(VENV)/.installed requirements/fuzz.lock
+	@echo "Installing Atheris and Schemathesis into $(FUZZ)."
+	$(BIN)/python -m venv --clear --without-pip $(FUZZ)
+	$(UV) pip sync --quiet --compile-bytecode --python $(FUZZ)/bin/python --require-hashes requirements/fuzz.lock
+	$(call OVER_VENV,$(FUZZ))
+	@ln --symbolic --force $(abspath $(BIN))/tpuserve-serve $(FUZZ)/bin/tpuserve-serve
+	@touch $@
+
+# SEED=7 repeats a run, HOST=python takes the other host, OUT=FILE writes the result as JSON. A full disk needs root.
+soak: setup ## Run a server under mixed traffic and faults for MINUTES=60, check every answer, and print a table
+	@PYTHONDONTWRITEBYTECODE= TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.soak --minutes "$(or $(MINUTES),60)" \
+		--host "$(or $(HOST),envoy)" $(if $(SEED),--seed "$(SEED)") $(if $(OUT),--out "$(OUT)")
+
+# Needs root and the Debian packages mmdebstrap, podman and runc. TARGETS="pjrt cpu" selects targets.
+images: setup ## Build the targets of the Dockerfile, export, serve and load-test with them, and print a table of them
+	@$(BIN)/python -m tests.deploy.image $(TARGETS)
+
+sbom: setup ## Write the Python packages of each image as CycloneDX to build/sbom; TARGETS="pjrt cpu" selects targets
+	@$(BIN)/python -m deploy.image.sbom build/sbom $(TARGETS)
+
 test: setup lint types layers unit ## Check format, lint, types and layers, and run most tests: under 8 minutes on 2 cores
 
-# Runs every test once: first those of `make test`, then those that it leaves out.
+# Runs every test of this process once: first those of `make test`, then those of tests/rest.txt. SOAK=10 adds a soak of
+# ten minutes.
 test-all: setup ## Run `make test`, then all other tests, and check the branch coverage: under 40 minutes on 2 cores
 	$(MAKE) --no-print-directory test COVERAGE="--cov --cov-report="
 	$(PYTEST) -m rest --cov --cov-append --cov-report=term
 	$(BIN)/python tests/coverage_floor.py
+	$(if $(SOAK),$(MAKE) --no-print-directory soak MINUTES="$(SOAK)")
+
+test-deployments: setup ray oip-clients ## Test images, installations, Ray Serve, Envoy, releases and soaks: as root, about 20 minutes
+	$(PYTEST) -m deployment
 
 docs: setup ## Build the documentation site in build/site; every warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html -c docs . build/site
@@ -121,7 +189,7 @@ layers: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) -m "not rest" $(COVERAGE)
+	$(PYTEST) -m "not rest and not deployment" $(COVERAGE)
 
 upgrade: ## Update requirements/*.lock to the newest allowed versions
 	@$(MAKE) --no-print-directory lock UPGRADE=--upgrade
@@ -131,14 +199,18 @@ lock: $(UV) ## Write requirements/*.lock again after a change of the requirement
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file requirements/bootstrap.lock requirements/bootstrap.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/dev.lock $(EXTRAS) --group dev pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/server.lock $(IMAGE_EXTRAS) server/pyproject.toml
-	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/exporter.lock exporter/pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/pjrt.lock $(PJRT_EXTRAS) server/pyproject.toml
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/exporter.lock $(EXPORTER_EXTRAS) exporter/pyproject.toml
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/client.lock --all-extras clients/python/pyproject.toml
-	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock loadtests/pyproject.toml
-	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/tpu.lock requirements/tpu.in
-	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --output-file requirements/cuda.lock requirements/cuda.in
+	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/loadtests.lock --extra otlp loadtests/pyproject.toml
+	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --constraint requirements/pjrt.lock --output-file requirements/tpu.lock requirements/tpu.in
+	$(COMPILE) $(UPGRADE) --constraint requirements/server.lock --constraint requirements/pjrt.lock --output-file requirements/cuda.lock requirements/cuda.in
+	$(COMPILE) $(UPGRADE) --constraint requirements/dev.lock $(IN_DEV) --output-file requirements/ray.lock requirements/ray.in
+	$(COMPILE) $(UPGRADE) --constraint requirements/dev.lock $(IN_DEV) --output-file requirements/fuzz.lock requirements/fuzz.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/oip-clients.lock requirements/oip-clients.in
+	$(COMPILE) $(UPGRADE) --output-file requirements/audit.lock requirements/audit.in
 	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file tests/upstream/requirements.lock tests/upstream/requirements.in
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
 
-clean: ## Remove .venv, .torch, .oip-clients, caches, the models of the demo, and the benchmark environments
-	rm -rf $(VENV) $(TORCH) $(OIP_CLIENTS) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+clean: ## Remove .venv, .torch, .ray, .fuzz, .oip-clients, .audit, caches, the models of the demo, and the benchmark environments
+	rm -rf $(VENV) $(TORCH) $(RAY) $(FUZZ) $(OIP_CLIENTS) $(AUDIT) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
