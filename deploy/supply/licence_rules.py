@@ -7,8 +7,10 @@ DISTRIBUTED: Final = frozenset(
     (
         "0BSD",
         "Apache-2.0",
+        "Apache-2.0 WITH LLVM-exception",
         "BSD-2-Clause",
         "BSD-3-Clause",
+        "BSL-1.0",
         "CC0-1.0",
         "HPND",
         "ISC",
@@ -40,11 +42,13 @@ PROPRIETARY: Final[dict[str, str]] = {
 # Licences that a person has read, of packages whose metadata has none, an unclear one, or that are not installed here.
 REVIEWED: Final[dict[str, str]] = {
     "appnope": "BSD-2-Clause",
+    "atheris": "Apache-2.0",
     "axe-playwright-python": "MIT",
     "colorama": "BSD-3-Clause",
     "cycler": "BSD-3-Clause",
     # The GPL covers a file for Emacs, which tpuserve does not use.
     "docutils": "CC0-1.0 AND BSD-2-Clause",
+    "httpx2-jsfetch": "BSD-3-Clause",
     "jax-cuda13-pjrt": "Apache-2.0",
     "jax-cuda13-plugin": "Apache-2.0",
     "kubernetes-validate": "Apache-2.0",
@@ -73,6 +77,7 @@ FREE_TEXT: Final[dict[str, str]] = {
     "BSD 3-Clause": "BSD-3-Clause",
     "BSD 3-Clause License": "BSD-3-Clause",
     "GPL-3.0": "GPL-3.0-only",
+    "GPLv2": "GPL-2.0-only",
     "ISC license": "ISC",
     "MIT License": "MIT",
     "MIT license": "MIT",

@@ -17,8 +17,9 @@ from deploy.supply.licence_rules import CLASSIFIERS, DEVELOPMENT, DISTRIBUTED, F
 
 ROOT: Final = Path(__file__).parents[2]
 _PIN: Final = re.compile(r"^([\w.-]+)==", re.MULTILINE)
-# Packages of the separate environments of tests (.oip-clients, .ray, .torch) are not checked.
 _DEVELOPMENT_LOCKS: Final = ("bootstrap", "dev")
+# Locks of separate environments for development. `make NAME` installs each into .NAME.
+_ENVIRONMENTS: Final = ("audit", "fuzz", "oip-clients", "ray", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,25 @@ def main() -> int:
     complaints = [licence for licence in found if licence.complaint]
     for licence in complaints:
         sys.stderr.write(f"{licence.package}: {licence.complaint}\n")
+    for name in _ENVIRONMENTS:
+        if not _site_packages(name):
+            sys.stdout.write(f"NOT CHECKED: requirements/{name}.lock. Install its packages first: make {name}\n")
     sys.stdout.write(f"{len(found)} packages, {len(complaints)} to review\n")
     return 1 if complaints else 0
 
 
 def read_licences() -> Iterator[Licence]:
-    """Yield the licence of each package in the locks of the images and of the development, by name."""
+    """Yield the licence of each package in the locks of the images and of the development, by name.
+
+    Includes the packages of the separate environments that are installed.
+    """
     distributed = {name for target in TARGETS.values() for lock in target.locks for name in locked(lock)}
     developing = {name for lock in _DEVELOPMENT_LOCKS for name in locked(lock)}
-    installed = {canonical(each.metadata["Name"]): each for each in distributions()}
+    environments = [name for name in _ENVIRONMENTS if _site_packages(name)]
+    developing |= {package for name in environments for package in locked(name)}
+    folders = [str(folder) for name in environments for folder in _site_packages(name)]
+    # Of a package in several environments, the one of this process counts.
+    installed = {canonical(each.metadata["Name"]): each for each in (*distributions(path=folders), *distributions())}
     for name in sorted(distributed | developing):
         expression = find_licence(name, installed.get(name))
         yield Licence(name, expression, judge(name, expression, DISTRIBUTED if name in distributed else DEVELOPMENT))
@@ -56,6 +67,13 @@ def locked(lock: str) -> Iterator[str]:
     """Yield the names of the packages in a lock."""
     text = (ROOT / f"requirements/{lock}.lock").read_text(encoding="utf-8")
     return (canonical(name) for name in _PIN.findall(text))
+
+
+def _site_packages(environment: str) -> list[Path]:
+    """Return the folder of packages of a separate environment, or nothing if it is not installed."""
+    if not (ROOT / f".{environment}/.installed").exists():
+        return []
+    return list((ROOT / f".{environment}").glob("lib/python3*/site-packages"))
 
 
 def find_licence(name: str, installed: Distribution | None) -> str | None:

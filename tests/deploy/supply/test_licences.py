@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.supply.licence_rules import DEVELOPMENT, DISTRIBUTED, PROPRIETARY, REVIEWED
-from deploy.supply.licences import find_licence, judge, locked, main, read_licences
+from deploy.supply.licences import ROOT, find_licence, judge, locked, main, read_licences
 
 
 class Package(Distribution):
@@ -33,13 +33,19 @@ def test_licence_of_every_package_is_known_and_allowed() -> None:
     assert {"tensorflow", "grpcio", "libtpu", "nvidia-cublas", "uv", "yamllint"} <= {each.package for each in found}
 
 
+def test_packages_of_a_separate_environment_count_once_it_is_installed() -> None:
+    checked = {each.package for each in read_licences()}
+    for environment, package in (("torch", "torch"), ("oip-clients", "tritonclient"), ("ray", "ray")):
+        assert (package in checked) == (ROOT / f".{environment}/.installed").exists()
+
+
 def test_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 0
     assert capsys.readouterr().out.endswith(" packages, 0 to review\n")
 
 
 def test_reviews_are_of_packages_that_are_used() -> None:
-    used = {each.package for each in read_licences()}
+    used = {package for lock in (ROOT / "requirements").glob("*.lock") for package in locked(lock.stem)}
     assert (REVIEWED.keys() | PROPRIETARY.keys()) - used == set()
     assert set(locked("bootstrap")) <= used
 
