@@ -1,4 +1,4 @@
-"""gRPC methods as hosts see them: functions from bytes to bytes, by method path. A host adds the transport."""
+"""gRPC methods: functions from bytes to bytes, by method path. Hosts get them behind the guard (guarded.py)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class CallContext(NamedTuple):
     raw_priority: bytes | None = None
     # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
     find_client: Callable[[], str | None] = _on_unix_socket
-    # When the host began to receive the message of a unary call, of `Clock.monotonic_s`; 0 for a stream.
+    # When a unary call reached the host, before its message, of `Clock.monotonic_s`; 0 for a stream.
     started_s: float = 0.0
     # Seconds between the arrival at Envoy and `started_s`; 0 without Envoy.
     lag_s: float = 0.0
