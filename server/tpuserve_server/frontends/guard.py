@@ -110,8 +110,8 @@ class Guard:
     def _guarded(self, path: str, method: UnaryMethod | StreamMethod) -> GuardedMethod:
         entrance = _Entrance(self._rule, self._rpc_meter, path, method.access)
         if isinstance(method, UnaryMethod):
-            return GuardedUnary(entrance.leading_to(method.handle), method.access)
-        return GuardedStream(entrance.leading_to(method.handle), method.access)
+            return GuardedUnary(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
+        return GuardedStream(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
 
 
 class _Entrance:

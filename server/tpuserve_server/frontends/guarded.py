@@ -28,6 +28,7 @@ class GuardedUnary:
 
     admit: Callable[[CallContext], Awaitable[UnaryHandler]]
     access: Access
+    max_message_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class GuardedStream:
 
     admit: Callable[[CallContext], Awaitable[StreamHandler]]
     access: Access
+    max_message_bytes: int | None = None
 
 
 GuardedMethod: TypeAlias = GuardedUnary | GuardedStream
@@ -50,8 +52,8 @@ def admit_every_call(table: RpcTable) -> GuardedTable:
 
 def _open(method: UnaryMethod | StreamMethod) -> GuardedMethod:
     if isinstance(method, UnaryMethod):
-        return GuardedUnary(_admitting(method.handle), method.access)
-    return GuardedStream(_admitting(method.handle), method.access)
+        return GuardedUnary(_admitting(method.handle), method.access, method.max_message_bytes)
+    return GuardedStream(_admitting(method.handle), method.access, method.max_message_bytes)
 
 
 def _admitting(handler: _Handler) -> Callable[[CallContext], Awaitable[_Handler]]:

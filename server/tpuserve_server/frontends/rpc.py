@@ -58,21 +58,25 @@ class UnaryMethod:
     """One serialized request to one serialized response. Raises ServingError. Cancel its task to cancel the call.
 
     `access` is what a client needs for every message of the method.
+    `max_message_bytes` is the limit of a message, if it is below the limit of the host. A host that knows the size of a
+    message before it arrives refuses a larger one then.
     """
 
     handle: Callable[[bytes, CallContext], Awaitable[bytes]]
     access: Access
+    max_message_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod:
     """A stream of serialized requests to a stream of serialized responses. Server streaming reads only one request.
 
-    `access` is as for UnaryMethod.
+    `access` and `max_message_bytes` are as for UnaryMethod.
     """
 
     handle: Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
     access: Access
+    max_message_bytes: int | None = None
 
 
 # Methods by full path, such as "/tensorflow.serving.PredictionService/Predict".

@@ -16,7 +16,8 @@ from tpuserve_server.app import Server, build
 from tpuserve_server.command.validation import read_settings
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import PermissionDenied, ServingError, Unauthenticated
-from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.frontends.guarded import GuardedUnary
+from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.identity.role import Role
 
 STRANGER: Final = "10.1.2.3"
@@ -122,10 +123,12 @@ async def ask_grpc(server: Server, path: str, headers: dict[str, str], body: byt
             yield body
 
     try:
-        if isinstance(method, UnaryMethod):
-            await method.handle(body, context)
+        if isinstance(method, GuardedUnary):
+            handle = await method.admit(context)
+            await handle(body, context)
         else:
-            answers = method.handle(messages(), context)
+            respond = await method.admit(context)
+            answers = respond(messages(), context)
             await anext(answers, b"")
             await answers.aclose()  # type: ignore[attr-defined]  # a generator
     except Unauthenticated:

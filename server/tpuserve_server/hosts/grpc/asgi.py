@@ -124,17 +124,21 @@ class GrpcOverAsgi:
             # Before `receive` is called, or memory is held for the message. Envoy then discards what it has buffered.
             if isinstance(method, GuardedUnary):
                 handle = await method.admit(context)
-                return await self._unary(handle, path, context, self._frames(scope, headers, receive), receive)
+                frames = self._frames(scope, headers, receive, method.max_message_bytes)
+                return await self._unary(handle, path, context, frames, receive)
             respond = await method.admit(context)
-            response = _StreamedResponse(send, path, trailers)
-            await self._stream(respond, context, self._frames(scope, headers, receive), receive, response)
+            frames = self._frames(scope, headers, receive, method.max_message_bytes)
+            await self._stream(respond, context, frames, receive, _StreamedResponse(send, path, trailers))
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path, trailers)
 
-    def _frames(self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive") -> FrameReader:
+    def _frames(
+        self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", limit_bytes: int | None
+    ) -> FrameReader:
+        most_bytes = self._max_message_bytes if limit_bytes is None else min(limit_bytes, self._max_message_bytes)
         encoding = headers.get(b"grpc-encoding", b"identity")
-        return FrameReader(receive, self._max_message_bytes, encoding, Receiving(self._receiving, scope.get("client")))
+        return FrameReader(receive, most_bytes, encoding, Receiving(self._receiving, scope.get("client")))
 
     async def _unary(
         self, handle: UnaryHandler, path: str, context: CallContext, frames: FrameReader, receive: "Receive"

@@ -12,6 +12,7 @@ import pytest
 from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import two_way_stream, unary
 from tests.support.open_gate import OPEN_GATE
+from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.hosts.grpc.grpcio_table import TableHandler
 from tpuserve_server.hosts.in_flight import InFlight
@@ -24,9 +25,8 @@ async def echo(request: bytes, _context: CallContext) -> bytes:
 
 @contextlib.asynccontextmanager
 async def served(request_timeout_s: float) -> AsyncIterator[str]:
-    table = TableHandler(
-        {"/echo.Echo/Unary": UnaryMethod(echo, OPEN)}, InFlight(), OPEN_GATE, request_timeout_s=request_timeout_s
-    )
+    methods = admit_every_call({"/echo.Echo/Unary": UnaryMethod(echo, OPEN)})
+    table = TableHandler(methods, InFlight(), OPEN_GATE, request_timeout_s=request_timeout_s)
     server = grpc.aio.server(handlers=[table])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
