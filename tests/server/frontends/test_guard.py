@@ -13,9 +13,13 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
 from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Guard, Rule
 from tpuserve_server.frontends.guarded import GuardedStream, GuardedUnary
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import RestApp, RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
 from tpuserve_server.identity.access import OPEN, READ, Access
+from tpuserve_server.telemetry.access_log import MOST_ERRORS_PER_S, AccessLog
+from tpuserve_server.telemetry.access_log_options import AccessLogOptions
+from tpuserve_server.telemetry.observers import Observers
 
 CONTEXT = CallContext(Deadline.never(), {"authorization": "me"})
 
@@ -154,6 +158,19 @@ async def test_refused_requests_are_counted_by_code() -> None:
         *(("rest", name) for name in ("Predict", "/metrics", "Unknown", "Unknown", "/openapi.json")),
     ]
     assert counted == [(protocol, name, "UNAUTHENTICATED") for protocol, name in methods]
+
+
+async def test_repeated_refusals_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    observers = Observers((AccessLog(AccessLogOptions("errors")),))
+    meter = RequestMeter(FakeService(), FakeMetrics(), FakeClock(), "grpc", observers)
+    unary, _ = guarded(Guard(ScriptedRule(Unauthenticated("who?")), meter, meter), Methods(), READ)
+    for _ in range(MOST_ERRORS_PER_S + 50):
+        with pytest.raises(Unauthenticated):
+            await unary.admit(CONTEXT)
+    assert caplog.messages == ["U UNAUTHENTICATED"] * MOST_ERRORS_PER_S
+    fields = caplog.records[0].__dict__["fields"]()
+    assert (fields["protocol"], fields["error"]) == ("grpc", "who?")
 
 
 async def test_a_broken_rule_lets_nobody_pass(caplog: pytest.LogCaptureFixture) -> None:
