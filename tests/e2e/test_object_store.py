@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -87,10 +88,10 @@ def test_versions_in_a_store_are_served_as_they_come_and_go(
         assert server.terminate() == 0
 
 
-def sign(path: Path, key: Path) -> None:
-    """Sign a version for the model and the number that its path names."""
-    program = Path(sys.executable).with_name("tpuserve-sign")
-    subprocess.run([program, path, "--key", key], check=True, capture_output=True)
+def run(name: str, *arguments: object) -> None:
+    """Run a program of the exporter, which must succeed."""
+    command = [str(Path(sys.executable).with_name(f"tpuserve-{name}")), *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def test_a_store_serves_only_versions_with_a_valid_signature(
@@ -100,13 +101,17 @@ def test_a_store_serves_only_versions_with_a_valid_signature(
     keys = {name: tmp_path / name for name in ("key", "other")}
     for key in keys.values():
         write_key_pair(key)
+    base = tmp_path / "m"
+    run("export", save_mlp(tmp_path / "source"), base, "--sign", keys["key"])
+    store.put_folder(base / "1", "signed/m/1")
 
     def publish(version: int, signer: str | None, change: Callable[[Path], object] = str) -> None:
-        """Sign a version, change it, and upload it with its signature before its graph."""
-        path = tmp_path / "m" / str(version)
-        write_manifest(save_mlp(path, seed=version))
+        """Copy version 1, sign the copy for its own number, change it, and upload it. The graph comes last."""
+        path = base / str(version)
+        shutil.copytree(base / "1", path)
+        (path / SIGNATURE_FILE).unlink()
         if signer is not None:
-            sign(path, keys[signer])
+            run("sign", path, "--key", keys[signer])
         change(path)
         store.put_folder(path, f"signed/m/{version}")
 
@@ -114,7 +119,6 @@ def test_a_store_serves_only_versions_with_a_valid_signature(
         graph = path / "saved_model.pb"
         graph.write_bytes(graph.read_bytes()[:-1] + b"?")
 
-    publish(1, "key")
     flags = (
         "--max_num_load_retries=0", f"--storage_cache_dir={tmp_path / 'cache'}", f"--require_signed={keys['key']}.pub",
     )  # fmt: skip
