@@ -16,7 +16,7 @@ from tests.e2e.running_server import RunningServer, run_server
 from tests.support.object_stores import RunningStore, running_store
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client
-from tpuserve_formats.manifest import SIGNATURE_FILE
+from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from tpuserve_formats.signing.keys import write_key_pair
 
 pytestmark = [pytest.mark.slow]
@@ -115,6 +115,10 @@ def test_a_store_serves_only_versions_with_a_valid_signature(
         change(path)
         store.put_folder(path, f"signed/m/{version}")
 
+    def change_manifest(path: Path) -> None:
+        with (path / MANIFEST_FILE).open("a") as manifest:
+            manifest.write("\n")
+
     def damage(path: Path) -> None:
         graph = path / "saved_model.pb"
         graph.write_bytes(graph.read_bytes()[:-1] + b"?")
@@ -130,7 +134,7 @@ def test_a_store_serves_only_versions_with_a_valid_signature(
         assert answers(client, 1)()
         publish(2, "other")
         wait_until(reports(2, "which this server does not trust"))
-        publish(3, "key", lambda path: write_manifest(path, batch_sizes=(1, 2)))
+        publish(3, "key", change_manifest)
         wait_until(reports(3, "does not match its manifest, which has changed"))
         publish(4, None)
         wait_until(reports(4, f"it is not signed: {SIGNATURE_FILE.name} is missing"))
