@@ -206,7 +206,7 @@ class _Load:
             "client": ("127.0.0.1", 50000),
             "extensions": {"http.response.trailers": {}},
         }
-        self._loop.create_task(self._app(scope, self._receive, self._send)).add_done_callback(self._ended)
+        asyncio.ensure_future(self._app(scope, self._receive, self._send)).add_done_callback(self._ended)
 
     def _receive(self) -> "asyncio.Future[Message]":
         return self._received
@@ -216,7 +216,7 @@ class _Load:
             self.answers.append(message["body"])
         return self._sent
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(self, task: "asyncio.Future[None]") -> None:
         task.result()
         self._pending -= 1
         if self._left:

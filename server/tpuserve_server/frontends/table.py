@@ -81,6 +81,7 @@ def rpc_table(
         service,
         meter,
         logs,
+        clock,
         as_content=serialize_as_content,
         max_repeated_bytes=max_request_bytes,
         decoded=decoded,
