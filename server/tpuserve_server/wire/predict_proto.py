@@ -120,6 +120,12 @@ class ResponseTemplate:
         """Return the bytes of `encode_predict_response`, or None if the outputs are not those of the template."""
         if len(outputs) != len(self._outputs):
             return None
+        if len(outputs) == 1:
+            # Most models have one output, and the loop takes twice as long.
+            ((name, array),), ((expected_name, dtype, shape, head),) = outputs.items(), self._outputs
+            if array.shape != shape or array.dtype != dtype or name != expected_name:
+                return None
+            return b"".join((head, array.tobytes(), self._tail))
         parts: list[bytes] = []
         for (name, array), (expected_name, dtype, shape, head) in zip(outputs.items(), self._outputs, strict=True):
             if array.shape != shape or array.dtype != dtype or name != expected_name:
