@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeAlias
 
 from tpuserve_server.core.deadline import Clock
-from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.prepared import PreparedRequest
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredModel, InferenceService
@@ -36,7 +36,7 @@ _HIGH: Final = Priority.HIGH
 class Template(Protocol):
     """The responses of one version that differ only in the bytes of their arrays."""
 
-    def encode(self, outputs: Tensors) -> bytes | None:
+    def encode(self, outputs: Tensors, request_id: bytes) -> bytes | None:
         """Return the response, or None for outputs of other names, dtypes or shapes."""
         ...
 
@@ -51,7 +51,7 @@ class LaneProtocol(Protocol):
         """Return the template of a response, or None if other values take another number of bytes."""
         ...
 
-    def encode(self, result: PredictResult) -> bytes:
+    def encode(self, result: PredictResult, request_id: bytes) -> bytes:
         """Return the response. May take long for large results. Raises ServingError."""
         ...
 
@@ -94,10 +94,16 @@ class RequestLane:
 
     async def _answer(self, layout: Layout, body: bytes, context: CallContext) -> bytes:
         received_s = self._now()
+        model: AcquiredModel | None
         try:
             model = self._service.acquire(layout.spec)
-        except ServingError:
-            # The long way gets the same error, and reports it.
+        except ServingError as error:
+            if isinstance(error, FailedPrecondition):
+                # The default signature is missing. Some protocols then look for another one, on the long way.
+                layout.bound = _Skipped()
+            model = None
+        if model is None:
+            # The long way reports the error.
             return await self._long_way(body, context)
         try:
             inputs = layout.inputs(body)
@@ -112,10 +118,10 @@ class RequestLane:
                     if deadline.is_finite:
                         model.check_deadline(deadline, _HIGH)
                     result = await model.predict_prepared(bound.prepared, inputs, deadline)
-                    template = bound.template
-                    response = None if template is None else template.encode(result.outputs)
+                    template, request_id = bound.template, layout.read_id(body)
+                    response = None if template is None else template.encode(result.outputs, request_id)
                     if response is None:
-                        response = await self._encode(bound, result)
+                        response = await self._encode(bound, result, request_id)
                     self._protocol.log(layout, body, inputs, result, response)
                 except BaseException as error:
                     meter.failed(series, context, received_s, model, error)
@@ -139,14 +145,14 @@ class RequestLane:
         bound = layout.bound = _Bound(prepared, self._meter.series(self._protocol.method, layout.spec.name, model))
         return bound
 
-    async def _encode(self, bound: "_Bound", result: PredictResult) -> bytes:
+    async def _encode(self, bound: "_Bound", result: PredictResult, request_id: bytes) -> bytes:
         """Encode a response that has no template yet, and make one for those that follow."""
         if is_large_result(result.outputs):
-            return await asyncio.to_thread(self._protocol.encode, result)
+            return await asyncio.to_thread(self._protocol.encode, result, request_id)
         if bound.templates_left:
             bound.templates_left -= 1
             bound.template = self._protocol.template(result)
-        return self._protocol.encode(result)
+        return self._protocol.encode(result, request_id)
 
 
 class _Skipped:

@@ -114,7 +114,9 @@ def rpc_table(
             else {}
         ),
         **profiler,
-        **oip_methods(service, meter, logs, administration, max_request_bytes=max_request_bytes, decoded=decoded),
+        **oip_methods(
+            service, meter, logs, clock, administration, max_request_bytes=max_request_bytes, decoded=decoded
+        ),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check, OPEN),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch, OPEN),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,

@@ -1,7 +1,8 @@
 """Layouts: messages that differ only in the contents of their tensors, so that one parse serves all of them.
 
 A layout is what a serialized message says apart from these contents: its length, and every byte outside of them. A
-message that has both gets the model, the names, the dtypes and the shapes of the layout. Only its contents are read.
+message that has both gets the model, the names, the dtypes and the shapes of the layout. Only its contents are read,
+and its id if the protocol has one.
 """
 
 from collections import deque
@@ -23,6 +24,8 @@ _PRICE: Final = 16
 _MOST_CREDIT: Final = _PRICE * MOST_LAYOUTS
 # Lengths that were seen once.
 _MOST_SEEN: Final = 256
+# Translates contents to others for the proof of a layout.
+OTHER_BYTES: Final = bytes(byte ^ 0x55 for byte in range(256))
 
 
 class Span(NamedTuple):
@@ -39,24 +42,30 @@ class Span(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What a parser learned from one message: its spec, the outputs that it requests, and where its tensors are."""
+    """What a parser learned from one message: its spec, the outputs that it requests, and where its tensors are.
+
+    `id_span` is the place of the request's id, whose bytes may be any ASCII text.
+    """
 
     spec: ModelSpec
     output_filter: tuple[str, ...]
     spans: tuple[Span, ...]
+    id_span: tuple[int, int] | None = None
 
 
 class Layout:
     """The messages of one length and one frame."""
 
-    __slots__ = ("_pieces", "_tensors", "bound", "is_used", "output_filter", "size_bytes", "spec")
+    __slots__ = ("_id", "_pieces", "_tensors", "bound", "is_used", "output_filter", "size_bytes", "spec")
 
     def __init__(self, frame: Frame, body: bytes) -> None:
         """Accept the messages that equal `body` outside of the spans of `frame`."""
         self.spec = frame.spec
         self.output_filter = frame.output_filter
         self.size_bytes = len(body)
-        self._pieces = _pieces_between(frame.spans, body)
+        self._id = None if frame.id_span is None else slice(*frame.id_span)
+        places = [(span.start, span.stop) for span in frame.spans]
+        self._pieces = _pieces_between(places if frame.id_span is None else [*places, frame.id_span], body)
         self._tensors = tuple((name, shape, dtype, start) for name, dtype, shape, start, _ in frame.spans)
         # Whether a message had this layout since the last search for one to forget.
         self.is_used = False
@@ -65,10 +74,14 @@ class Layout:
 
     def fits(self, body: bytes) -> bool:
         """Return whether `body`, of `size_bytes`, has this layout."""
-        for start, piece in self._pieces:  # noqa: SIM110 - all() takes three times as long, for every message
+        for start, piece in self._pieces:
             if not body.startswith(piece, start):
                 return False
-        return True
+        return self._id is None or body[self._id].isascii()
+
+    def read_id(self, body: bytes) -> bytes:
+        """Return the id of a message that fits, or b"" if the messages have none."""
+        return b"" if self._id is None else body[self._id]
 
     def inputs(self, body: bytes) -> dict[str, Array]:
         """Return the tensors of a message that fits, as read-only views of its bytes."""
@@ -150,11 +163,11 @@ class Layouts:
             return
 
 
-def _pieces_between(spans: Sequence[Span], body: bytes) -> tuple[tuple[int, bytes], ...]:
-    """Return the parts of `body` outside of the spans that have bytes, with their positions."""
+def _pieces_between(places: Sequence[tuple[int, int]], body: bytes) -> tuple[tuple[int, bytes], ...]:
+    """Return the parts of `body` outside of the places, each with its position, if they have bytes."""
     pieces, position = [], 0
-    for span in sorted(spans, key=lambda each: each.start):
-        pieces.append((position, body[position : span.start]))
-        position = span.stop
+    for start, stop in sorted(places):
+        pieces.append((position, body[position:start]))
+        position = stop
     pieces.append((position, body[position:]))
     return tuple((start, piece) for start, piece in pieces if piece)

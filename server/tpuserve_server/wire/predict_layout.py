@@ -4,22 +4,17 @@ from typing import Final
 
 from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.errors import FormatError
-from tpuserve_formats.varint import read_varint
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Array, ModelSpec
-from tpuserve_server.wire.layouts import Frame, Span
+from tpuserve_server.wire.layouts import OTHER_BYTES, Frame, Span
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
+from tpuserve_server.wire.proto_fields import delimited_fields
 
 # Their contents must be checked.
 _CHECKED: Final = frozenset({"string_val", "bool_val"})
 _MOST_TENSORS: Final = 32
-# Wire types, and the sizes in bytes of those that have a fixed one.
-_VARINT, _LENGTH_DELIMITED = 0, 2
-_FIXED: Final = {1: 8, 5: 4}
 # tensorflow_serving/apis/predict.proto: inputs = 2, a map of key = 1 and value = 2. TensorProto: tensor_content = 4.
 _INPUTS, _KEY, _VALUE, _CONTENT = 2, 1, 2, 4
-# Changes every bit pattern.
-_OTHER: Final = bytes(byte ^ 0x55 for byte in range(256))
 
 
 def learn_predict_request(body: bytes) -> Frame | None:
@@ -61,7 +56,7 @@ def _parsed(body: bytes) -> tuple[ModelSpec, tuple[str, ...], dict[str, Array]]:
 def _is_proved(frame: Frame, body: bytes) -> bool:
     other = bytearray(body)
     for span in frame.spans:
-        other[span.start : span.stop] = body[span.start : span.stop].translate(_OTHER)
+        other[span.start : span.stop] = body[span.start : span.stop].translate(OTHER_BYTES)
     spec, output_filter, inputs = _parsed(bytes(other))
     if spec != frame.spec or output_filter != frame.output_filter or len(inputs) != len(frame.spans):
         return False
@@ -76,7 +71,7 @@ def _is_proved(frame: Frame, body: bytes) -> bool:
 def _contents(body: bytes) -> dict[str, tuple[int, int]]:
     """Return where the content of each input is. Raises _Unusual for a field that is repeated and should not be."""
     found: dict[str, tuple[int, int]] = {}
-    for number, start, stop in _fields(body, 0, len(body)):
+    for number, start, stop in delimited_fields(body, 0, len(body)):
         if number != _INPUTS:
             continue
         entry = _only(body, start, stop, (_KEY, _VALUE))
@@ -93,32 +88,9 @@ def _contents(body: bytes) -> dict[str, tuple[int, int]]:
 def _only(body: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> dict[int, tuple[int, int]]:
     """Return where the fields of these numbers are, each of which may occur once."""
     found: dict[int, tuple[int, int]] = {}
-    for number, first, last in _fields(body, start, stop):
+    for number, first, last in delimited_fields(body, start, stop):
         if number in numbers:
             if number in found:
                 raise _Unusual
             found[number] = (first, last)
-    return found
-
-
-def _fields(body: bytes, position: int, end: int) -> list[tuple[int, int, int]]:
-    """Return number, start and stop of the content of each length-delimited field of a message."""
-    found = []
-    while position < end:
-        tag, position = read_varint(body, position)
-        number, kind = tag >> 3, tag & 7
-        if kind == _LENGTH_DELIMITED:
-            size, position = read_varint(body, position)
-            stop = position + size
-        elif kind in _FIXED:
-            stop = position + _FIXED[kind]
-        elif kind == _VARINT:
-            _, stop = read_varint(body, position)
-        else:
-            raise _Unusual  # Groups are obsolete.
-        if stop > end:
-            raise FormatError("a field is longer than its message")
-        if kind == _LENGTH_DELIMITED:
-            found.append((number, position, stop))
-        position = stop
     return found

@@ -116,8 +116,11 @@ class ResponseTemplate:
             outputs.append((name, array.dtype, array.shape, entry))
         return cls(tuple(outputs), _response_spec(result.servable, result.signature_name))
 
-    def encode(self, outputs: Tensors) -> bytes | None:
-        """Return the bytes of `encode_predict_response`, or None if the outputs are not those of the template."""
+    def encode(self, outputs: Tensors, request_id: bytes = b"") -> bytes | None:
+        """Return the bytes of `encode_predict_response`, or None if the outputs are not those of the template.
+
+        The protocol has no ids.
+        """
         if len(outputs) != len(self._outputs):
             return None
         if len(outputs) == 1:

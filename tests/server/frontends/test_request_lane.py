@@ -18,9 +18,11 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tests.server.request_log.predict_entries import read_lines
 from tests.support.lane_house import DENIED, LaneHouse
 from tpuserve_formats.messages.official import PredictRequest, PredictResponse
+from tpuserve_formats.messages.oip import ModelInferRequest, ModelInferResponse
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, DeadlineExceeded, ServingError
+from tpuserve_server.frontends.oip_grpc import inference
 from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.frontends.tf_grpc import prediction
 from tpuserve_server.telemetry.request_record import RequestRecord
@@ -28,6 +30,7 @@ from tpuserve_server.telemetry.trace_context import TraceHeaders
 from tpuserve_server.wire.tensor_proto import decode_tensor
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 TRACED = TraceHeaders(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 # The lane leaves requests with a priority to the long way, and `high` is the default.
 LONG_WAY = b"high"
@@ -35,8 +38,9 @@ LONG_WAY = b"high"
 
 @dataclass(frozen=True)
 class Sent:
-    """One request: its message, and the parts of its context that the client decides."""
+    """One request: its method and message, and the parts of its context that the client decides."""
 
+    path: str
     body: bytes
     timeout_s: float = math.inf
     wants_timing: bool = False
@@ -78,6 +82,38 @@ def message(
     return bytes(request.SerializeToString())
 
 
+def infer_message(
+    *values: float,
+    model: str = "m",
+    version: int | None = None,
+    signature: str = "",
+    outputs: tuple[str, ...] = (),
+    name: str = "x",
+    dtype: str = "float32",
+    width: int = 2,
+    as_content: bool = True,
+    request_id: str = "",
+    **parameters: int,
+) -> bytes:
+    """Return the same request in the Open Inference Protocol, with raw contents or typed ones."""
+    request = ModelInferRequest(model_name=model, model_version="" if version is None else str(version), id=request_id)
+    if signature:
+        request.parameters["signature_name"].string_param = signature
+    for parameter, value in parameters.items():
+        request.parameters[parameter].int64_param = value
+    array = np.array([[value] * width for value in values], dtype)
+    tensor = request.inputs.add(name=name, datatype="FP32" if dtype == "float32" else "FP64", shape=array.shape)
+    if as_content:
+        request.raw_input_contents.append(array.tobytes())
+    elif dtype == "float32":
+        tensor.contents.fp32_contents.extend(array.reshape(-1))
+    else:
+        tensor.contents.fp64_contents.extend(array.reshape(-1))
+    for output in outputs:
+        request.outputs.add(name=output)
+    return bytes(request.SerializeToString())
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> Sent:
     """Draw a request: mostly valid, or wrong in one or several of many ways."""
@@ -86,19 +122,24 @@ def requests(draw: st.DrawFn) -> Sent:
     def often(usual: Any, *others: Any) -> Any:  # noqa: ANN401 - a value of any parameter
         return draw(st.sampled_from([usual] * 12 + list(others)))
 
-    body = message(
-        *values,
-        model=often("m", "none", DENIED),
-        version=often(None, 1, 2),
-        signature=often("", "serving_default", "other"),
-        outputs=often((), ("y",), ("x", "y"), ("nope",), ("y", "y")),
-        name=often("x", "z"),
-        dtype=often("float32", "float64"),
-        width=often(2, 3),
-        as_content=often(True, False),
-    )
+    fields: dict[str, Any] = {
+        "model": often("m", "none", DENIED),
+        "version": often(None, 1, 2),
+        "signature": often("", "serving_default", "other"),
+        "outputs": often((), ("y",), ("x", "y"), ("nope",), ("y", "y")),
+        "name": often("x", "z"),
+        "dtype": often("float32", "float64"),
+        "width": often(2, 3),
+        "as_content": often(True, False),
+    }
+    if draw(st.booleans()):
+        path, body = PREDICT, message(*values, **fields)
+    else:
+        parameters = often({}, {"timeout": 60_000_000}, {"priority": 2}, {"timeout": -1})
+        fields["request_id"] = draw(st.sampled_from(["", "1", "2", "é"]))
+        path, body = INFER, infer_message(*values, **fields, **parameters)
     timeout_s = often(math.inf, 60.0, -1.0)
-    return Sent(body, timeout_s, wants_timing=often(False, True), is_traced=often(False, True))
+    return Sent(path, body, timeout_s, wants_timing=often(False, True), is_traced=often(False, True))
 
 
 def seen(record: RequestRecord) -> tuple[object, ...]:
@@ -114,7 +155,7 @@ async def outcome(house: LaneHouse, sent: Sent, priority: bytes | None) -> tuple
     """Return the response or the error of a request, and the names of its trailers."""
     trailers: Trailers = []
     try:
-        response = await house.call(PREDICT, sent.body, sent.context(house, priority, trailers))
+        response = await house.call(sent.path, sent.body, sent.context(house, priority, trailers))
     except ServingError as error:
         return (type(error), error.code, error.message), [name for name, _ in trailers]
     return response, [name for name, _ in trailers]
@@ -192,6 +233,20 @@ async def test_requests_get_their_own_numbers(house: LaneHouse) -> None:
         assert await answer(house, number, number + 0.5) == [2 * number, 2 * number + 1]
     got = await asyncio.gather(*(answer(house, number) for number in range(50)))
     assert got == [[2.0 * number] for number in range(50)]
+
+
+async def test_each_response_has_the_id_of_its_request(house: LaneHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = CallContext(Deadline.never(), {})
+    for number in (1, 2):
+        await house.call(INFER, infer_message(1, request_id=str(number)), context)
+    monkeypatch.delattr(inference, "parse_infer_request")
+    for number in (3, 4):
+        response = ModelInferResponse.FromString(
+            await house.call(INFER, infer_message(number, request_id=str(number)), context)
+        )
+        assert response.id == str(number)
+        assert [output.name for output in response.outputs] == ["y", "x"]
+        assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [2 * number] * 2
 
 
 async def test_a_known_request_is_not_parsed(house: LaneHouse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ class PredictLane:
         """Return the template of a response."""
         return ResponseTemplate.of(result, as_content=self._as_content)
 
-    def encode(self, result: PredictResult) -> bytes:
-        """Return the response."""
+    def encode(self, result: PredictResult, request_id: bytes) -> bytes:
+        """Return the response. The protocol has no ids."""
         return encode_predict_response(result, as_content=self._as_content)
 
     def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, response: bytes) -> None:
