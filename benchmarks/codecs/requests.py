@@ -75,6 +75,9 @@ class ConstantModel(AcquiredModel):
         """The version of the result."""
         return self._result.servable
 
+    def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> None:
+        """Return None: there is no batcher."""
+
     def has_objective(self, signature_name: str) -> bool:
         """Return False: without a batcher, there is no latency objective."""
         return False

@@ -2,7 +2,7 @@
 
 Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 8 minutes, or 4 with `--quick`. The benchmark
 starts all processes on loopback, and always stops them. `call_turns.py` then compares the protocols, and
-`handshakes.py` measures new connections.
+`handshakes.py` measures new connections. `loop_time.py` divides the loop time of a request by its parts.
 """
 
 import json
@@ -33,6 +33,7 @@ from benchmarks.harness.targets import (
 from benchmarks.overhead import report as overhead_report
 from benchmarks.overhead.call_turns import CallPoint, measure_calls
 from benchmarks.overhead.handshakes import HandshakePoint, measure_handshakes
+from benchmarks.overhead.loop_time import QUICK_ROUNDS, ROUNDS, LoopTime, measure_loop
 from benchmarks.overhead.report import Outcome
 from tests.support.certificates import Authority
 
@@ -79,6 +80,7 @@ class Run:
     warnings: list[str]
     calls: list[CallPoint] = field(default_factory=list)
     handshakes: list[HandshakePoint] = field(default_factory=list)
+    loop: LoopTime | None = None
 
     def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
         """Measure the echoes on a host, alternating with the server, its cache and an ensemble if there are models."""
@@ -188,6 +190,8 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
             if not echo_only:
                 for host in chosen:
                     run.calls += _measure_calls(run, host, quick)
+                run.console.print("measuring the loop time")
+                run.loop = measure_loop(QUICK_ROUNDS if quick else ROUNDS)
         except (ServerDied, ToolFailed, WrongAnswer) as error:
             raise click.ClickException(str(error)) from None
     outcome = Outcome(
@@ -199,6 +203,7 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
         tuple(run.warnings),
         tuple(run.calls),
         tuple(run.handshakes),
+        run.loop,
     )
     if as_json:
         click.echo(json.dumps(overhead_report.as_json(outcome), indent=2))

@@ -15,6 +15,7 @@ from benchmarks.overhead.call_report import GOALS as CALL_GOALS
 from benchmarks.overhead.call_report import RatioGoal, calls_table, cpu_ratio
 from benchmarks.overhead.call_turns import CallPoint
 from benchmarks.overhead.handshakes import HandshakePoint
+from benchmarks.overhead.loop_time import LoopTime, loop_table
 from benchmarks.overhead.tls_report import handshake_table, tls_table
 
 MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
@@ -66,6 +67,7 @@ class Outcome:
     warnings: tuple[str, ...]
     calls: tuple[CallPoint, ...] = ()
     handshakes: tuple[HandshakePoint, ...] = ()
+    loop: LoopTime | None = None
 
     def point(self, host: str, kind: str, protocol: str, in_flight: int) -> Point | None:
         """Return the point, or None if it was not measured."""
@@ -96,6 +98,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "load_before": outcome.load_before,
         "calls": [asdict(call) for call in outcome.calls],
         "handshakes": [asdict(point) for point in outcome.handshakes],
+        "loop": None if outcome.loop is None else asdict(outcome.loop),
         "points": [asdict(point) | {"rate_per_s": point.load.rate_per_s} for point in outcome.points],
         "memory": {host: asdict(memory) for host, memory in outcome.memory.items()},
         "goals": [asdict(goal) for goal in goals(outcome)],
@@ -121,6 +124,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         )
     if outcome.calls:
         console.print(calls_table(outcome.calls))
+    if outcome.loop is not None:
+        console.print(loop_table(outcome.loop))
     console.print(_goals_table(goals(outcome)))
     for warning in outcome.warnings:
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)

@@ -156,6 +156,21 @@ def encode_tensor(array: Array, *, as_content: bool = False) -> bytes:
     return b"".join((header, _TAGS[field], varint(len(payload)), payload))
 
 
+def encode_tensor_head(dtype: DType, shape: tuple[int, ...], *, as_content: bool = False) -> bytes | None:
+    """Return the serialized TensorProto of an array of `dtype` and `shape` without the array's bytes, which follow.
+
+    Return None if an array of other values may have another size, as integers do outside of tensor_content, or if it
+    has no elements.
+    """
+    wire_type, count = BY_DTYPE.get(dtype), math.prod(shape)
+    if wire_type is None or wire_type.field == "string_val" or not count:
+        return None
+    field = "tensor_content" if as_content else wire_type.field
+    if not as_content and _ENCODERS[field] is not _raw:
+        return None
+    return b"".join((_header(wire_type.number, shape), _TAGS[field], varint(count * dtype.itemsize)))
+
+
 def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) -> tuple[int, ...]:
     if proto.unknown_rank:
         raise FormatError("the shape has unknown rank")

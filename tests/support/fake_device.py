@@ -197,6 +197,9 @@ class RecordingMetrics:
     def request_finished(self, **measured: object) -> None:
         raise AssertionError("devices answer no requests")
 
+    def answers_of(self, **measured: object) -> Callable[[float, str], None]:
+        raise AssertionError("devices answer no requests")
+
     def examples_received(self, *, model: str, count: int) -> None:
         raise AssertionError("devices read no Examples")
 

@@ -87,6 +87,14 @@ class FakeMetrics:
     ) -> None:
         self.finished.append(Finished(model, method, protocol, code, latency_s, version, signature))
 
+    def answers_of(
+        self, *, model: str, version: int, signature: str, method: str, protocol: str
+    ) -> Callable[[float, str], None]:
+        def record(latency_s: float, _trace_id: str) -> None:
+            self.finished.append(Finished(model, method, protocol, Code.OK, latency_s, version, signature))
+
+        return record
+
     def examples_received(self, *, model: str, count: int) -> None:
         self.examples.append((model, count))
 
@@ -169,6 +177,9 @@ class FakeAcquiredModel(AcquiredModel):
     @property
     def max_repeated_rows(self) -> float:
         return math.inf
+
+    def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> None:
+        """Return None: there is no batcher."""
 
     def has_objective(self, signature_name: str) -> bool:
         return self._service.promised

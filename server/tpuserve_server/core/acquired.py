@@ -14,6 +14,7 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.prepared import PreparedRequest
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
@@ -131,6 +132,35 @@ class AcquiredModel(_Acquired):
         if deadline.is_finite and self._loaded.responses is None:
             self._loaded.batcher.check_deadline(self.signature.name, deadline, priority)
 
+    def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PreparedRequest | None:
+        """Check a request for `predict_prepared`, for all inputs with the same names, dtypes and shapes.
+
+        Return None for requests that `predict` must check one by one, answer from the response cache, or run alone.
+
+        Raises:
+            InvalidArgument: the filter has an unknown or a repeated output.
+        """
+        signature, batcher = self.signature, self._loaded.batcher
+        if self._loaded.responses is not None or not batcher.batches(signature.name):
+            return None
+        rows = count_plain_rows(signature, inputs)
+        return (
+            PreparedRequest(batcher, signature.name, choose_outputs(signature, output_filter), rows) if rows else None
+        )
+
+    def is_prepared(self, prepared: PreparedRequest) -> bool:
+        """Return whether `prepare` of the same version returned `prepared`."""
+        return prepared.is_for(self._loaded.batcher)
+
+    def predict_prepared(
+        self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline
+    ) -> Coroutine[Any, Any, PredictResult]:
+        """Run a request of high priority like `predict`, without the checks that `prepared` has made.
+
+        `is_prepared` must hold, and the inputs must have the names, dtypes and shapes of those that were prepared.
+        """
+        return self._run(inputs, deadline, (), Priority.HIGH, prepared)
+
     def predict(
         self,
         inputs: Tensors,
@@ -180,9 +210,20 @@ class AcquiredModel(_Acquired):
         return PredictResult(result.servable, name, result.outputs, "miss")
 
     async def _run(
-        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...],
+        priority: Priority,
+        prepared: PreparedRequest | None = None,
     ) -> PredictResult:
-        task = self._make_task(inputs, deadline, output_filter, priority)
+        if prepared is None:
+            task = self._make_task(inputs, deadline, output_filter, priority)
+        else:
+            future = asyncio.get_running_loop().create_future()
+            task = Task(
+                prepared.signature_name, prepared.output_names, inputs, prepared.rows, deadline, future, shareable=True
+            )
         timers = self._submit(task)
         try:
             outcome = await task.future

@@ -8,6 +8,7 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.loader import HeldSteps
+from tpuserve_server.core.prepared import PreparedRequest
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.task_times import TaskTimes
@@ -58,6 +59,13 @@ class AcquiredEnsemble(AcquiredModel):
 
     def check_deadline(self, deadline: Deadline, priority: Priority) -> None:
         """Do nothing: the batchers of the steps check the deadline."""
+
+    def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> None:
+        """Return None: the steps check their inputs."""
+
+    def is_prepared(self, prepared: PreparedRequest) -> bool:
+        """Return False."""
+        return False
 
     async def predict(
         self,

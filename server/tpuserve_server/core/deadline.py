@@ -50,9 +50,9 @@ class Deadline:
         return cls(clock.monotonic_s() + timeout_s)
 
     @classmethod
-    def never(cls) -> Self:
-        """Return a deadline that never expires."""
-        return cls(math.inf)
+    def never(cls) -> "Deadline":
+        """Return the deadline that never expires."""
+        return _NEVER
 
     @property
     def is_finite(self) -> bool:
@@ -66,3 +66,7 @@ class Deadline:
     def expired(self, now_s: float) -> bool:
         """Return whether the deadline has expired at `now_s`."""
         return now_s >= self.at_s
+
+
+# One object, because most requests have it.
+_NEVER = Deadline(math.inf)

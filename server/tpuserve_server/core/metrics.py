@@ -33,6 +33,15 @@ class Metrics(Protocol):
         """
         ...
 
+    def answers_of(
+        self, *, model: str, version: int, signature: str, method: str, protocol: str
+    ) -> Callable[[float, str], None]:
+        """Return a function that records a request which succeeded, like `request_finished`, for many of them.
+
+        The function takes `latency_s` and `trace_id`, and may be called until the version has ended.
+        """
+        ...
+
     def protocol_served(self, *, protocol: str, in_flight: Callable[[], int]) -> None:
         """Record a front-end of a protocol. `in_flight` returns the number of its requests that are not answered."""
         ...

@@ -86,6 +86,13 @@ def split_rows(outputs: Tensors, sizes: Sequence[int], bucket: int) -> list[dict
             )
     parts = []
     start = 0
+    if len(outputs) == 1:
+        # Most models have one output, and a comprehension for each request takes three times as long.
+        ((name, array),) = outputs.items()
+        for size in sizes:
+            parts.append({name: array[start : start + size]})
+            start += size
+        return parts
     for size in sizes:
         parts.append({name: array[start : start + size] for name, array in outputs.items()})
         start += size

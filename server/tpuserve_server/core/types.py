@@ -110,9 +110,12 @@ class Signature:
 CacheOutcome: TypeAlias = Literal["", "hit", "miss"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PredictResult:
-    """Named output arrays, and the servable and signature that produced them. No caller may write to the arrays."""
+    """Named output arrays, and the servable and signature that produced them. No caller may write to either.
+
+    Not frozen, because that takes three times as long to create, and every request creates one.
+    """
 
     servable: ServableId
     signature_name: str

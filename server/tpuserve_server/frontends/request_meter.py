@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import NamedTuple
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ServingError
@@ -14,7 +16,7 @@ from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.frontends.timing import SERVER_TIMING_HEADER, server_timing
 from tpuserve_server.identity.caller import caller_name
-from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers
+from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers, RequestWatcher
 from tpuserve_server.telemetry.parent import client_trace_id
 from tpuserve_server.telemetry.request_id import identify_response, read_request_id
 from tpuserve_server.telemetry.request_record import MOST_ERROR_CHARACTERS, RequestRecord
@@ -90,9 +92,7 @@ class RequestMeter:
         if request.wants_timing and request.trailers is not None:
             request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
         model, code = (request.model, _OK) if error is None else self._failed(request, error, now_s)
-        tracing, trace, record = self._tracing, None, None
-        if tracing is not None:
-            trace = tracing.sample(request.trace_headers, latency_s)
+        trace = None if self._tracing is None else self._tracing.sample(request.trace_headers, latency_s)
         self._metrics.request_finished(
             model=model,
             version=request.version,
@@ -103,15 +103,85 @@ class RequestMeter:
             latency_s=latency_s,
             trace_id="" if trace is None else trace.trace_id,
         )
-        if tracing is not None and trace is not None:
+        watchers = [watcher for watcher in self._watchers if watcher.wants(latency_s, now_s, code)]
+        self._observe(request, model, code, error, now_s, trace, watchers)
+
+    def begin(self) -> None:
+        """Count a request for which `answered` or `failed` is called later."""
+        self.in_flight += 1
+
+    def series(self, method: str, model: str, acquired: AcquiredModel) -> "RequestSeries":
+        """Return the series of requests of `method` for a model that exists, of the acquired version and signature."""
+        version, signature = acquired.servable_id.version, acquired.signature.name
+        record = self._metrics.answers_of(
+            model=model, version=version, signature=signature, method=method, protocol=self._protocol
+        )
+        return RequestSeries(method, model, version, signature, acquired.has_objective(signature), record)
+
+    def answered(
+        self, series: "RequestSeries", context: CallContext, received_s: float, acquired: AcquiredModel
+    ) -> None:
+        """Report one request of a series that succeeded, as `finished` does. Cheaper if no one observes the request.
+
+        Its message was complete at `received_s`.
+        """
+        now_s = self._clock.monotonic_s()
+        self.in_flight -= 1
+        _, _, _, _, started_s, lag_s, _, wants_timing, trace_headers, _, _ = context
+        latency_s = lag_s + now_s - started_s if started_s else now_s - received_s
+        trace = None if self._tracing is None else self._tracing.sample(trace_headers, latency_s)
+        series.record(latency_s, "" if trace is None else trace.trace_id)
+        watchers = [watcher for watcher in self._watchers if watcher.wants(latency_s, now_s, _OK)]
+        if watchers or trace is not None or wants_timing or series.is_tracked or self._until_sample == 1:
+            request = self._measured(series, context, received_s, acquired)
+            if wants_timing and request.trailers is not None:
+                request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
+            self._observe(request, series.model, _OK, None, now_s, trace, watchers)
+        else:
+            self._until_sample -= 1
+
+    def failed(
+        self,
+        series: "RequestSeries",
+        context: CallContext,
+        received_s: float,
+        acquired: AcquiredModel,
+        error: BaseException,
+    ) -> None:
+        """Report one request of a series that failed, as `finished` does."""
+        self.finished(self._measured(series, context, received_s, acquired), error)
+
+    def _measured(
+        self, series: "RequestSeries", context: CallContext, received_s: float, acquired: AcquiredModel
+    ) -> "MeasuredRequest":
+        request = self.call(series.method, context)
+        request.received_s = received_s
+        if not context.started_s:
+            request.started_s = received_s
+        request.model, request.version, request.signature = series.model, series.version, series.signature
+        request.acquired, request.is_tracked = acquired, series.is_tracked
+        return request
+
+    def _observe(
+        self,
+        request: "MeasuredRequest",
+        model: str,
+        code: Code,
+        error: BaseException | None,
+        now_s: float,
+        trace: TraceContext | None,
+        watchers: Sequence[RequestWatcher],
+    ) -> None:
+        """Give a request that has ended to the parts that record it."""
+        record = None
+        if self._tracing is not None and trace is not None:
             if request.trailers is not None:
                 request.trailers.append((TRACERESPONSE, trace.header))
             record = self._record(request, model, code, error, now_s, trace)
-            tracing.export(record)
-        for watcher in self._watchers:
-            if watcher.wants(latency_s, now_s, code):
-                record = record or self._record(request, model, code, error, now_s, trace)
-                watcher.watch(record)
+            self._tracing.export(record)
+        for watcher in watchers:
+            record = record or self._record(request, model, code, error, now_s, trace)
+            watcher.watch(record)
         if error is None and request.is_tracked and request.acquired is not None:
             request.acquired.record_latency(request.signature, now_s - request.received_s)
         if request.examples:
@@ -166,6 +236,17 @@ class RequestMeter:
             error.message[:MOST_ERROR_CHARACTERS] if isinstance(error, ServingError) else "",
             caller_name(),
         )
+
+
+class RequestSeries(NamedTuple):
+    """The requests of one method for one signature of a version, found once. `record` counts a success."""
+
+    method: str
+    model: str
+    version: int
+    signature: str
+    is_tracked: bool
+    record: Callable[[float, str], None]
 
 
 class MeasuredRequest:

@@ -81,6 +81,7 @@ def rpc_table(
         service,
         meter,
         logs,
+        clock,
         as_content=serialize_as_content,
         max_repeated_bytes=max_request_bytes,
         decoded=decoded,
@@ -113,7 +114,9 @@ def rpc_table(
             else {}
         ),
         **profiler,
-        **oip_methods(service, meter, logs, administration, max_request_bytes=max_request_bytes, decoded=decoded),
+        **oip_methods(
+            service, meter, logs, clock, administration, max_request_bytes=max_request_bytes, decoded=decoded
+        ),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check, OPEN),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch, OPEN),
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,

@@ -34,7 +34,8 @@ class Caller:
         self._receive = receive
         self._gone = gone
         self._pending: asyncio.Future[Message] | None = None
-        self._unread: deque[Message] = deque()
+        # Most requests end before a poll finds a message.
+        self._unread: deque[Message] | None = None
         self._ended = False
 
     async def receive(self) -> "Message":
@@ -50,7 +51,7 @@ class Caller:
 
     def ask(self) -> None:
         """Poll for a disconnect, unless an earlier poll is pending or too many messages are unread."""
-        if self._pending is None and len(self._unread) < _MAX_UNREAD:
+        if self._pending is None and (self._unread is None or len(self._unread) < _MAX_UNREAD):
             self._begin()
 
     def close(self) -> None:
@@ -79,6 +80,8 @@ class Caller:
         elif self._ended:
             return  # One more empty body: the client is still connected.
         self._ended = not message.get("more_body", False)
+        if self._unread is None:
+            self._unread = deque()
         self._unread.append(message)
 
 

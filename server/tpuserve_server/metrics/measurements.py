@@ -114,6 +114,23 @@ class Measurements:
         if trace_id:
             self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
 
+    def answers_of(
+        self, *, model: str, version: int, signature: str, method: str, protocol: str
+    ) -> Callable[[float, str], None]:
+        """Return a function that records the latency and the trace of a response, without a search for its series."""
+        key = (model, version, signature, method, protocol, Code.OK)
+        add: Callable[[float], None] | None = None
+
+        def record(latency_s: float, trace_id: str) -> None:
+            nonlocal add
+            if add is None:
+                add = self._requests[key].add
+            add(latency_s)
+            if trace_id:
+                self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
+
+        return record
+
     def protocol_served(self, *, protocol: str, in_flight: Callable[[], int]) -> None:
         """Record a front-end of a protocol."""
         self.server.protocol_served(protocol=protocol, in_flight=in_flight)

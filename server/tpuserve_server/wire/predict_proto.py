@@ -6,10 +6,17 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from tpuserve_formats.dtypes import DType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_formats.predict_request import encode_inputs, map_key
-from tpuserve_formats.tensor_proto import RepeatBudget, TooManyRows, decode_tensor, encode_tensor
+from tpuserve_formats.tensor_proto import (
+    RepeatBudget,
+    TooManyRows,
+    decode_tensor,
+    encode_tensor,
+    encode_tensor_head,
+)
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.errors import Internal, InvalidArgument
@@ -79,13 +86,63 @@ def encode_predict_response(result: PredictResult, *, as_content: bool = False) 
             tensor = encode_tensor(array, as_content=as_content)
         except FormatError as error:
             raise Internal(str(error)) from None
-        key = map_key(name)
-        tensor_length = varint(len(tensor))
-        entry_length = len(key) + 1 + len(tensor_length) + len(tensor)
-        # outputs = 1: {key = 1, value = 2}
-        parts += (b"\x0a", varint(entry_length), key, b"\x12", tensor_length, tensor)
+        parts += (*_entry_head(name, len(tensor)), tensor)
     parts.append(_response_spec(result.servable, result.signature_name))
     return b"".join(parts)
+
+
+class ResponseTemplate:
+    """The PredictResponses of one version and signature whose outputs have the same names, dtypes and shapes.
+
+    They differ only in the bytes of their arrays, so that everything else is encoded once.
+    """
+
+    __slots__ = ("_outputs", "_tail")
+
+    def __init__(self, outputs: tuple[tuple[str, DType, tuple[int, ...], bytes], ...], tail: bytes) -> None:
+        """Create it with the outputs, each with the bytes before those of its array, and the bytes after the last."""
+        self._outputs = outputs
+        self._tail = tail
+
+    @classmethod
+    def of(cls, result: PredictResult, *, as_content: bool = False) -> "ResponseTemplate | None":
+        """Return the template of `result`, or None if other values may take another number of bytes."""
+        outputs = []
+        for name, array in result.outputs.items():
+            head = encode_tensor_head(array.dtype, array.shape, as_content=as_content)
+            if head is None:
+                return None
+            entry = b"".join((*_entry_head(name, len(head) + array.nbytes), head))
+            outputs.append((name, array.dtype, array.shape, entry))
+        return cls(tuple(outputs), _response_spec(result.servable, result.signature_name))
+
+    def encode(self, outputs: Tensors, request_id: bytes = b"") -> bytes | None:
+        """Return the bytes of `encode_predict_response`, or None if the outputs are not those of the template.
+
+        The protocol has no ids.
+        """
+        if len(outputs) != len(self._outputs):
+            return None
+        if len(outputs) == 1:
+            # Most models have one output, and the loop takes twice as long.
+            ((name, array),), ((expected_name, dtype, shape, head),) = outputs.items(), self._outputs
+            if array.shape != shape or array.dtype != dtype or name != expected_name:
+                return None
+            return b"".join((head, array.tobytes(), self._tail))
+        parts: list[bytes] = []
+        for (name, array), (expected_name, dtype, shape, head) in zip(outputs.items(), self._outputs, strict=True):
+            if array.shape != shape or array.dtype != dtype or name != expected_name:
+                return None
+            parts += (head, array.tobytes())
+        parts.append(self._tail)
+        return b"".join(parts)
+
+
+def _entry_head(name: str, tensor_bytes: int) -> tuple[bytes, ...]:
+    """Encode outputs = 1: {key = 1, value = 2} up to the tensor, which has `tensor_bytes`."""
+    key, tensor_length = map_key(name), varint(tensor_bytes)
+    entry_length = len(key) + 1 + len(tensor_length) + tensor_bytes
+    return (b"\x0a", varint(entry_length), key, b"\x12", tensor_length)
 
 
 @lru_cache(maxsize=1024)

@@ -9,6 +9,7 @@ from benchmarks.harness.measurement import Point, Served
 from benchmarks.harness.process_tree import Memory
 from benchmarks.harness.targets import Host, Protocol
 from benchmarks.overhead.handshakes import HandshakePoint
+from benchmarks.overhead.loop_time import LoopPart, LoopTime, measure_loop
 from benchmarks.overhead.overhead import compare_counts
 from benchmarks.overhead.report import Goal, Outcome, as_json, goals, print_outcome
 
@@ -19,7 +20,8 @@ def point(host: Host, kind: str, protocol: Protocol, in_flight: int, rate: int, 
 
 
 def outcome(*points: Point, memory: dict[Host, Memory] | None = None) -> Outcome:
-    return Outcome(2, 2, 0.5, points, memory or {}, ("something odd",))
+    loop = LoopTime((LoopPart("host", 10.0, 0.25), LoopPart("core", 30.0, 0.75)), 40.0, 5.0)
+    return Outcome(2, 2, 0.5, points, memory or {}, ("something odd",), loop=loop)
 
 
 def goal(found: Outcome, start: str) -> Goal:
@@ -93,6 +95,7 @@ def test_json_holds_every_figure() -> None:
     assert document["points"][0]["load"]["p99_ms"] == 9.0
     assert document["memory"]["python"] == {"rss_mb": 500.0, "pss_mb": 400.0}
     assert len(document["goals"]) == len(goals(found))
+    assert document["loop"]["parts"][1] == {"name": "core", "cpu_us": 30.0, "share": 0.75}
 
 
 def test_a_server_that_counted_fewer_successes_than_the_tools_is_reported() -> None:
@@ -133,3 +136,14 @@ def test_tls_is_compared_with_the_same_load_in_the_clear() -> None:
     assert ["envoy", "grpc", "32", "7,500", "1.00", "0.120", "9,000", "1.00", "0.100", "0.83", "1.20"] in cells
     assert ["envoy", "grpc", "400", "0.550", "0.050"] in cells
     assert as_json(found)["handshakes"][1]["kind"] == "tls"  # type: ignore[index]  # JSON
+
+
+def test_loop_time_is_divided_among_the_parts() -> None:
+    found = measure_loop(rounds=2, requests=50)
+    assert [part.name for part in found.parts][:2] == ["event loop", "host"]
+    assert sum(part.cpu_us for part in found.parts) == pytest.approx(found.loop_us)
+    assert sum(part.share for part in found.parts) == pytest.approx(1.0)
+    console = Console(width=200, file=io.StringIO())
+    print_outcome(Outcome(2, 2, 0.5, (), {}, (), loop=found), console)
+    assert isinstance(console.file, io.StringIO)
+    assert "device thread" in console.file.getvalue()

@@ -1,5 +1,6 @@
 """Tests for the requests that observers see."""
 
+import contextlib
 from dataclasses import dataclass, field
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, NotFound
+from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.telemetry.observers import Observers
@@ -110,3 +112,59 @@ def test_a_request_that_is_not_sampled_is_not_exported() -> None:
     tracing, trailers = Tracing(), list[tuple[str, str]]()
     call(Observers((), tracing), trailers, None)
     assert (tracing.records, trailers) == ([], [])
+
+
+@pytest.mark.parametrize("started_s", [9.0, 0.0], ids=["a host", "no host"])
+@pytest.mark.parametrize("is_promised", [False, True])
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("wants_timing", [False, True])
+@pytest.mark.parametrize("error", [None, NotFound("no")])
+def test_a_request_of_a_series_is_reported_like_any_other(
+    started_s: float, is_promised: bool, is_traced: bool, wants_timing: bool, error: Exception | None
+) -> None:
+    def report(*, in_series: bool) -> tuple[object, ...]:
+        clock, service, metrics, tracing = FakeClock(10.0), FakeService(), FakeMetrics(), Tracing()
+        trailers: list[tuple[str, str]] = []
+        service.promised = is_promised
+        watcher = Watcher(0.0)
+        meter = RequestMeter(service, metrics, clock, "grpc", Observers((watcher,), tracing))
+        headers = HEADERS if is_traced else None
+        context = CallContext(
+            Deadline.never(), {}, None, started_s=started_s, lag_s=0.5, trailers=trailers, wants_timing=wants_timing,
+            trace_headers=headers, request_id=b"r1",
+        )  # fmt: skip
+        model = service.acquire(ModelSpec("m"))
+        if in_series:
+            series = meter.series("Predict", "m", model)
+            meter.begin()
+            assert meter.in_flight == 1
+            clock.now_s = 12.0
+            if error is None:
+                meter.answered(series, context, 10.0, model)
+            else:
+                meter.failed(series, context, 10.0, model, error)
+        else:
+            with contextlib.suppress(NotFound), meter.call("Predict", context) as measured:
+                measured.model = "m"
+                measured.runs(model, model.signature.name)
+                clock.now_s = 12.0
+                if error is not None:
+                    raise error
+        seen = [record._replace(ended_unix_s=0.0) for record in (*watcher.records, *tracing.records)]
+        finished = [(each, each.version, each.signature) for each in metrics.finished]
+        return seen, finished, metrics.stages, trailers, service.answers, meter.in_flight
+
+    assert report(in_series=True) == report(in_series=False)
+
+
+def test_requests_that_nobody_observes_are_sampled() -> None:
+    clock, metrics, service = FakeClock(10.0), FakeMetrics(), FakeService()
+    meter = RequestMeter(service, metrics, clock, "grpc")
+    model = service.acquire(ModelSpec("m"))
+    series = meter.series("Predict", "m", model)
+    for _ in range(300):
+        meter.begin()
+        meter.answered(series, CallContext(Deadline.never(), {}), clock.now_s, model)
+    # The first two show that requests are frequent.
+    assert [requests for _, requests in metrics.stages] == [1, 127, 127]
+    assert len(metrics.finished) == 300

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow_serving.apis import predict_pb2
 
+from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId
 from tpuserve_server.wire.predict_proto import (
+    ResponseTemplate,
     decode_predict_inputs,
     decode_predict_spec,
     encode_predict_response,
@@ -138,6 +140,56 @@ def test_response_parses_to_the_official_message(
         np.testing.assert_array_equal(tf.make_ndarray(response.outputs[alias]), array)
     # The body contains only bytes that protobuf itself would write.
     assert len(response.SerializeToString()) == len(body)
+
+
+@settings(deadline=None)
+@given(
+    arrays=st.dictionaries(
+        st.text(max_size=3),
+        st.tuples(st.sampled_from(list(BY_DTYPE)), st.lists(st.integers(0, 3), max_size=3)),
+        max_size=3,
+    ),
+    as_content=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_template_gives_the_bytes_of_the_encoder(
+    arrays: dict[str, tuple[np.dtype[np.generic], list[int]]], as_content: bool, seed: int
+) -> None:
+    def result(random: np.random.Generator) -> PredictResult:
+        outputs = {
+            name: (random.random(shape) * 99).astype(dtype) if not dtype.hasobject else np.full(shape, b"s", object)
+            for name, (dtype, shape) in arrays.items()
+        }
+        return PredictResult(ServableId("m", 7), "s", outputs)
+
+    random = np.random.default_rng(seed)
+    first, second = result(random), result(random)
+    template = ResponseTemplate.of(first, as_content=as_content)
+    if template is None:
+        return
+    for each in (first, second):
+        assert template.encode(each.outputs) == encode_predict_response(each, as_content=as_content)
+    for name, array in first.outputs.items():
+        assert template.encode({**first.outputs, name: np.append(array, array)}) is None
+        other = np.zeros(array.shape, np.float32 if array.dtype != np.float32 else np.float64)
+        assert template.encode({**first.outputs, name: other}) is None
+    assert template.encode({**first.outputs, "another": np.zeros(1)}) is None
+
+
+@pytest.mark.parametrize(
+    ("array", "as_content", "has_template"),
+    [
+        pytest.param(np.zeros((2, 3), np.float32), False, True, id="floats"),
+        pytest.param(np.zeros(2, np.bool_), False, True, id="bools"),
+        pytest.param(np.zeros(2, np.int64), False, False, id="integers"),
+        pytest.param(np.zeros(2, np.int64), True, True, id="integers as content"),
+        pytest.param(np.zeros((0, 3), np.float32), False, False, id="no values"),
+        pytest.param(np.array([b"s"], object), True, False, id="strings"),
+    ],
+)
+def test_outputs_of_a_fixed_size_have_a_template(array: Array, as_content: bool, has_template: bool) -> None:
+    result = PredictResult(ServableId("m", 1), "s", {"y": array})
+    assert (ResponseTemplate.of(result, as_content=as_content) is not None) == has_template
 
 
 def test_outputs_use_typed_fields_unless_told_otherwise() -> None:

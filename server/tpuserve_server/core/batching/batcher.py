@@ -77,7 +77,9 @@ class Batcher:
         self._clock = clock
         self._metrics = metrics
         self._costs = CostModel() if costs is None else costs
-        self._changed = threading.Condition()
+        # The lock of `_changed` itself: a condition's `with` takes two more calls, for every request.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._admission: Admission | None = None
         if any(sizes.objective is not None for sizes in options.values()):
             self._admission = Admission(servable_id, options, self._costs, parameters.threads)
@@ -183,7 +185,7 @@ class Batcher:
         """
         task.enqueued_s = self._clock.monotonic_s()
         loop = task.future.get_loop()
-        with self._changed:
+        with self._lock:
             wakes = self._admit(task) and self._idle > 0 and self._waking is not loop
             if wakes:
                 self._waking = loop

@@ -14,7 +14,7 @@ from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.running import RunningBatches
-from tpuserve_server.core.batching.task import Outcome, Task, complete, share_run
+from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Clock
@@ -151,7 +151,7 @@ class BatchRunner:
                     part.is_timed = not self._runs
                     self._finish(part)
             return
-        complete(list(zip(tasks, outcomes, strict=True)), partial(self._record_host, self._clock.monotonic_s()))
+        complete_batch(tasks, outcomes, partial(self._record_host, self._clock.monotonic_s()))
 
     def _record_host(self, ended_s: float) -> None:
         """Record when the responses of a batch have been sent. Called on an event loop."""
@@ -160,6 +160,8 @@ class BatchRunner:
     def _drop_dead(self, tasks: list[Task]) -> list[Task]:
         """Drop expired and cancelled tasks, and parts of failed requests, before they cost device time."""
         now_s = self._clock.monotonic_s()
+        if all_waiting(tasks, now_s):
+            return tasks
         live = []
         for task in tasks:
             if task.split_request is not None and task.split_request.failed:

@@ -139,6 +139,15 @@ def share_run(tasks: Sequence[Task], run: BatchRun) -> None:
         task.run = run
 
 
+def all_waiting(tasks: Sequence[Task], now_s: float) -> bool:
+    """Return whether the callers of all tasks wait at `now_s`. False, too, if a task is part of a request."""
+    # all() takes twice as long, for every request.
+    for task in tasks:
+        if task.split_request is not None or task.deadline.at_s <= now_s or task.future.done():
+            return False
+    return True
+
+
 def join_rows(parts: Sequence[Tensors]) -> Tensors:
     """Join the outputs of a request's parts, in order.
 
@@ -157,6 +166,19 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
         raise ResourceExhausted("The server has too little memory to join the parts of the response") from error
 
 
+def complete_batch(tasks: Sequence[Task], outcomes: Sequence[Outcome], sent: Callable[[], object]) -> None:
+    """Call `complete` for the tasks of a batch with their outcomes. Cheaper for whole requests of one event loop."""
+    loop = tasks[0].future.get_loop()
+    for task in tasks:
+        if task.split_request is not None or task.future.get_loop() is not loop:
+            complete(list(zip(tasks, outcomes, strict=True)), sent)
+            return
+    try:
+        loop.call_soon_threadsafe(_settle_batch, tasks, outcomes, sent)
+    except RuntimeError:
+        _warn_closed(len(tasks))
+
+
 def complete(outcomes: Sequence[tuple[Task, Outcome]], sent: Callable[[], object] | None = None) -> None:
     """Set the results of futures, waking each event loop once. Callable from any thread.
 
@@ -171,8 +193,21 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]], sent: Callable[[], object
         try:
             loop.call_soon_threadsafe(_settle, share, sent)
         except RuntimeError:
-            # The loop has closed, so its callers no longer wait.
-            logger.warning("The event loop of %s closed before the results arrived", counted(len(share), "request"))
+            _warn_closed(len(share))
+
+
+def _warn_closed(requests: int) -> None:
+    """Log that the event loop of some requests has closed, so that their callers no longer wait."""
+    logger.warning("The event loop of %s closed before the results arrived", counted(requests, "request"))
+
+
+def _settle_batch(tasks: Sequence[Task], outcomes: Sequence[Outcome], sent: Callable[[], object]) -> None:
+    for task, outcome in zip(tasks, outcomes, strict=True):
+        future = task.future
+        if not future.done():
+            future.set_result(outcome)
+    # Behind the callbacks of the futures, which are in the same line.
+    tasks[0].future.get_loop().call_soon(sent)
 
 
 def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]], sent: Callable[[], object] | None) -> None:

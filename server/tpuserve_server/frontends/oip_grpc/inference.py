@@ -1,12 +1,17 @@
 """ModelInfer, and the requests of ModelStreamInfer, of inference.GRPCInferenceService."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
+from tpuserve_server.frontends.oip_grpc.infer_lane import InferLane
+from tpuserve_server.frontends.request_lane import RequestLane
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -25,6 +30,7 @@ class InferenceMethods:
         service: InferenceService,
         meter: RequestMeter,
         logs: RequestLogs | None,
+        clock: Clock,
         regions: SharedMemoryRegions | None = None,
         decoded: DecodedBudget = DEFAULT_DECODED,
     ) -> None:
@@ -37,9 +43,14 @@ class InferenceMethods:
         self._service = service
         self._meter = meter
         self._inferring = Inferring(service, logs, regions, decoded)
+        self._lane = RequestLane(InferLane(logs), self.infer, service, meter, clock)
 
-    async def model_infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
-        """Answer ModelInfer, or one request of another `method`, which metrics name."""
+    def model_infer(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
+        """Answer ModelInfer."""
+        return self._lane.handle(body, context)
+
+    async def infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
+        """Answer one request of a `method`, which metrics name."""
         with self._meter.call(method, context) as measured:
             if is_quick(body, INFER_REQUEST):
                 spec, request = parse_infer_request(body)

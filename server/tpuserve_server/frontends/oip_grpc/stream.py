@@ -53,7 +53,7 @@ class StreamMethods:
 
     async def _answer(self, body: bytes, context: CallContext, *, ends_with_status: bool) -> bytes:
         try:
-            return encode_stream_response(await self._inference.model_infer(body, context, _METHOD))
+            return encode_stream_response(await self._inference.infer(body, context, _METHOD))
         except Exception as error:  # The edge: the client gets a message for every error.
             if ends_with_status:
                 raise

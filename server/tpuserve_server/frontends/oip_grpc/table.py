@@ -4,6 +4,7 @@ from typing import Final
 
 from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
 from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import describe_server
@@ -23,6 +24,7 @@ def oip_methods(
     service: InferenceService,
     meter: RequestMeter,
     logs: RequestLogs | None,
+    clock: Clock,
     administration: Administration | None,
     *,
     max_request_bytes: int,
@@ -33,7 +35,9 @@ def oip_methods(
     `decoded` limits the decoded objects of a request. A stream may have `max_request_bytes` in flight, and one request
     more.
     """
-    inference = InferenceMethods(service, meter, logs, administration.regions if administration else None, decoded)
+    inference = InferenceMethods(
+        service, meter, logs, clock, administration.regions if administration else None, decoded
+    )
     stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
     methods: dict[str, UnaryMethod | StreamMethod] = {

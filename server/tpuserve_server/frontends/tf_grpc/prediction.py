@@ -1,15 +1,20 @@
 """tensorflow.serving.PredictionService: Predict and GetModelMetadata."""
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.core.validation import check_names
 from tpuserve_server.frontends.large_result import is_large_result
+from tpuserve_server.frontends.request_lane import RequestLane
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.frontends.tf_grpc.predict_lane import PredictLane
 from tpuserve_server.request_log.entry import LogKind
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response
@@ -33,6 +38,7 @@ class PredictionMethods:
         service: InferenceService,
         meter: RequestMeter,
         logs: RequestLogs | None,
+        clock: Clock,
         *,
         as_content: bool,
         max_repeated_bytes: int,
@@ -50,9 +56,14 @@ class PredictionMethods:
         self._as_content = as_content
         self._max_repeated_bytes = max_repeated_bytes
         self._decoded = decoded
+        lane = PredictLane(logs, as_content=as_content)
+        self._lane = RequestLane(lane, self._predict, service, meter, clock)
 
-    async def predict(self, body: bytes, context: CallContext) -> bytes:
+    def predict(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
         """Answer Predict."""
+        return self._lane.handle(body, context)
+
+    async def _predict(self, body: bytes, context: CallContext) -> bytes:
         with self._meter.call("Predict", context) as measured:
             is_quick_body = is_quick(body, PREDICT_REQUEST)
             if is_quick_body:

@@ -1,6 +1,5 @@
 """gRPC's own headers over HTTP/2: timeout, message, metadata (grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeVar, overload
@@ -18,7 +17,8 @@ _Default = TypeVar("_Default")
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
-_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])\Z")
+# The specification's limit.
+_MOST_TIMEOUT_DIGITS = 8
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 # Every printable ASCII character except the percent sign stays unencoded.
@@ -54,10 +54,11 @@ def deadline_of(timeout: bytes | None, clock: Clock, lag_s: float = 0.0) -> Dead
     """
     if timeout is None:
         return Deadline.never()
-    match = _TIMEOUT.match(timeout)
-    if match is None:
+    # A regular expression takes twice as long, and most clients send a timeout.
+    digits, unit_s = timeout[:-1], _UNIT_S.get(timeout[-1:])
+    if unit_s is None or len(digits) > _MOST_TIMEOUT_DIGITS or not digits.isdigit():
         raise Internal(f"malformed grpc-timeout: {timeout[:32].decode('latin-1')!r}")
-    return Deadline.after(int(match[1]) * _UNIT_S[match[2]] - lag_s, clock)
+    return Deadline.after(int(digits) * unit_s - lag_s, clock)
 
 
 def encode_message(message: str) -> bytes:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from tpuserve_formats.dtypes import DType
+from tpuserve_formats.dtypes import STRING, DType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.oip import ModelInferRequest
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
-from tpuserve_server.core.types import ModelSpec, ServableId
+from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.oip.infer_head import MAX_CACHED_BYTES, split_request
 from tpuserve_server.wire.oip.inference import (
     InferenceRequest,
@@ -110,6 +110,48 @@ def encode_infer_response(result: InferenceResult) -> bytes:
         # raw_output_contents = 6
         raw += (b"\x32", varint(len(contents)), contents)
     return b"".join((*heads, *raw))
+
+
+class InferTemplate:
+    """The ModelInferResponses of one version whose outputs have the same names, dtypes and shapes.
+
+    They differ only in their ids and in the bytes of their arrays, so that everything else is encoded once.
+    """
+
+    __slots__ = ("_head", "_outputs", "_tensors")
+
+    def __init__(
+        self, head: bytes, tensors: bytes, outputs: tuple[tuple[str, DType, tuple[int, ...], bytes], ...]
+    ) -> None:
+        """Create it with the bytes before the id, those after it, and the outputs with the bytes before their own."""
+        self._head = head
+        self._tensors = tensors
+        self._outputs = outputs
+
+    @classmethod
+    def of(cls, result: PredictResult) -> "InferTemplate | None":
+        """Return the template of a result, or None if other values may take another number of bytes."""
+        tensors, outputs = [], []
+        for name, array in result.outputs.items():
+            if array.dtype == STRING or not array.size:
+                return None
+            tensors.append(_output_head(name, array.dtype, array.shape))
+            outputs.append((name, array.dtype, array.shape, b"\x32" + varint(array.nbytes)))
+        return cls(_head(result.servable), b"".join(tensors), tuple(outputs))
+
+    def encode(self, outputs: Tensors, request_id: bytes) -> bytes | None:
+        """Return the bytes of `encode_infer_response`, or None if the outputs are not those of the template."""
+        if len(outputs) != len(self._outputs):
+            return None
+        parts = [self._head]
+        if request_id:
+            parts += (b"\x1a", varint(len(request_id)), request_id)
+        parts.append(self._tensors)
+        for (name, array), (expected_name, dtype, shape, head) in zip(outputs.items(), self._outputs, strict=True):
+            if array.shape != shape or array.dtype != dtype or name != expected_name:
+                return None
+            parts += (head, array.tobytes())
+        return b"".join(parts)
 
 
 class _Head(NamedTuple):

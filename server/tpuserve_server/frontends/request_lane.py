@@ -1,0 +1,176 @@
+"""RequestLane: the short way of requests that differ only in the numbers of their tensors.
+
+It takes messages whose layout is known (wire/layouts.py), for a signature whose requests share batches. Everything that
+does not depend on the numbers is done once for each layout and loaded version: parsing, checks, the choice of outputs,
+the frame of the response, the series of the metrics. Deadlines, the queue, cancellation, the request log, metrics,
+stages, traces and the access to models work as on the long way, by the same code.
+
+It leaves to the long way, before it has any effect: other messages, priorities, models that a request may not or cannot
+use, versions with a response cache, ensembles, and inputs that the batcher does not share.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeAlias
+
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.prepared import PreparedRequest
+from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.service import AcquiredModel, InferenceService
+from tpuserve_server.core.types import Array, PredictResult, Tensors
+from tpuserve_server.frontends.large_result import is_large_result
+from tpuserve_server.frontends.request_meter import RequestMeter, RequestSeries
+from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.wire.layouts import Layout, Layouts
+
+LongWay: TypeAlias = Callable[[bytes, CallContext], Coroutine[Any, Any, bytes]]
+
+# Requests of a layout that go the long way after one that the lane could not take, before it tries again.
+_SKIPPED: Final = 64
+# Outputs of ever new shapes need no templates.
+_MOST_TEMPLATES: Final = 16
+_HIGH: Final = Priority.HIGH
+
+
+class Template(Protocol):
+    """The responses of one version that differ only in the bytes of their arrays."""
+
+    def encode(self, outputs: Tensors, request_id: bytes) -> bytes | None:
+        """Return the response, or None for outputs of other names, dtypes or shapes."""
+        ...
+
+
+class LaneProtocol(Protocol):
+    """A method of a protocol, as the lane needs it."""
+
+    method: str
+    layouts: Layouts
+
+    def template(self, result: PredictResult) -> Template | None:
+        """Return the template of a response, or None if other values take another number of bytes."""
+        ...
+
+    def encode(self, result: PredictResult, request_id: bytes) -> bytes:
+        """Return the response. May take long for large results. Raises ServingError."""
+        ...
+
+    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, response: bytes) -> None:
+        """Log an answered request, if its model is logged."""
+        ...
+
+
+class RequestLane:
+    """The lane of one method. One event loop's thread owns it."""
+
+    def __init__(
+        self,
+        protocol: LaneProtocol,
+        long_way: LongWay,
+        service: InferenceService,
+        meter: RequestMeter,
+        clock: Clock,
+    ) -> None:
+        """Answer with `service`, or leave a request to `long_way`."""
+        self._protocol = protocol
+        self._layouts = protocol.layouts
+        self._long_way = long_way
+        self._service = service
+        self._meter = meter
+        self._now = clock.monotonic_s
+
+    def handle(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
+        """Return the coroutine that answers a request."""
+        layout = self._layouts.find(body)
+        if layout is None or context.raw_priority is not None:
+            return self._long_way(body, context)
+        bound = layout.bound
+        if type(bound) is _Skipped:
+            bound.left -= 1
+            if not bound.left:
+                layout.bound = None
+            return self._long_way(body, context)
+        return self._answer(layout, body, context)
+
+    async def _answer(self, layout: Layout, body: bytes, context: CallContext) -> bytes:
+        received_s = self._now()
+        model: AcquiredModel | None
+        try:
+            model = self._service.acquire(layout.spec)
+        except ServingError as error:
+            if isinstance(error, FailedPrecondition):
+                # The default signature is missing. Some protocols then look for another one, on the long way.
+                layout.bound = _Skipped()
+            model = None
+        if model is None:
+            # The long way reports the error.
+            return await self._long_way(body, context)
+        try:
+            inputs = layout.inputs(body)
+            bound = layout.bound
+            if type(bound) is not _Bound or not model.is_prepared(bound.prepared):
+                bound = self._bind(layout, model, inputs)
+            if bound is not None:
+                meter, series = self._meter, bound.series
+                meter.begin()
+                try:
+                    deadline = context.deadline
+                    if deadline.is_finite:
+                        model.check_deadline(deadline, _HIGH)
+                    result = await model.predict_prepared(bound.prepared, inputs, deadline)
+                    template, request_id = bound.template, layout.read_id(body)
+                    response = None if template is None else template.encode(result.outputs, request_id)
+                    if response is None:
+                        response = await self._encode(bound, result, request_id)
+                    self._protocol.log(layout, body, inputs, result, response)
+                except BaseException as error:
+                    meter.failed(series, context, received_s, model, error)
+                    raise
+                # Before the release: the series of a version end with it.
+                meter.answered(series, context, received_s, model)
+                return response
+        finally:
+            model.release()
+        return await self._long_way(body, context)
+
+    def _bind(self, layout: Layout, model: AcquiredModel, inputs: dict[str, Array]) -> "_Bound | None":
+        """Make the checks of a layout for the version that answers now. None: it is not one that the lane takes."""
+        try:
+            prepared = model.prepare(inputs, layout.output_filter)
+        except ServingError:
+            prepared = None
+        if prepared is None:
+            layout.bound = _Skipped()
+            return None
+        bound = layout.bound = _Bound(prepared, self._meter.series(self._protocol.method, layout.spec.name, model))
+        return bound
+
+    async def _encode(self, bound: "_Bound", result: PredictResult, request_id: bytes) -> bytes:
+        """Encode a response that has no template yet, and make one for those that follow."""
+        if is_large_result(result.outputs):
+            return await asyncio.to_thread(self._protocol.encode, result, request_id)
+        if bound.templates_left:
+            bound.templates_left -= 1
+            bound.template = self._protocol.template(result)
+        return self._protocol.encode(result, request_id)
+
+
+class _Skipped:
+    """Binding of a layout that the lane leaves to the long way for a while."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _SKIPPED
+
+
+class _Bound:
+    """What all requests of one layout share on one loaded version. It does not keep the version in memory."""
+
+    __slots__ = ("prepared", "series", "template", "templates_left")
+
+    def __init__(self, prepared: PreparedRequest, series: RequestSeries) -> None:
+        self.prepared = prepared
+        self.series = series
+        self.template: Template | None = None
+        self.templates_left = _MOST_TEMPLATES

@@ -1,0 +1,173 @@
+"""Layouts: messages that differ only in the contents of their tensors, so that one parse serves all of them.
+
+A layout is what a serialized message says apart from these contents: its length, and every byte outside of them. A
+message that has both gets the model, the names, the dtypes and the shapes of the layout. Only its contents are read,
+and its id if the protocol has one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpuserve_server.core.types import Array, ModelSpec
+
+# Layouts of a process. Each keeps at most _MOST_FRAME_BYTES, and the values that its user binds to it.
+MOST_LAYOUTS: Final = 64
+_MOST_OF_A_LENGTH: Final = 8
+_MOST_FRAME_BYTES: Final = 4096
+# Learning from larger messages would block the event loop.
+MOST_BYTES: Final = 1 << 20
+# A layout costs as much as three messages. Messages without a layout pay for it: one in this many may become one.
+_PRICE: Final = 16
+_MOST_CREDIT: Final = _PRICE * MOST_LAYOUTS
+# Lengths that were seen once.
+_MOST_SEEN: Final = 256
+# Translates contents to others for the proof of a layout.
+OTHER_BYTES: Final = bytes(byte ^ 0x55 for byte in range(256))
+
+
+class Span(NamedTuple):
+    """The contents of one tensor in a message: its bytes from `start` to `stop` are the values in the tensor's order.
+
+    Any bytes must be valid contents.
+    """
+
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Frame(NamedTuple):
+    """What a parser learned from one message: its spec, the outputs that it requests, and where its tensors are.
+
+    `id_span` is the place of the request's id, whose bytes may be any ASCII text.
+    """
+
+    spec: ModelSpec
+    output_filter: tuple[str, ...]
+    spans: tuple[Span, ...]
+    id_span: tuple[int, int] | None = None
+
+
+class Layout:
+    """The messages of one length and one frame."""
+
+    __slots__ = ("_id", "_pieces", "_tensors", "bound", "is_used", "output_filter", "size_bytes", "spec")
+
+    def __init__(self, frame: Frame, body: bytes) -> None:
+        """Accept the messages that equal `body` outside of the spans of `frame`."""
+        self.spec = frame.spec
+        self.output_filter = frame.output_filter
+        self.size_bytes = len(body)
+        self._id = None if frame.id_span is None else slice(*frame.id_span)
+        places = [(span.start, span.stop) for span in frame.spans]
+        self._pieces = _pieces_between(places if frame.id_span is None else [*places, frame.id_span], body)
+        self._tensors = tuple((name, shape, dtype, start) for name, dtype, shape, start, _ in frame.spans)
+        # Whether a message had this layout since the last search for one to forget.
+        self.is_used = False
+        # The user's facts about messages of this layout. They are forgotten with it.
+        self.bound: object | None = None
+
+    def fits(self, body: bytes) -> bool:
+        """Return whether `body`, of `size_bytes`, has this layout."""
+        for start, piece in self._pieces:
+            if not body.startswith(piece, start):
+                return False
+        return self._id is None or body[self._id].isascii()
+
+    def read_id(self, body: bytes) -> bytes:
+        """Return the id of a message that fits, or b"" if the messages have none."""
+        return b"" if self._id is None else body[self._id]
+
+    def inputs(self, body: bytes) -> dict[str, Array]:
+        """Return the tensors of a message that fits, as read-only views of its bytes."""
+        return {name: np.ndarray(shape, dtype, body, start) for name, shape, dtype, start in self._tensors}
+
+    @property
+    def frame_bytes(self) -> int:
+        """Number of bytes outside of the contents."""
+        return sum(len(piece) for _, piece in self._pieces)
+
+
+class Layouts:
+    """The layouts of one method's messages. One event loop's thread owns it.
+
+    The cost of messages without a layout is bounded, whatever clients send. A length is only noted the first time, and
+    each message buys a sixteenth of an attempt to learn. Layouts that no message has had for a while leave first. A
+    client whose layout had to leave pays with a few messages to get it back.
+    """
+
+    def __init__(self, learn: Callable[[bytes], Frame | None]) -> None:
+        """Learn with `learn`: return None for a message that has no layout. It must not raise."""
+        self._learn = learn
+        self._by_length: dict[int, list[Layout]] = {}
+        # All layouts, the next candidate to forget first.
+        self._all: deque[Layout] = deque()
+        self._seen: dict[int, None] = {}
+        self._credit = _MOST_CREDIT
+
+    def find(self, body: bytes) -> Layout | None:
+        """Return the layout of a serialized message, or None if a parser must read it."""
+        for layout in self._by_length.get(len(body), ()):
+            if layout.fits(body):
+                layout.is_used = True
+                return layout
+        self._consider(body)
+        return None
+
+    def __len__(self) -> int:
+        """Return the number of layouts."""
+        return len(self._all)
+
+    def _consider(self, body: bytes) -> None:
+        """Learn the layout of a message for those that follow, if its length was seen before and there is credit."""
+        length = len(body)
+        if self._credit < _MOST_CREDIT:
+            self._credit += 1
+        if length not in self._seen:
+            if len(self._seen) >= _MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
+            self._seen[length] = None
+        elif self._credit >= _PRICE and length <= MOST_BYTES:
+            self._credit -= _PRICE
+            frame = self._learn(body)
+            if frame is not None:
+                self._add(Layout(frame, body))
+
+    def _add(self, layout: Layout) -> None:
+        if layout.frame_bytes > _MOST_FRAME_BYTES:
+            return
+        if len(self._by_length.get(layout.size_bytes, ())) >= _MOST_OF_A_LENGTH:
+            self._forget(layout.size_bytes)
+        elif len(self._all) >= MOST_LAYOUTS:
+            self._forget(None)
+        self._by_length.setdefault(layout.size_bytes, []).append(layout)
+        self._all.append(layout)
+
+    def _forget(self, length: int | None) -> None:
+        """Forget the first layout that is not used, of `length` if it is given. All others get a second chance."""
+        for _ in range(2 * len(self._all)):
+            layout = self._all.popleft()
+            if layout.is_used or length not in (None, layout.size_bytes):
+                layout.is_used = layout.is_used and length not in (None, layout.size_bytes)
+                self._all.append(layout)
+                continue
+            siblings = self._by_length[layout.size_bytes]
+            siblings.remove(layout)
+            if not siblings:
+                del self._by_length[layout.size_bytes]
+            return
+
+
+def _pieces_between(places: Sequence[tuple[int, int]], body: bytes) -> tuple[tuple[int, bytes], ...]:
+    """Return the parts of `body` outside of the places, each with its position, if they have bytes."""
+    pieces, position = [], 0
+    for start, stop in sorted(places):
+        pieces.append((position, body[position:start]))
+        position = stop
+    pieces.append((position, body[position:]))
+    return tuple((start, piece) for start, piece in pieces if piece)

@@ -1,0 +1,95 @@
+"""Learns the layout of a ModelInferRequest with raw contents."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.oip.raw_tensor import decode_raw
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.wire.layouts import OTHER_BYTES, Frame, Span
+from tpuserve_server.wire.oip.infer_proto import parse_infer_request
+from tpuserve_server.wire.proto_fields import delimited_fields
+
+_MOST_TENSORS: Final = 32
+# Fields of a ModelInferRequest: id and raw_input_contents.
+_ID, _RAW_CONTENTS = 3, 7
+# Their contents must be checked.
+_CHECKED: Final = frozenset({"BYTES", "BOOL"})
+_OTHER_ID: Final = b"t"
+
+
+class _Unusual(Exception):
+    """The message may be valid, but is not one that a layout describes."""
+
+
+class _Read(NamedTuple):
+    """What a front-end reads in a message."""
+
+    spec: ModelSpec
+    output_names: tuple[str, ...]
+    inputs: dict[str, Array]
+    id: str
+
+
+def learn_infer_request(body: bytes) -> Frame | None:
+    """Return the frame of a serialized ModelInferRequest, or None if it needs more than its numbers.
+
+    The positions are found by a walk over the wire format, and then proved: the parser must read another id and other
+    contents in the same places as these very bytes, and everything else as before.
+    """
+    try:
+        read = _read(body)
+        fields = delimited_fields(body, 0, len(body))
+        places = [(start, stop) for number, start, stop in fields if number == _RAW_CONTENTS]
+        ids = [(start, stop) for number, start, stop in fields if number == _ID]
+        if len(ids) > 1 or len(places) != len(read.inputs) or not 0 < len(places) <= _MOST_TENSORS:
+            return None
+        if any(array.nbytes != stop - start for array, (start, stop) in zip(read.inputs.values(), places, strict=True)):
+            return None
+        spans = tuple(
+            Span(name, array.dtype, array.shape, *place)
+            for (name, array), place in zip(read.inputs.items(), places, strict=True)
+        )
+        frame = Frame(read.spec, read.output_names, spans, ids[0] if ids else None)
+        return frame if _is_proved(frame, body) else None
+    except (ServingError, FormatError, _Unusual):
+        return None
+
+
+def _read(body: bytes) -> _Read:
+    """Parse a message as a front-end does. Raises _Unusual for a request with parameters, classes or shared memory."""
+    spec, request = parse_infer_request(body)
+    parameters = request.parameters
+    if request.windows is not None or parameters.priority is not None or parameters.timeout_s is not None:
+        raise _Unusual
+    if any(output.classification for output in request.outputs):
+        raise _Unusual
+    inputs: dict[str, Array] = {}
+    for name, datatype, shape, data in request.inputs:
+        if name in inputs or datatype in _CHECKED or not isinstance(data, (bytes, memoryview)):
+            raise _Unusual
+        array = inputs[name] = decode_raw(datatype, shape, data)
+        if not array.size:
+            raise _Unusual
+    return _Read(spec, request.output_names, inputs, request.id)
+
+
+def _is_proved(frame: Frame, body: bytes) -> bool:
+    other = bytearray(body)
+    for span in frame.spans:
+        other[span.start : span.stop] = body[span.start : span.stop].translate(OTHER_BYTES)
+    request_id = ""
+    if frame.id_span is not None:
+        start, stop = frame.id_span
+        request_id = _OTHER_ID.decode() * (stop - start)
+        other[start:stop] = request_id.encode()
+    read = _read(bytes(other))
+    if (read.spec, read.output_names, read.id) != (frame.spec, frame.output_filter, request_id):
+        return False
+    return list(read.inputs) == [span.name for span in frame.spans] and all(
+        (array.dtype, array.shape) == (span.dtype, span.shape)
+        and np.ascontiguousarray(array).tobytes() == other[span.start : span.stop]
+        for span, array in zip(frame.spans, read.inputs.values(), strict=True)
+    )

@@ -1,0 +1,137 @@
+"""Property tests for the layouts of ModelInferRequest, and for the template of its response."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpuserve_formats.dtypes import BY_DTYPE, Array, DType
+from tpuserve_formats.messages.oip import ModelInferRequest
+from tpuserve_formats.oip.raw_tensor import decode_raw
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.types import PredictResult, ServableId
+from tpuserve_server.wire.layouts import Layout, Layouts
+from tpuserve_server.wire.oip.infer_layout import learn_infer_request
+from tpuserve_server.wire.oip.infer_proto import InferTemplate, encode_infer_response, parse_infer_request
+from tpuserve_server.wire.oip.inference import InferenceResult
+
+SIZES = {"FP32": 4, "INT64": 8, "UINT8": 1, "FP16": 2, "BOOL": 1, "BYTES": 4}
+
+
+def parsed(body: bytes) -> object:
+    """Return what the parser reads in a message, or None for an invalid one and for one with more than tensors."""
+    try:
+        spec, request = parse_infer_request(body)
+        inputs = {
+            tensor.name: summary(decode_raw(tensor.datatype, tensor.shape, tensor.data))  # type: ignore[arg-type]
+            for tensor in request.inputs
+        }
+    except (ServingError, TypeError, ValueError):
+        return None
+    if request.windows is not None or request.parameters.timeout_s is not None:
+        return None
+    return spec, request.output_names, request.id, inputs
+
+
+def by_layout(layout: Layout, body: bytes) -> object:
+    inputs = {name: summary(array) for name, array in layout.inputs(body).items()}
+    return layout.spec, layout.output_filter, layout.read_id(body).decode(), inputs
+
+
+def summary(array: Array) -> tuple[DType, tuple[int, ...], bytes]:
+    return array.dtype, array.shape, array.tobytes()
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """Draw a serialized request, mostly with as many raw contents of the right sizes as inputs."""
+    request = ModelInferRequest(model_name=draw(st.sampled_from(["m", "ö"])), id=draw(st.sampled_from(["", "7", "é"])))
+    request.model_version = draw(st.sampled_from(["", "1", "x"]))
+    for name in draw(st.lists(st.sampled_from(["x", "y", "x"]), max_size=3)):
+        datatype = draw(st.sampled_from(["FP32"] * 3 + list(SIZES)))
+        shape = draw(st.lists(st.integers(0, 3), max_size=3))
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+        size = int(np.prod(shape, dtype=int)) * SIZES[datatype] + draw(st.sampled_from([0] * 6 + [1]))
+        request.raw_input_contents.append(draw(st.binary(min_size=size, max_size=size)))
+    if draw(st.sampled_from([False] * 4 + [True])):
+        request.parameters["timeout"].int64_param = 1
+    for name in draw(st.lists(st.sampled_from(["y", "z"]), max_size=2)):
+        request.outputs.add(name=name)
+    body = bytes(request.SerializeToString())
+    return body + draw(st.sampled_from([b"", b"", b"", b"\x1a\x018", b"\x3a\x00", b"\xf8\x7f\x01", body]))
+
+
+@settings(max_examples=500)
+@given(body=messages(), data=st.data())
+def test_a_message_is_read_as_the_parser_reads_it(body: bytes, data: st.DataObject) -> None:
+    layouts = Layouts(learn_infer_request)
+    for _ in range(2):
+        layouts.find(body)
+    layout = layouts.find(body)
+    if layout is not None:
+        assert by_layout(layout, body) == parsed(body)
+    other = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        if body:
+            other[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    found = layouts.find(bytes(other))
+    if found is not None:
+        assert by_layout(found, bytes(other)) == parsed(bytes(other))
+
+
+def test_ids_of_one_length_share_a_layout() -> None:
+    layouts = Layouts(learn_infer_request)
+    for number in range(5):
+        request = ModelInferRequest(model_name="m", id=f"id-{number}", raw_input_contents=[b"abcd"])
+        request.inputs.add(name="x", datatype="FP32", shape=[1])
+        layout = layouts.find(request.SerializeToString())
+    assert layout is not None
+    assert len(layouts) == 1
+
+
+@settings(deadline=None)
+@given(
+    arrays=st.dictionaries(
+        st.text(max_size=3),
+        st.tuples(
+            st.sampled_from(
+                [each for each in BY_DTYPE if each.name in ("float32", "int64", "bool", "object", "bfloat16")]
+            ),
+            st.lists(st.integers(0, 3), max_size=3),
+        ),
+        max_size=3,
+    ),
+    request_id=st.sampled_from(["", "7", "a" * 200]),
+    seed=st.integers(0, 99),
+)
+def test_a_template_gives_the_bytes_of_the_encoder(
+    arrays: dict[str, tuple[DType, list[int]]], request_id: str, seed: int
+) -> None:
+    def outputs(random: np.random.Generator) -> dict[str, Array]:
+        return {
+            name: (random.random(shape) * 99).astype(dtype) if not dtype.hasobject else np.full(shape, b"s", object)
+            for name, (dtype, shape) in arrays.items()
+        }
+
+    random, servable = np.random.default_rng(seed), ServableId("m", 7)
+    first, second = outputs(random), outputs(random)
+    template = InferTemplate.of(PredictResult(servable, "s", first))
+    is_fixed = all(array.size and not array.dtype.hasobject for array in first.values())
+    assert (template is not None) == is_fixed
+    if template is None:
+        return
+    for each in (first, second):
+        expected = encode_infer_response(InferenceResult(request_id, servable, each, {}, True))
+        assert template.encode(each, request_id.encode()) == expected
+    for name, array in first.items():
+        assert template.encode({**first, name: np.append(array, array)}, b"") is None
+    assert template.encode({**first, "another": np.zeros(1)}, b"") is None
+
+
+@pytest.mark.parametrize("datatype", ["BOOL", "BYTES"])
+def test_contents_that_must_be_checked_have_no_layout(datatype: str) -> None:
+    layouts = Layouts(learn_infer_request)
+    request = ModelInferRequest(model_name="m", raw_input_contents=[b"\0" * SIZES[datatype]])
+    request.inputs.add(name="x", datatype=datatype, shape=[1])
+    for _ in range(3):
+        assert layouts.find(request.SerializeToString()) is None

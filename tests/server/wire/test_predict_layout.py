@@ -1,0 +1,257 @@
+"""Property tests for layouts: a message that has one is read as the parser reads it, or the layout declines."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tensorflow_serving.apis import predict_pb2
+
+from tpuserve_formats.dtypes import BY_NUMBER
+from tpuserve_formats.tensor_proto import encode_tensor
+from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.wire.layouts import MOST_BYTES, MOST_LAYOUTS, Frame, Layout, Layouts, Span
+from tpuserve_server.wire.predict_layout import learn_predict_request
+from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
+
+Read = tuple[ModelSpec, tuple[str, ...], dict[str, tuple[np.dtype[np.generic], tuple[int, ...], bytes]]]
+NUMBERS = [number for number, wire in BY_NUMBER.items() if wire.field != "string_val"]
+FLOAT = np.dtype(np.float32)
+
+
+def parsed(body: bytes) -> Read | None:
+    """Return what the parser reads in a message, or None for an invalid one."""
+    try:
+        proto = parse_predict_request(body)
+        spec, inputs = decode_predict_spec(proto), decode_predict_inputs(proto, 1 << 20)
+    except ServingError:
+        return None
+    return spec, tuple(proto.output_filter), summary(inputs)
+
+
+def by_layout(layout: Layout, body: bytes) -> Read:
+    return layout.spec, layout.output_filter, summary(layout.inputs(body))
+
+
+def summary(inputs: dict[str, Array]) -> dict[str, tuple[np.dtype[np.generic], tuple[int, ...], bytes]]:
+    return {
+        name: (array.dtype, array.shape, b"" if array.dtype.hasobject else array.tobytes())
+        for name, array in inputs.items()
+    }
+
+
+def learned(body: bytes) -> Layouts:
+    """Return layouts that have seen a message as often as learning takes."""
+    layouts = Layouts(learn_predict_request)
+    for _ in range(2):
+        layouts.find(body)
+    return layouts
+
+
+def plain(*, rows: int = 1, name: str = "m", seed: int = 0) -> bytes:
+    """Return the request of a usual client."""
+    request = predict_pb2.PredictRequest(model_spec={"name": name})
+    x = np.random.default_rng(seed).random((rows, 4), np.float32)
+    request.inputs["x"].MergeFromString(encode_tensor(x, as_content=True))
+    return bytes(request.SerializeToString())
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> bytes:
+    """Draw a TensorProto: usual ones, and ones whose content does not fit, repeats, or has values elsewhere, too."""
+    number = draw(st.sampled_from([*NUMBERS, 7, 0, 99]))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    wire = BY_NUMBER.get(number)
+    size = int(np.prod(shape, dtype=int)) * (wire.dtype.itemsize if wire is not None else 4)
+    kind = draw(st.sampled_from(["usual"] * 4 + ["odd size", "twice", "typed", "both"]))
+    tensor = predict_pb2.PredictRequest().inputs["x"]
+    tensor.dtype = number
+    for each in shape:
+        tensor.tensor_shape.dim.add(size=each)
+    if kind != "typed":
+        size += kind == "odd size"
+        tensor.tensor_content = draw(st.binary(min_size=size, max_size=size))
+    if kind in ("typed", "both"):
+        tensor.float_val.extend(draw(st.lists(st.floats(width=32), max_size=4)))
+    body = bytes(tensor.SerializeToString())
+    return body + b"\x22\x02ab" if kind == "twice" else body
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """Draw a serialized PredictRequest, possibly of concatenated parts, with unknown fields, or cut."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = draw(st.sampled_from(["m", "", "ö"]))
+    if draw(st.booleans()):
+        request.model_spec.version.value = draw(st.integers(-1, 300))
+    elif draw(st.booleans()):
+        request.model_spec.version_label = "stable"
+    request.model_spec.signature_name = draw(st.sampled_from(["", "s"]))
+    for name in draw(st.lists(st.sampled_from(["x", "y", ""]), unique=True, max_size=3)):
+        request.inputs[name].MergeFromString(draw(tensors()))
+    request.output_filter.extend(draw(st.lists(st.sampled_from(["y", "z"]), max_size=2)))
+    body = bytes(request.SerializeToString())
+    extra = draw(
+        st.sampled_from([b"", b"", b"", body, b"\xf8\x7f\x01", b"\x12\x00", b"\x12\x03\x0a\x01x", b"\x0b\x0c"])
+    )
+    return body + extra
+
+
+@settings(max_examples=600)
+@given(body=messages(), data=st.data())
+@example(body=plain(), data=None)
+def test_a_message_is_read_as_the_parser_reads_it(body: bytes, data: st.DataObject | None) -> None:
+    layouts = learned(body)
+    layout = layouts.find(body)
+    if layout is None:
+        return
+    assert by_layout(layout, body) == parsed(body)
+    if data is None:
+        return
+    # Any message of this length: only the parser knows whether it is valid.
+    other = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        other[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    found = layouts.find(bytes(other))
+    if found is not None:
+        assert by_layout(found, bytes(other)) == parsed(bytes(other))
+
+
+@settings(max_examples=300)
+@given(
+    arrays=st.dictionaries(
+        st.text(max_size=3),
+        st.tuples(st.sampled_from(NUMBERS), st.lists(st.integers(1, 3), max_size=3)),
+        min_size=1,
+        max_size=4,
+    ),
+    seeds=st.lists(st.integers(0, 999), min_size=3, max_size=3),
+)
+def test_usual_requests_have_a_layout_whatever_their_numbers(
+    arrays: dict[str, tuple[int, list[int]]], seeds: list[int]
+) -> None:
+    def body(seed: int) -> bytes:
+        request = predict_pb2.PredictRequest(model_spec={"name": "m"})
+        random = np.random.default_rng(seed)
+        for name, (number, shape) in arrays.items():
+            wire = BY_NUMBER[number]
+            array = np.frombuffer(random.bytes(int(np.prod(shape, dtype=int)) * wire.dtype.itemsize), np.uint8)
+            values = (array % 2).view(np.bool_) if wire.field == "bool_val" else array.view(wire.dtype)
+            request.inputs[name].MergeFromString(encode_tensor(values.reshape(shape), as_content=True))
+        return bytes(request.SerializeToString(deterministic=True))
+
+    first, second, third = map(body, seeds)
+    layouts = Layouts(learn_predict_request)
+    assert layouts.find(first) is None
+    assert layouts.find(second) is None
+    layout = layouts.find(third)
+    has_bools = any(BY_NUMBER[number].field == "bool_val" for number, _ in arrays.values())
+    assert (layout is None) == has_bools
+    if layout is not None:
+        assert by_layout(layout, third) == parsed(third)
+
+
+def test_inputs_are_views_that_nobody_can_write_to() -> None:
+    body = plain(rows=2)
+    layout = learned(body).find(body)
+    assert layout is not None
+    (array,) = layout.inputs(body).values()
+    assert not array.flags.writeable
+    assert np.may_share_memory(array, np.frombuffer(body, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda request: request.inputs["x"].ClearField("tensor_content"), id="no content"),
+        pytest.param(lambda request: request.inputs["s"].string_val.append(b"s"), id="a tensor of strings"),
+        pytest.param(lambda request: request.ClearField("inputs"), id="no tensors"),
+        pytest.param(lambda request: request.ClearField("model_spec"), id="no model"),
+    ],
+)
+def test_other_messages_have_none(change: Callable[[predict_pb2.PredictRequest], object]) -> None:
+    request = predict_pb2.PredictRequest.FromString(plain())
+    change(request)
+    layouts = learned(bytes(request.SerializeToString()))
+    assert len(layouts) == 0
+
+
+def test_a_large_message_has_none() -> None:
+    layouts = learned(plain(rows=MOST_BYTES // 16))
+    assert len(layouts) == 0
+
+
+def test_messages_of_one_length_may_have_different_layouts() -> None:
+    layouts = Layouts(learn_predict_request)
+    for _ in range(2):
+        for name in "abc":
+            layouts.find(plain(name=name))
+    for name in "abc":
+        layout = layouts.find(plain(name=name, seed=9))
+        assert layout is not None
+        assert layout.spec == ModelSpec(name)
+
+
+def framed(number: int, length: int) -> bytes:
+    return b"%08d" % number + bytes(length)
+
+
+def counting(learnt: list[bytes]) -> Layouts:
+    """Return layouts of messages whose first eight bytes are their frame."""
+
+    def learn(body: bytes) -> Frame:
+        learnt.append(body)
+        return Frame(ModelSpec("m"), (), (Span("x", np.dtype(np.uint8), (len(body) - 8,), 8, len(body)),))
+
+    return Layouts(learn)
+
+
+def test_new_lengths_cost_no_learning_and_forget_no_layout_in_use() -> None:
+    learnt: list[bytes] = []
+    layouts = counting(learnt)
+    for _ in range(3):
+        layouts.find(framed(1, 5))
+    for length in range(10, 5000):
+        layouts.find(framed(2, length))
+        assert layouts.find(framed(1, 5)) is not None
+    assert len(learnt) == 1
+
+
+def test_a_flood_of_layouts_costs_little_and_forgets_no_layout_in_use() -> None:
+    learnt: list[bytes] = []
+    layouts = counting(learnt)
+    for _ in range(3):
+        layouts.find(framed(1, 5))
+    misses = 0
+    for length in range(10, 4000):
+        for _ in range(2):
+            misses += layouts.find(framed(2, length)) is None
+        assert layouts.find(framed(1, 5)) is not None
+    assert len(layouts) <= MOST_LAYOUTS
+    assert len(learnt) <= MOST_LAYOUTS + misses // 16 + 1
+
+
+def test_a_layout_that_had_to_leave_comes_back() -> None:
+    learnt: list[bytes] = []
+    layouts = counting(learnt)
+    for _ in range(2):
+        layouts.find(framed(1, 5))
+    for length in range(10, 4000):
+        for _ in range(2):
+            layouts.find(framed(2, length))
+    assert layouts.find(framed(1, 5)) is None
+    for _ in range(20):
+        found = layouts.find(framed(1, 5))
+    assert found is not None
+
+
+def test_frames_of_one_length_are_few_and_the_used_ones_stay() -> None:
+    layouts = counting([])
+    for _ in range(3):
+        layouts.find(framed(1, 5))
+    for number in range(2, 500):
+        layouts.find(framed(number, 5))
+        assert layouts.find(framed(1, 5)) is not None
+    assert len(layouts) <= 8

@@ -1,0 +1,137 @@
+"""A service on fake devices with gRPC's method table, to compare the ways that requests take through the front-end."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.fake_device import FakeServable, RecordingMetrics
+from tests.support.fakes import FakeMetrics
+from tpuserve_server.core.aspired_version import AspiredVersion
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.errors import Code, PermissionDenied
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.model_config import LoggingConfig, ModelConfig
+from tpuserve_server.core.registry import ModelRegistry
+from tpuserve_server.core.response_cache import ResponseCaches
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.storage import VersionLocation
+from tpuserve_server.core.types import ServableId
+from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.request_log.writer import LogWriter
+from tpuserve_server.telemetry.observers import Observers
+from tpuserve_server.telemetry.request_record import RequestRecord
+from tpuserve_server.telemetry.trace_context import TraceContext, TraceHeaders
+
+TRACE = TraceContext("0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "b7ad6b7169203331")
+DENIED = "denied"
+
+
+@dataclass
+class EveryRequest:
+    """A watcher and a tracing that keep every request; only requests with trace headers are traced."""
+
+    records: list[RequestRecord] = field(default_factory=list)
+    traced: list[RequestRecord] = field(default_factory=list)
+
+    def wants(self, latency_s: float, now_s: float, code: Code) -> bool:
+        return True
+
+    def watch(self, record: RequestRecord) -> None:
+        self.records.append(record)
+
+    def sample(self, headers: TraceHeaders | None, latency_s: float) -> TraceContext | None:
+        return None if headers is None else TRACE
+
+    def export(self, record: RequestRecord) -> None:
+        self.traced.append(record)
+
+
+class NotDenied:
+    """Clients may use every model except DENIED."""
+
+    def check(self, model: str) -> None:
+        if not self.allows(model):
+            raise PermissionDenied(f"The client may not use {model}")
+
+    def allows(self, model: str) -> bool:
+        return model != DENIED
+
+
+class LaneHouse:
+    """The model `m` on fake devices, in batches of at most four rows. Its requests are logged in a `folder`."""
+
+    def __init__(self, folder: Path | None = None, *, is_observed: bool = True) -> None:
+        self.metrics = FakeMetrics()
+        self.batches = RecordingMetrics()
+        self.clock = SystemClock()
+        self.seen = EveryRequest()
+        self.registry = ModelRegistry(["m"], self.batches)
+        self.service = InferenceService(self.registry, self.clock, access=NotDenied())
+        self.caches = ResponseCaches()
+        self.servables: dict[int, FakeServable] = {}
+        self.batchers: dict[int, Batcher] = {}
+        self.writer = LogWriter(Rotation(), self.clock, _Logged())
+        self.logs = RequestLogs(RequestLogOptions(), self.writer)
+        if folder is not None:
+            self.logs.configure([ModelConfig("m", "/m", logging=LoggingConfig("", str(folder / "log"), 1.0))])
+            self.writer.start()
+        observers = Observers((self.seen,), self.seen) if is_observed else Observers()
+        self.meter = RequestMeter(self.service, self.metrics, self.clock, "grpc", observers)
+        self.table = rpc_table(self.service, self.metrics, self.clock, logs=self.logs, meter=self.meter)
+
+    def serve(self, version: int, *, is_cached: bool = False) -> FakeServable:
+        """Load a version."""
+        servable_id = ServableId("m", version)
+        servable = self.servables[version] = FakeServable()
+        self.batchers[version] = batcher = Batcher(
+            servable_id,
+            servable,
+            {"serving_default": BatchingOptions(4, (1, 2, 4))},
+            parameters=BatchingParameters(),
+            clock=self.clock,
+            metrics=self.batches,
+        )
+        self._aspire()
+        self.registry.loading(servable_id)
+        responses = self.caches.open(servable_id, 1 << 20) if is_cached else None
+        self.registry.available(servable_id, LoadedVersion(servable, batcher, responses=responses))
+        return servable
+
+    async def retire(self, version: int) -> None:
+        """Unload a version after its last request."""
+        servable_id = ServableId("m", version)
+        del self.servables[version]
+        self._aspire()
+        record = self.registry.unloading(servable_id)
+        await asyncio.to_thread(self.registry.wait_idle, record)
+        await asyncio.to_thread(self.batchers.pop(version).stop)
+        record.loaded = None
+        self.registry.ended(servable_id)
+
+    async def stop(self) -> None:
+        """Stop all threads, and write the log."""
+        for batcher in self.batchers.values():
+            await asyncio.to_thread(batcher.stop)
+        await asyncio.to_thread(self.writer.stop)
+
+    async def call(self, path: str, body: bytes, context: CallContext) -> bytes:
+        """Call a method like a host."""
+        method = self.table[path]
+        assert isinstance(method, UnaryMethod)
+        return await method.handle(body, context)
+
+    def _aspire(self) -> None:
+        known = {number: AspiredVersion(ServableId("m", number), VersionLocation("/m")) for number in self.servables}
+        self.registry.aspire("m", known)
+
+
+class _Logged:
+    def request_logged(self, *, model: str, outcome: str) -> None:
+        assert outcome == "written"
