@@ -23,6 +23,7 @@ BENCHMARKS: Final = {
     "resnet": "devices.resnet",
     "device": "devices.device",
     "device_programs": "devices.device_programs",
+    "executor": "devices.executor_loop",
     "tpu_models": "devices.tpu_models",
     "simulate": "batching.simulate",
     "objective_live": "batching.objective_live",

@@ -31,6 +31,7 @@ from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
@@ -143,7 +144,7 @@ def _medians(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _host(table: RpcTable, registry: ModelRegistry, metrics: PrometheusMetrics) -> GrpcOverAsgi:
     clock = SystemClock()
     return GrpcOverAsgi(
-        table,
+        admit_every_call(table),
         max_message_bytes=_BUDGET_BYTES,
         in_flight=InFlight(),
         watch=DisconnectWatch(),

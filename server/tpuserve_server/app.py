@@ -68,11 +68,11 @@ from tpuserve_server.frontends.console.server_facts import ServerFacts
 from tpuserve_server.frontends.console.sources import ConsoleSources
 from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.guard import Guard, Rule
+from tpuserve_server.frontends.guarded import GuardedTable
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import rest_app
-from tpuserve_server.frontends.rpc import RpcTable
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.frontends.vertex.routes import VertexRoutes
 from tpuserve_server.hosts.application import Listening
@@ -112,7 +112,7 @@ class Server:
         ensembles: EnsembleSource,
         remote: RemoteStorage,
         config_file: ModelConfigFile | None,
-        rpc: RpcTable,
+        rpc: GuardedTable,
         rest: "ASGIApp",
         host_note: str,
         has_console: bool,

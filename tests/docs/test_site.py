@@ -8,6 +8,9 @@ import pytest
 
 from tests.deploy.dockerfile import ROOT
 
+# One build takes most of the time of these tests.
+pytestmark = pytest.mark.xdist_group("site")
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -2,6 +2,9 @@
 
 import contextlib
 import re
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +16,8 @@ from tests.e2e.running_server import RunningServer, run_server
 from tests.support.object_stores import RunningStore, running_store
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client
+from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.signing.keys import write_key_pair
 
 pytestmark = [pytest.mark.slow]
 X = np.ones((1, 64), np.float32)
@@ -80,4 +85,62 @@ def test_versions_in_a_store_are_served_as_they_come_and_go(
     with start("second-log") as server, Client(server.grpc) as client:
         assert answers(client, 4)()
         assert "Copying" not in server.log.read_text()
+        assert server.terminate() == 0
+
+
+def run(name: str, *arguments: object) -> None:
+    """Run a program of the exporter, which must succeed."""
+    command = [str(Path(sys.executable).with_name(f"tpuserve-{name}")), *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def test_a_store_serves_only_versions_with_a_valid_signature(
+    host_and_store: tuple[str, RunningStore], tmp_path: Path
+) -> None:
+    host, store = host_and_store
+    keys = {name: tmp_path / name for name in ("key", "other")}
+    for key in keys.values():
+        write_key_pair(key)
+    base = tmp_path / "m"
+    run("export", save_mlp(tmp_path / "source"), base, "--sign", keys["key"])
+    store.put_folder(base / "1", "signed/m/1")
+
+    def publish(version: int, signer: str | None, change: Callable[[Path], object] = str) -> None:
+        """Copy version 1, sign the copy for its own number, change it, and upload it. The graph comes last."""
+        path = base / str(version)
+        shutil.copytree(base / "1", path)
+        (path / SIGNATURE_FILE).unlink()
+        if signer is not None:
+            run("sign", path, "--key", keys[signer])
+        change(path)
+        store.put_folder(path, f"signed/m/{version}")
+
+    def change_manifest(path: Path) -> None:
+        with (path / MANIFEST_FILE).open("a") as manifest:
+            manifest.write("\n")
+
+    def damage(path: Path) -> None:
+        graph = path / "saved_model.pb"
+        graph.write_bytes(graph.read_bytes()[:-1] + b"?")
+
+    flags = (
+        "--max_num_load_retries=0", f"--storage_cache_dir={tmp_path / 'cache'}", f"--require_signed={keys['key']}.pub",
+    )  # fmt: skip
+    with run_server(host, store.uri("signed/m"), tmp_path / "log", *flags) as server, Client(server.grpc) as client:
+
+        def reports(version: int, reason: str) -> Callable[[], bool]:
+            return lambda: any(one.version == version and reason in one.error for one in client.status("m"))
+
+        assert answers(client, 1)()
+        publish(2, "other")
+        wait_until(reports(2, "which this server does not trust"))
+        publish(3, "key", change_manifest)
+        wait_until(reports(3, "does not match its manifest, which has changed"))
+        publish(4, None)
+        wait_until(reports(4, f"it is not signed: {SIGNATURE_FILE.name} is missing"))
+        publish(5, "key", damage)
+        wait_until(reports(5, "saved_model.pb is corrupt"))
+        assert answers(client, 1)()
+        publish(6, "key")
+        wait_until(answers(client, 6))
         assert server.terminate() == 0

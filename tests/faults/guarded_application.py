@@ -18,6 +18,8 @@ from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 
 # The variable names the directory of the model's base path and the monitoring configuration.
 FOLDER_VARIABLE = "GUARDED_FOLDER"
+# The variable names a credentials file. Without it, the rule wants the password.
+CREDENTIALS_VARIABLE = "GUARDED_CREDENTIALS"
 PASSWORD = "open-sesame"
 
 
@@ -44,18 +46,23 @@ class GuardedServer(Server):
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
 
 
-def make_server(folder: Path, rule: Rule = ALLOW_ALL) -> Server:
+def make_server(folder: Path, rule: Rule = ALLOW_ALL, **flags: object) -> Server:
     """Return a server with every kind of route, whose model has no version."""
     settings = read_settings(
         model_name="m",
         model_base_path=str(folder / "models"),
         monitoring_config_file=folder / "monitoring.config",
+        **flags,
     )
     return build(settings, "for a test", lambda _models: rule)
 
 
 def _make_guarded() -> Server:
-    server = make_server(Path(os.environ[FOLDER_VARIABLE]), PasswordRule())
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    if credentials := os.environ.get(CREDENTIALS_VARIABLE):
+        server = make_server(folder, credentials_file=Path(credentials))
+    else:
+        server = make_server(folder, PasswordRule())
     server.__class__ = GuardedServer
     return server
 

@@ -17,8 +17,8 @@ from tests.faults import guarded_application
 from tests.faults.fault_row import FaultRow
 from tests.faults.guarded_application import FOLDER_VARIABLE, PASSWORD, make_server
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess
+from tpuserve_server.frontends.guarded import GuardedUnary
 from tpuserve_server.frontends.rest import RestApp
-from tpuserve_server.frontends.rpc import UnaryMethod
 
 # No method can decode this body, so no method acts on it.
 MALFORMED = b"\xff"
@@ -54,7 +54,7 @@ def guarded(request: pytest.FixtureRequest, folder: Path) -> Iterator[GuardedPro
 @pytest.fixture(scope="module")
 def rpc_paths(folder: Path) -> dict[str, bool]:
     """Return whether each method is unary, by path, from the server's table."""
-    return {path: isinstance(method, UnaryMethod) for path, method in make_server(folder).rpc.items()}
+    return {path: isinstance(method, GuardedUnary) for path, method in make_server(folder).rpc.items()}
 
 
 @pytest.fixture(scope="module")

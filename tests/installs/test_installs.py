@@ -91,7 +91,7 @@ def test_its_programs_start_and_its_module_can_be_imported(
 @pytest.mark.parametrize(
     ("distribution", "optional"),
     [
-        ("tpuserve-formats", {"pydantic", "google_crc32c"}),
+        ("tpuserve-formats", {"cryptography", "pydantic", "google_crc32c"}),
         ("tpuserve-client", {"PIL"}),
         ("tpuserve-server", {"tensorflow", "jax", "ai_edge_litert", "flatbuffers", "fsspec", "gcsfs", "ray", "s3fs"}),
         ("tpuserve-loadtests", {"opentelemetry", "requests"}),

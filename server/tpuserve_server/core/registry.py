@@ -74,6 +74,12 @@ class ModelRegistry:
             model = self._models.get(name)
             return model.arriving.reason if model is not None else ""
 
+    def is_unread(self, name: str) -> bool:
+        """Return whether the server has not read the base path of a model yet, so that its versions are unknown."""
+        with self._lock:
+            model = self._models.get(name)
+            return model is not None and model.is_unread()
+
     def model_names(self) -> tuple[str, ...]:
         """Return the names of all configured models, sorted."""
         return self._names

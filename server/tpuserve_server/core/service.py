@@ -7,7 +7,7 @@ from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import FailedPrecondition, NotFound, ServingError
+from tpuserve_server.core.errors import FailedPrecondition, NotFound, ServingError, Unavailable
 from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import LoadedEnsemble
 from tpuserve_server.core.model_access import ModelAccess
@@ -166,10 +166,13 @@ class InferenceService:
         Raises:
             PermissionDenied: the client of the request may not use the model.
             NotFound: the model has no versions, or not the one that the spec names.
+            Unavailable: the server has just started, and does not know the versions yet.
         """
         self.check_access(spec.name)
         versions = self._registry.statuses(spec.name)
         if not versions:
+            if self._registry.is_unread(spec.name):
+                raise Unavailable(f"The versions of model {spec.name} are not known yet: its base path was not read")
             reason = self._registry.why_no_versions(spec.name)
             raise NotFound(f"Could not find any versions of model {spec.name}{f': {reason}' if reason else ''}")
         if spec.version is None:

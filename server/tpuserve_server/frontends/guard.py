@@ -1,15 +1,21 @@
-"""Guard: checks every request against one rule before its message is decoded. Every route passes it exactly once.
+"""Guard: checks every request against one rule before a host reads its message. Every route passes it exactly once.
 
 A new protocol needs no change here: `app.py` wraps the finished method table and the finished REST application.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from tpuserve_server.core.errors import Unauthenticated
 from tpuserve_server.frontends.exchange import encoded, failure_response
+from tpuserve_server.frontends.guarded import (
+    GuardedMethod,
+    GuardedStream,
+    GuardedTable,
+    GuardedUnary,
+    admit_every_call,
+)
 from tpuserve_server.frontends.http.headers import find_request_id
 from tpuserve_server.frontends.http.response import BASIC, Headers, error_body, send_response, with_challenge
 from tpuserve_server.frontends.raw_headers import RawHeaders
@@ -24,9 +30,11 @@ from tpuserve_server.telemetry.request_id import echo_request_id
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+_Handler = TypeVar("_Handler")
+
 
 class Attempt(NamedTuple):
-    """The facts about a request that are known before its message is decoded.
+    """The facts about a request that are known before its message is read.
 
     `path` is gRPC's full method path, or HTTP's percent-decoded path in the client's case.
     `headers` are HTTP's headers or gRPC's metadata: names in lower case, values of one name joined by commas.
@@ -48,7 +56,7 @@ class Rule(Protocol):
     """Decides whether a client may send a request. Runs on the event loop of the host."""
 
     async def check(self, attempt: Attempt) -> None:
-        """Allow the request by returning.
+        """Allow the request by returning. The request's message has not arrived, and must not be waited for.
 
         Raises:
             Unauthenticated: the credentials are missing or invalid.
@@ -89,22 +97,24 @@ class Guard:
         self._rpc_meter = rpc_meter
         self._rest_meter = rest_meter
 
-    def wrap_table(self, table: RpcTable) -> RpcTable:
-        """Return a table whose methods check the rule first, or `table` itself if the rule allows every request."""
+    def wrap_table(self, table: RpcTable) -> GuardedTable:
+        """Return a table that admits a call only if the rule allows it, before a host reads the call's message."""
         if isinstance(self._rule, AllowAll):
-            return table
-        return {path: self._guarded_method(path, method) for path, method in table.items()}
+            return admit_every_call(table)
+        return {path: self._guarded(path, method) for path, method in table.items()}
 
     def wrap_rest(self, app: RestApp) -> "ASGIApp":
         """Return an application that checks the rule first, or `app` itself if the rule allows every request."""
         return app if isinstance(self._rule, AllowAll) else _GuardedRest(self._rule, app, self._rest_meter)
 
-    def _guarded_method(self, path: str, method: UnaryMethod | StreamMethod) -> UnaryMethod | StreamMethod:
-        rule = _MeteredRule(self._rule, self._rpc_meter, path, method.access)
-        return _guarded_unary(rule, method) if isinstance(method, UnaryMethod) else _guarded_stream(rule, method)
+    def _guarded(self, path: str, method: UnaryMethod | StreamMethod) -> GuardedMethod:
+        entrance = _Entrance(self._rule, self._rpc_meter, path, method.access)
+        if isinstance(method, UnaryMethod):
+            return GuardedUnary(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
+        return GuardedStream(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
 
 
-class _MeteredRule:
+class _Entrance:
     """The rule of one gRPC method. The meter counts the calls that the rule refuses; the method counts all others."""
 
     def __init__(self, rule: Rule, meter: RequestMeter, path: str, access: Access) -> None:
@@ -113,37 +123,20 @@ class _MeteredRule:
         self._path = path
         self._access = access
 
-    async def check(self, context: CallContext) -> None:
-        try:
-            await self._rule.check(
-                Attempt("grpc", "POST", self._path, context.metadata, self._access, None, context.find_certificate)
-            )
-        except Exception:
-            with self._meter.call(self._path.rpartition("/")[2], context):
-                raise
+    def leading_to(self, handler: _Handler) -> Callable[[CallContext], Awaitable[_Handler]]:
+        """Return a function that checks the rule and returns `handler`."""
 
+        async def admit(context: CallContext) -> _Handler:
+            try:
+                await self._rule.check(
+                    Attempt("grpc", "POST", self._path, context.metadata, self._access, None, context.find_certificate)
+                )
+            except Exception:
+                with self._meter.call(self._path.rpartition("/")[2], context):
+                    raise
+            return handler
 
-def _guarded_unary(rule: _MeteredRule, method: UnaryMethod) -> UnaryMethod:
-    async def handle(body: bytes, context: CallContext) -> bytes:
-        await rule.check(context)
-        return await method.handle(body, context)
-
-    return replace(method, handle=handle)
-
-
-def _guarded_stream(rule: _MeteredRule, method: StreamMethod) -> StreamMethod:
-    async def handle(requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
-        await rule.check(context)
-        messages = method.handle(requests, context)
-        try:
-            async for message in messages:
-                yield message
-        finally:
-            # Only generators have `aclose`.
-            if (close := getattr(messages, "aclose", None)) is not None:
-                await close()
-
-    return replace(method, handle=handle)
+        return admit
 
 
 class _GuardedRest:

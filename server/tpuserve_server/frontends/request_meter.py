@@ -63,7 +63,7 @@ class RequestMeter:
         metrics.protocol_served(protocol=protocol, in_flight=lambda: self.in_flight)
 
     def call(self, method: str, context: CallContext) -> "MeasuredRequest":
-        """Return a context manager for one gRPC call whose message is complete. See `request`."""
+        """Return a context manager for one gRPC call that is refused, or whose message is complete. See `request`."""
         # Half the time of reading the fields by name.
         deadline, _, _, _, started_s, lag_s, trailers, wants_timing, trace_headers, request_id, _ = context
         request = MeasuredRequest(self, method, deadline, self._clock.monotonic_s())

@@ -1,4 +1,4 @@
-"""gRPC methods as hosts see them: functions from bytes to bytes, by method path. A host adds the transport."""
+"""gRPC methods: functions from bytes to bytes, by method path. Hosts get them behind the guard (guarded.py)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class CallContext(NamedTuple):
     raw_priority: bytes | None = None
     # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
     find_client: Callable[[], str | None] = _on_unix_socket
-    # When the host began to receive the message of a unary call, of `Clock.monotonic_s`; 0 for a stream.
+    # When a unary call reached the host, before its message, of `Clock.monotonic_s`; 0 for a stream.
     started_s: float = 0.0
     # Seconds between the arrival at Envoy and `started_s`; 0 without Envoy.
     lag_s: float = 0.0
@@ -58,21 +58,25 @@ class UnaryMethod:
     """One serialized request to one serialized response. Raises ServingError. Cancel its task to cancel the call.
 
     `access` is what a client needs for every message of the method.
+    `max_message_bytes` is the limit of a message, if it is below the limit of the host. A host that knows the size of a
+    message before it arrives refuses a larger one then.
     """
 
     handle: Callable[[bytes, CallContext], Awaitable[bytes]]
     access: Access
+    max_message_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod:
     """A stream of serialized requests to a stream of serialized responses. Server streaming reads only one request.
 
-    `access` is as for UnaryMethod.
+    `access` and `max_message_bytes` are as for UnaryMethod.
     """
 
     handle: Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
     access: Access
+    max_message_bytes: int | None = None
 
 
 # Methods by full path, such as "/tensorflow.serving.PredictionService/Predict".

@@ -19,13 +19,18 @@ def limit_messages(table: RpcTable, large: Collection[str]) -> RpcTable:
 def _limited(method: UnaryMethod | StreamMethod) -> UnaryMethod | StreamMethod:
     if isinstance(method, StreamMethod):
         stream = method.handle
-        return replace(method, handle=lambda messages, context: stream(_checked(messages), context))
+        return replace(
+            method,
+            handle=lambda messages, context: stream(_checked(messages), context),
+            max_message_bytes=MAX_SMALL_BYTES,
+        )
 
     async def handle(body: bytes, context: CallContext) -> bytes:
         _check(body)
         return await method.handle(body, context)
 
-    return replace(method, handle=handle)
+    # Clients without a credential may call some of these methods, so hosts should not hold a large message of one.
+    return replace(method, handle=handle, max_message_bytes=MAX_SMALL_BYTES)
 
 
 async def _checked(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

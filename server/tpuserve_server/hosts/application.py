@@ -9,7 +9,7 @@ from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting
-from tpuserve_server.frontends.rpc import RpcTable
+from tpuserve_server.frontends.guarded import GuardedTable
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 from tpuserve_server.telemetry.tracing.target import OtlpTarget
@@ -162,7 +162,7 @@ class Application(Protocol):
     """The server without a transport. A host calls all methods on its event loop."""
 
     @property
-    def rpc(self) -> RpcTable:
+    def rpc(self) -> GuardedTable:
         """The gRPC methods by path. A host reads them once, after `start`."""
         ...
 

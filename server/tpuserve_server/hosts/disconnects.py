@@ -41,7 +41,12 @@ class Caller:
     async def receive(self) -> "Message":
         """Receive the next ASGI message. Safe to cancel and to use with `ask`. Do not call it after the body's end."""
         while not self._unread:
-            await asyncio.shield(self._pending or self._begin())
+            pending = self._pending or self._begin()
+            if pending.done():
+                # Its callback has not run yet, and cannot run during this loop: `await` would not suspend.
+                self._received(pending)
+            else:
+                await asyncio.shield(pending)
         return self._unread.popleft()
 
     def ask(self) -> None:
@@ -63,6 +68,8 @@ class Caller:
         return pending
 
     def _received(self, pending: "asyncio.Future[Message]") -> None:
+        if pending is not self._pending:
+            return  # A reader has taken the message.
         self._pending = None
         if pending.cancelled():
             return

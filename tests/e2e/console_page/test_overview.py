@@ -1,6 +1,7 @@
 """Tests for the console's overview in a real browser: states, live figures, slow requests, control, and restarts."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -186,6 +187,31 @@ def test_errors_of_clients_are_a_warning_with_their_code(page: WebDriver, site: 
     assert wrong.status_code == 400
     assert "INVALID_ARGUMENT" in page.wait_for_text("#causes", "requests with errors")
     assert "problem" not in page.text("#headline")
+
+
+def test_page_that_the_browser_keeps_holds_no_connection_and_continues_when_the_user_returns(
+    page: WebDriver, site: RunningServer
+) -> None:
+    for _ in range(3):
+        page.open(f"{site.rest}/console")
+        page.wait_for_text("#headline", "Serving")
+    # The events of the last page, and this request. The browser itself forgets a kept page after 50 s.
+    deadline_s = time.monotonic() + 20
+    while active_requests(site) != 2:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    page.open("about:blank")
+    page.evaluate("history.back()")
+    page.wait_for_text("#headline", "Serving")
+    with load(site, "digits", {"image": DIGIT}):
+        page.wait_for(RATE)
+
+
+def active_requests(site: RunningServer) -> float:
+    """Return the number of requests that Envoy has not answered completely."""
+    name = "envoy_http_downstream_rq_active{"
+    [line] = [line for line in httpx.get(f"{site.rest}/metrics").text.splitlines() if line.startswith(name)]
+    return float(line.rpartition(" ")[2])
 
 
 def test_model_is_unloaded_after_a_confirmation_and_loaded_again(page: WebDriver) -> None:

@@ -64,6 +64,16 @@ def _less_mean(x: Any, state: Any) -> Any:  # noqa: ANN401 - tensors
     return x - tf.reduce_mean(x, axis=0, name="batch_mean")
 
 
+def _file_reader(folder: Path) -> None:
+    """Save a graph without functions, because TensorFlow numbers their names."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 3], "x")
+        y = x * tf.strings.to_number(tf.io.read_file("scale.txt", name="scale"))
+        tf.compat.v1.saved_model.simple_save(session, str(folder / "module"), {"x": x}, {"y": y})
+
+
 def _drop(x: Any, state: Any) -> Any:  # noqa: ANN401 - tensors
     import tensorflow as tf
 
@@ -105,6 +115,7 @@ SECTION = Section(
         Case("Builder for a SavedModel", 2, f"{_EXPORT} --model models:scorer"),
         Case("Image signature for a model without images", 2, f"{_EXPORT} --signature photo=image_bytes"),
         Case("Operation of an unavailable library", 6, _EXPORT, _custom),
+        Case("Operation that reads a file", 13, "module models/module", _file_reader),
         Case("NaN weights", 12, _EXPORT, _diverge),
         Case("Averages over the batch", 3, "module models/module", _module(_less_mean)),
         Case("Random numbers in the model", 3, "module models/module", _module(_drop)),

@@ -20,6 +20,7 @@ from tpuserve_server.core.errors import (
     InvalidArgument,
     NotFound,
     ServingError,
+    Unavailable,
 )
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
@@ -263,6 +264,15 @@ async def test_status_and_metadata(house: House) -> None:
         house.service.status(ModelSpec("m", version=9))
     with pytest.raises(NotFound, match="Could not find any versions of model n"):
         house.service.status(ModelSpec("n"))
+
+
+async def test_status_is_unavailable_until_the_base_path_was_read(house: House) -> None:
+    house.registry.configure(["m", "new"])
+    with pytest.raises(Unavailable, match="The versions of model new are not known yet"):
+        house.service.status(ModelSpec("new"))
+    house.registry.aspire("new", {})
+    with pytest.raises(NotFound, match="Could not find any versions of model new"):
+        house.service.status(ModelSpec("new"))
 
 
 async def test_readiness_tells_the_truth_and_says_when_it_changes() -> None:

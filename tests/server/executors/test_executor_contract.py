@@ -1,7 +1,6 @@
 """Tests for the behaviour that all executors share."""
 
 import os
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,38 +8,21 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.support import device_programs
-from tests.support.device_programs import write_programs
-from tests.support.saved_models import save_function
-from tests.support.tflite_models import convert, save
+from tests.support.device_programs import double_and_add, write_programs
 from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
-from tpuserve_server.core.host_memory import HostMemory
+from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
-from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.executors.tflite.candidate import PreferredTflite
-from tpuserve_server.executors.tflite.options import TfliteOptions
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 
 PJRT = ("pjrt", "mesh", "accelerator")
-SPEC = tf.TensorSpec([None, 2], tf.float32, "x")
-
-
-def double_and_add(x: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"double": x * 2, "added": x + 1}
-
 
 # `mesh` needs eight virtual CPU devices: pjrt/test_mesh.py runs this file in such a process. `accelerator` needs
-# JAX_PLATFORMS=tpu,cpu or cuda,cpu, and -m accelerator.
+# JAX_PLATFORMS=tpu,cpu or cuda,cpu, and -m accelerator. It does not need TensorFlow.
 MESH = MeshShape(data=4, model=2)
 KINDS = ["tensorflow", "tflite", "pjrt", *(["mesh"] if os.environ.get("JAX_NUM_CPU_DEVICES") == "8" else [])]
 
@@ -53,28 +35,28 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def executor(kind: str) -> Executor:
-    tensorflow = TensorFlowExecutor(TensorFlowOptions())
     if kind == "accelerator" and jax.default_backend() == "cpu":
         pytest.skip("no TPU or GPU")
     if kind in PJRT:
         device: Device = "auto" if kind == "accelerator" else "cpu"
         options = PjrtOptions(device, MESH if kind == "mesh" else MeshShape())
-        return PjrtExecutor(options, lambda: tensorflow, DeviceMeasurements(), SystemClock())
-    return preferring_tflite() if kind == "tflite" else tensorflow
+        return PjrtExecutor(options, no_host, DeviceMeasurements(), SystemClock())
+    from tests.server.executors import tensorflow_kinds
+
+    return tensorflow_kinds.executor(kind)
 
 
-def preferring_tflite() -> Executor:
-    tflite = PreferredTflite(TfliteOptions(preferred=True, max_interpreters=2, num_threads=1), HostMemory())
-    return ExecutorChoice((tflite, TensorFlowOnDemand(TensorFlowOptions(), HostMemory())), DeviceMeasurements())
+def no_host() -> Executor:
+    raise AssertionError("nothing here needs TensorFlow")
 
 
 @pytest.fixture
 def version(kind: str, tmp_path: Path) -> Path:
     if kind in PJRT:
-        return write_programs(tmp_path / "1", device_programs.double_and_add())
-    if kind == "tensorflow":
-        return save_function(tmp_path / "1", double_and_add, SPEC)
-    return save(tmp_path / "1", convert(named=(double_and_add, SPEC)))
+        return write_programs(tmp_path / "1", double_and_add())
+    from tests.server.executors import tensorflow_kinds
+
+    return tensorflow_kinds.version(kind, tmp_path / "1")
 
 
 @pytest.fixture
@@ -159,20 +141,3 @@ def test_a_broken_model_fails_in_one_line_without_a_path(
     assert str(tmp_path) not in caught.value.message
     assert caught.value.message
     assert "\n" not in caught.value.message
-
-
-def test_tflite_is_preferred_where_it_is_and_the_saved_model_taken_where_not(tmp_path: Path) -> None:
-    path = save_function(tmp_path / "1", double_and_add, SPEC)
-    executor = preferring_tflite()
-    assert "TensorFlow" in load(executor, path).device
-    (path / "model.tflite").write_bytes(convert(named=(double_and_add, SPEC)))
-    assert "LiteRT" in load(executor, path).device
-
-
-def test_without_litert_the_load_says_which_extra_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("executor", "model", "signatures"):
-        monkeypatch.delitem(sys.modules, f"tpuserve_server.executors.tflite.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    executor = preferring_tflite()
-    with pytest.raises(FailedPrecondition, match=r"pip install 'tpuserve-server\[tflite\]'"):
-        load(executor, save(tmp_path / "1", b"x"))

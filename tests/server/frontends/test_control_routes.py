@@ -11,8 +11,9 @@ from tpuserve_server.app import Server, build
 from tpuserve_server.command.validation import read_settings
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import PermissionDenied, ServingError
+from tpuserve_server.frontends.guarded import GuardedStream, GuardedUnary
 from tpuserve_server.frontends.oip_rest import route as oip
-from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
+from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.frontends.tf_rest import route as tf
 
 STRANGER: Final = "10.1.2.3"
@@ -156,9 +157,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
 
 async def is_refused(server: Server, path: str, body: bytes) -> bool:
     method = server.rpc[path]
-    assert isinstance(method, UnaryMethod)
+    assert isinstance(method, GuardedUnary)
+    context = CallContext(Deadline.never(), {}, None, lambda: STRANGER)
+    handle = await method.admit(context)
     try:
-        await method.handle(body, CallContext(Deadline.never(), {}, None, lambda: STRANGER))
+        await handle(body, context)
     except PermissionDenied:
         return True
     except ServingError:
@@ -173,7 +176,7 @@ async def status(server: Server, method: str, path: str) -> int:
 
 
 def test_each_method_is_classified(server: Server) -> None:
-    streams = {path for path, method in server.rpc.items() if isinstance(method, StreamMethod)}
+    streams = {path for path, method in server.rpc.items() if isinstance(method, GuardedStream)}
     assert streams == DATA_STREAMS
     assert server.rpc.keys() - streams == CONTROL_METHODS | SETTINGS_METHODS | DATA_METHODS
 

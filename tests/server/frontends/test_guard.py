@@ -11,10 +11,15 @@ from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tests.support.guards import make_guard
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
-from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt
+from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Guard, Rule
+from tpuserve_server.frontends.guarded import GuardedStream, GuardedUnary
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import RestApp, RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
-from tpuserve_server.identity.access import OPEN, READ
+from tpuserve_server.identity.access import OPEN, READ, Access
+from tpuserve_server.telemetry.access_log import MOST_ERRORS_PER_S, AccessLog
+from tpuserve_server.telemetry.access_log_options import AccessLogOptions
+from tpuserve_server.telemetry.observers import Observers
 
 CONTEXT = CallContext(Deadline.never(), {"authorization": "me"})
 
@@ -31,23 +36,25 @@ class ScriptedRule:
 
 
 class Methods:
-    """One method of each kind. They record the calls that reach them."""
-
-    def __init__(self) -> None:
-        self.reached: list[str] = []
-        self.closed = False
+    """One method of each kind."""
 
     async def unary(self, body: bytes, context: CallContext) -> bytes:
-        self.reached.append("unary")
         return body
 
     async def stream(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
-        self.reached.append("stream")
-        try:
-            async for request in requests:
-                yield request
-        finally:
-            self.closed = True
+        async for request in requests:
+            yield request
+
+
+def guarded(guard: Guard, methods: Methods, access: Access) -> tuple[GuardedUnary, GuardedStream]:
+    """Return both methods behind a guard."""
+    table = guard.wrap_table(
+        {"/s.S/U": UnaryMethod(methods.unary, access, 7), "/s.S/S": StreamMethod(methods.stream, access, 7)}
+    )
+    unary, stream = table["/s.S/U"], table["/s.S/S"]
+    assert isinstance(unary, GuardedUnary)
+    assert isinstance(stream, GuardedStream)
+    return unary, stream
 
 
 async def two() -> AsyncIterator[bytes]:
@@ -64,52 +71,41 @@ def ask(app: object) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")  # type: ignore[arg-type]  # ASGI has several types
 
 
-def test_nothing_stands_before_what_everybody_may() -> None:
-    table, app = {"/s/M": UnaryMethod(Methods().unary, OPEN)}, make_app()
+async def test_nothing_stands_before_what_everybody_may() -> None:
+    methods, app = Methods(), make_app()
     guard = make_guard(ALLOW_ALL)
-    assert guard.wrap_table(table) is table
+    unary, stream = guarded(guard, methods, READ)
+    assert await unary.admit(CONTEXT) == methods.unary
+    assert await stream.admit(CONTEXT) == methods.stream
     assert guard.wrap_rest(app) is app
 
 
 async def test_methods_run_when_the_rule_lets_them_pass() -> None:
     rule, methods = ScriptedRule(), Methods()
-    table = make_guard(rule).wrap_table(
-        {"/s/U": UnaryMethod(methods.unary, OPEN), "/s/S": StreamMethod(methods.stream, OPEN)}
-    )
-    unary, stream = table["/s/U"], table["/s/S"]
-    assert isinstance(unary, UnaryMethod)
-    assert isinstance(stream, StreamMethod)
-    assert await unary.handle(b"x", CONTEXT) == b"x"
-    assert [message async for message in stream.handle(two(), CONTEXT)] == [b"1", b"2"]
+    unary, stream = guarded(make_guard(rule), methods, READ)
+    handle, respond = await unary.admit(CONTEXT), await stream.admit(CONTEXT)
+    assert await handle(b"x", CONTEXT) == b"x"
+    assert [message async for message in respond(two(), CONTEXT)] == [b"1", b"2"]
     assert [(each.protocol, each.method, each.path) for each in rule.attempts] == [
-        ("grpc", "POST", "/s/U"),
-        ("grpc", "POST", "/s/S"),
+        ("grpc", "POST", "/s.S/U"),
+        ("grpc", "POST", "/s.S/S"),
     ]
+    assert {each.access for each in rule.attempts} == {READ}
     assert rule.attempts[0].headers == {"authorization": "me"}
 
 
-async def test_a_stream_that_is_left_is_closed_behind_the_guard() -> None:
-    methods = Methods()
-    method = make_guard(ScriptedRule()).wrap_table({"/s/S": StreamMethod(methods.stream, OPEN)})["/s/S"]
-    messages = method.handle(two(), CONTEXT)  # type: ignore[arg-type]  # a stream's
-    assert await anext(messages) == b"1"  # type: ignore[arg-type]  # as above
-    await messages.aclose()  # type: ignore[union-attr]  # as above
-    assert methods.closed
+def test_a_guarded_method_keeps_its_access_and_its_limit() -> None:
+    rules: tuple[Rule, ...] = (ALLOW_ALL, ScriptedRule())
+    for rule in rules:
+        for method in guarded(make_guard(rule), Methods(), READ):
+            assert (method.access, method.max_message_bytes) == (READ, 7)
 
 
 @pytest.mark.parametrize("fault", [Unauthenticated("who?"), ZeroDivisionError("a bug of the rule")])
 async def test_no_method_runs_when_the_rule_raises(fault: Exception) -> None:
-    methods = Methods()
-    guard = make_guard(ScriptedRule(fault))
-    table = guard.wrap_table({"/s/U": UnaryMethod(methods.unary, OPEN), "/s/S": StreamMethod(methods.stream, OPEN)})
-    unary, stream = table["/s/U"], table["/s/S"]
-    assert isinstance(unary, UnaryMethod)
-    assert isinstance(stream, StreamMethod)
-    with pytest.raises(type(fault)):
-        await unary.handle(b"x", CONTEXT)
-    with pytest.raises(type(fault)):
-        await anext(stream.handle(two(), CONTEXT))
-    assert methods.reached == []
+    for method in guarded(make_guard(ScriptedRule(fault)), Methods(), OPEN):
+        with pytest.raises(type(fault)):
+            await method.admit(CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +141,9 @@ async def test_a_refusal_is_answered_in_the_form_of_the_path(path: str) -> None:
 async def test_refused_requests_are_counted_by_code() -> None:
     metrics = FakeMetrics()
     guard = make_guard(ScriptedRule(Unauthenticated("who?")), metrics)
-    unary = guard.wrap_table({"/s.S/Name": UnaryMethod(Methods().unary, READ)})["/s.S/Name"]
-    assert isinstance(unary, UnaryMethod)
-    with pytest.raises(Unauthenticated):
-        await unary.handle(b"x", CONTEXT)
+    for method in guarded(guard, Methods(), READ):
+        with pytest.raises(Unauthenticated):
+            await method.admit(CONTEXT)
     async with ask(guard.wrap_rest(make_app())) as client:
         for path in ("/v1/models/m:predict", "/metrics", "/nothing", "/v1/strange"):
             response = await client.post(path, headers={"x-request-id": "id-7"})
@@ -158,10 +153,24 @@ async def test_refused_requests_are_counted_by_code() -> None:
     assert page.headers.get_list("www-authenticate") == ['Basic realm="tpuserve", charset="UTF-8"']
     counted = [(each.protocol, each.method, each.code.name) for each in metrics.finished]
     methods = [
-        ("grpc", "Name"),
+        ("grpc", "U"),
+        ("grpc", "S"),
         *(("rest", name) for name in ("Predict", "/metrics", "Unknown", "Unknown", "/openapi.json")),
     ]
     assert counted == [(protocol, name, "UNAUTHENTICATED") for protocol, name in methods]
+
+
+async def test_repeated_refusals_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    observers = Observers((AccessLog(AccessLogOptions("errors")),))
+    meter = RequestMeter(FakeService(), FakeMetrics(), FakeClock(), "grpc", observers)
+    unary, _ = guarded(Guard(ScriptedRule(Unauthenticated("who?")), meter, meter), Methods(), READ)
+    for _ in range(MOST_ERRORS_PER_S + 50):
+        with pytest.raises(Unauthenticated):
+            await unary.admit(CONTEXT)
+    assert caplog.messages == ["U UNAUTHENTICATED"] * MOST_ERRORS_PER_S
+    fields = caplog.records[0].__dict__["fields"]()
+    assert (fields["protocol"], fields["error"]) == ("grpc", "who?")
 
 
 async def test_a_broken_rule_lets_nobody_pass(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
+from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.disconnects import DisconnectWatch
@@ -251,7 +252,7 @@ async def test_a_call_that_its_host_cancels_at_the_deadline_is_counted_so() -> N
     service, metrics, clock = FakeService(), FakeMetrics(), SystemClock()
     service.gate.clear()
     host = GrpcOverAsgi(
-        rpc_table(service, metrics, clock),
+        admit_every_call(rpc_table(service, metrics, clock)),
         max_message_bytes=1 << 20,
         in_flight=InFlight(),
         watch=DisconnectWatch(),

@@ -32,6 +32,7 @@ async def test_only_inference_takes_large_messages() -> None:
     infer, status = table["/infer"], table["/status"]
     assert isinstance(infer, UnaryMethod)
     assert isinstance(status, UnaryMethod)
+    assert (infer.max_message_bytes, status.max_message_bytes) == (None, MAX_SMALL_BYTES)
     large = bytes(MAX_SMALL_BYTES + 1)
     assert await infer.handle(large, CONTEXT) == large
     assert await status.handle(large[1:], CONTEXT) == large[1:]
@@ -42,6 +43,7 @@ async def test_only_inference_takes_large_messages() -> None:
 async def test_a_large_message_of_a_stream_ends_it() -> None:
     method = limit_messages({"/watch": StreamMethod(echo_all, OPEN)}, ())["/watch"]
     assert isinstance(method, StreamMethod)
+    assert method.max_message_bytes == MAX_SMALL_BYTES
     answers = method.handle(two(b"a", bytes(MAX_SMALL_BYTES + 1)), CONTEXT)
     assert await anext(answers) == b"a"
     with pytest.raises(ResourceExhausted):

@@ -20,6 +20,7 @@ from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, ServingError, TooLate
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
@@ -69,7 +70,7 @@ class EchoApplication:
         self._doomed = asyncio.Event()
         self._hung = asyncio.Event()
         self.answered = 0
-        self.rpc: RpcTable = {
+        table: RpcTable = {
             "/echo.Echo/Unary": UnaryMethod(self.unary, OPEN),
             "/echo.Echo/Size": UnaryMethod(self.size, OPEN),
             "/echo.Echo/Client": UnaryMethod(self.client, OPEN),
@@ -84,6 +85,7 @@ class EchoApplication:
             "/echo.Echo/Each": StreamMethod(self.each, OPEN),
             "/echo.Echo/Watch": StreamMethod(self.watch, OPEN),
         }
+        self.rpc = admit_every_call(table)
         self._draining = False
 
     async def start(self) -> None:

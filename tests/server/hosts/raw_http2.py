@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.server.hosts.host_process import PATIENCE_S
 
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, GOAWAY = 0, 1, 3, 4, 6, 7
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 _CANCEL = 8
 _MAX_FRAME_BYTES = 1 << 14
@@ -82,6 +82,17 @@ def ended_streams(client: socket.socket, wanted: int) -> set[int]:
     return ended
 
 
+def granted_bytes(client: socket.socket, stream: int) -> int:
+    """Read until the server has reset the stream, and return by how many bytes it has widened the stream's window."""
+    granted = 0
+    for kind, found, payload in _frames(client):
+        if found == stream and kind == _WINDOW_UPDATE:
+            granted += int.from_bytes(payload, "big")
+        if found == stream and kind == _RST_STREAM:
+            break
+    return granted
+
+
 def wait_for_data(client: socket.socket, stream: int) -> None:
     """Read until data of the stream arrives. Raises ConnectionError if the server ends the stream or the connection."""
     for kind, found in frames(client):
@@ -106,10 +117,14 @@ def is_told_to_go_away(client: socket.socket) -> bool:
 
 def frames(client: socket.socket) -> Iterator[tuple[int, int]]:
     """Yield the type and the stream of each frame. Raises ConnectionError when the server closes the connection."""
+    return ((kind, stream) for kind, stream, _ in _frames(client))
+
+
+def _frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
     while True:
         head = _read(client, 9)
-        _read(client, int.from_bytes(head[:3], "big"))
-        yield head[3], int.from_bytes(head[5:], "big") & 0x7FFFFFFF
+        payload = _read(client, int.from_bytes(head[:3], "big"))
+        yield head[3], int.from_bytes(head[5:], "big") & 0x7FFFFFFF, payload
 
 
 def _read(client: socket.socket, size_bytes: int) -> bytes:

@@ -72,6 +72,23 @@ async def test_cancelled_reader_leaves_the_servers_future_alone() -> None:
     assert not pending.cancelled()
 
 
+@pytest.mark.timeout(20)  # The loop of a reader that waits for itself never ends.
+@pytest.mark.parametrize("asks_first", [True, False])
+async def test_reader_takes_a_message_that_arrived_in_the_same_iteration_of_the_loop(asks_first: bool) -> None:
+    messages = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    arriving = iter(messages)
+    caller = Caller(lambda: next(arriving), lambda: None)
+    if asks_first:
+        caller.ask()
+    messages[0].set_result(body(b"first", more=True))
+    # The future is done, and the loop has not called its callbacks.
+    assert (await caller.receive())["body"] == b"first"
+    reader = asyncio.create_task(caller.receive())
+    await asyncio.sleep(0)
+    messages[1].set_result(body(b"second"))
+    assert (await reader)["body"] == b"second"
+
+
 async def test_conforming_receive_waits_after_the_body() -> None:
     exchange = Exchange([body(b"a", more=True), body(b"b")], talkative=True)
     watch = DisconnectWatch(INTERVAL_S)

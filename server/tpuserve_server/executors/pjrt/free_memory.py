@@ -34,7 +34,14 @@ class FreeMemory:
                 yield
         except ResourceExhausted as error:
             requested = [f"{in_units(requested_bytes)} requested"] if requested_bytes is not None else []
-            raise ResourceExhausted(f"{error.message.rstrip('.')} ({', '.join([*requested, str(self)])})") from error
+            facts = ", ".join([*requested, str(self)])
+            raise ResourceExhausted(f"{error.message.rstrip('.')} ({facts}{self._doubt(requested_bytes)})") from error
+
+    def _doubt(self, requested_bytes: int | None) -> str:
+        """Return why memory ran out although enough seemed free: JAX counts neither pieces nor other processes."""
+        if requested_bytes is None or self.free_bytes is None or requested_bytes > self.free_bytes:
+            return ""
+        return ", but in pieces or used by another process"
 
     def __str__(self) -> str:
         """Return a text such as `1.2 GiB of 15.7 GiB free before`."""

@@ -11,15 +11,10 @@ from tpuserve_server.core.errors import Cancelled, Code
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.control import asgi_client
+from tpuserve_server.frontends.guarded import GuardedTable, GuardedUnary, StreamHandler, UnaryHandler
 from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.rpc import (
-    CallContext,
-    RpcTable,
-    StreamMethod,
-    Trailers,
-    UnaryMethod,
-)
+from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
@@ -54,11 +49,11 @@ _OK: "Message" = {"type": "http.response.trailers", "headers": [(b"grpc-status",
 
 
 class GrpcOverAsgi:
-    """Serves an RpcTable. Runs on one event loop."""
+    """Serves a GuardedTable. Runs on one event loop."""
 
     def __init__(
         self,
-        rpc: RpcTable,
+        rpc: GuardedTable,
         *,
         max_message_bytes: int,
         in_flight: InFlight,
@@ -108,7 +103,7 @@ class GrpcOverAsgi:
         if method is None:
             return unknown_method(path)
         try:
-            is_unary = isinstance(method, UnaryMethod)
+            is_unary = isinstance(method, GuardedUnary)
             lag_s = scope.get(LAG_KEY, 0.0)
             request_id = headers.get(_REQUEST_ID)
             if request_id is not None:
@@ -126,19 +121,27 @@ class GrpcOverAsgi:
                 request_id,
                 scope.get(CERTIFICATE_KEY, no_certificate),
             )
-            encoding = headers.get(b"grpc-encoding", b"identity")
-            frames = FrameReader(
-                receive, self._max_message_bytes, encoding, Receiving(self._receiving, scope.get("client"))
-            )
-            if isinstance(method, UnaryMethod):
-                return await self._unary(method, path, context, frames, receive)
-            await self._stream(method, context, frames, receive, _StreamedResponse(send, path, trailers))
+            # Before `receive` is called, or memory is held for the message. Envoy then discards what it has buffered.
+            if isinstance(method, GuardedUnary):
+                handle = await method.admit(context)
+                frames = self._frames(scope, headers, receive, method.max_message_bytes)
+                return await self._unary(handle, path, context, frames, receive)
+            respond = await method.admit(context)
+            frames = self._frames(scope, headers, receive, method.max_message_bytes)
+            await self._stream(respond, context, frames, receive, _StreamedResponse(send, path, trailers))
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path, trailers)
 
+    def _frames(
+        self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", limit_bytes: int | None
+    ) -> FrameReader:
+        most_bytes = self._max_message_bytes if limit_bytes is None else min(limit_bytes, self._max_message_bytes)
+        encoding = headers.get(b"grpc-encoding", b"identity")
+        return FrameReader(receive, most_bytes, encoding, Receiving(self._receiving, scope.get("client")))
+
     async def _unary(
-        self, method: UnaryMethod, path: str, context: CallContext, frames: FrameReader, receive: "Receive"
+        self, handle: UnaryHandler, path: str, context: CallContext, frames: FrameReader, receive: "Receive"
     ) -> bytes | RpcFailure:
         request = await frames.only()
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
@@ -151,7 +154,7 @@ class GrpcOverAsgi:
         caller = Caller(receive, interruption.leave)
         self._watch.add(caller)
         try:
-            return await method.handle(request, context)
+            return await handle(request, context)
         except asyncio.CancelledError as cancelled:
             if self._in_flight.is_cut:
                 return SHUTTING_DOWN
@@ -162,7 +165,7 @@ class GrpcOverAsgi:
 
     async def _stream(
         self,
-        method: StreamMethod,
+        respond: StreamHandler,
         context: CallContext,
         frames: FrameReader,
         receive: "Receive",
@@ -175,7 +178,7 @@ class GrpcOverAsgi:
         self._watch.add(caller)
         self._in_flight.begin_stream(interruption.shut_down)
         try:
-            await response.send_all(method.handle(requests, context))
+            await response.send_all(respond(requests, context))
         except asyncio.CancelledError as cancelled:
             await response.fail(interruption.absorb(cancelled))
         finally:

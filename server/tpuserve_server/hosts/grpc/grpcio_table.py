@@ -12,7 +12,8 @@ from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
-from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.frontends.guarded import GuardedMethod, GuardedStream, GuardedTable, GuardedUnary, UnaryHandler
+from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.hosts.grpc.calls import call_context
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.interruption import Interruption
@@ -47,7 +48,7 @@ class TableHandler(grpc.GenericRpcHandler):
 
     def __init__(
         self,
-        rpc: RpcTable,
+        rpc: GuardedTable,
         in_flight: InFlight,
         gate: OverloadGate,
         clock: Clock | None = None,
@@ -81,27 +82,29 @@ class TableHandler(grpc.GenericRpcHandler):
         refused, self._refused = self._refused, 0
         return refused
 
-    def _handler(self, path: str, method: UnaryMethod | StreamMethod) -> Handler:
-        if isinstance(method, UnaryMethod):
-            # For a unary handler, grpcio itself would wait for the message, without a timeout.
+    def _handler(self, path: str, method: GuardedMethod) -> Handler:
+        if isinstance(method, GuardedUnary):
+            # For a unary handler, grpcio itself would wait for the message, without a timeout and before the admission.
             return grpc.stream_unary_rpc_method_handler(self._unary(path, method))
         # A stream of one message and a single message are the same on the wire, so this handles every kind of stream.
         return grpc.stream_stream_rpc_method_handler(self._stream(path, method))
 
-    def _unary(self, path: str, method: UnaryMethod) -> Unary:
+    def _unary(self, path: str, method: GuardedUnary) -> Unary:
         is_inference = path in INFERENCE_METHODS
 
         async def handle(_requests: AsyncIterator[bytes], context: Context) -> bytes:
             started_s = self._clock.monotonic_s()
-            if is_inference and self._gate.may_refuse and (late_s := self._gate.lateness_s(self._deadline(context))):
+            deadline = self._deadline(context)
+            if is_inference and self._gate.may_refuse and (late_s := self._gate.lateness_s(deadline)):
                 await _abort(context, RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s))
+            trailers: Trailers = []
+            call = call_context(context, deadline, trailers, started_s)
+            # grpcio receives a message when a handler reads it, so a refused call costs no memory for one.
+            run = await _admit(method, call, context, path, trailers)
             request = await self._receive(context)
             self._in_flight.begin()
-            trailers: Trailers = []
             try:
-                response = await method.handle(
-                    request, call_context(context, self._deadline(context), trailers, started_s)
-                )
+                response = await run(request, call)
                 if trailers:
                     context.set_trailing_metadata(trailers)
                 return response
@@ -134,7 +137,7 @@ class TableHandler(grpc.GenericRpcHandler):
             return request
         return await _abort(context, _NO_MESSAGE)
 
-    def _stream(self, path: str, method: StreamMethod) -> Stream:
+    def _stream(self, path: str, method: GuardedStream) -> Stream:
         # Not a generator: a generator would miss a cancellation while grpcio writes.
         async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
             # grpcio itself ends calls at their deadline, so the interruption is only for the shutdown.
@@ -144,7 +147,8 @@ class TableHandler(grpc.GenericRpcHandler):
             trailers: Trailers = []
             messages: AsyncIterator[bytes] | None = None
             try:
-                messages = method.handle(requests, call_context(context, self._deadline(context), trailers))
+                call = call_context(context, self._deadline(context), trailers)
+                messages = (await method.admit(call))(requests, call)
                 async for message in messages:
                     await _write(context, message)
                 if trailers:
@@ -171,6 +175,16 @@ class TableHandler(grpc.GenericRpcHandler):
         # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
         return Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
+
+
+async def _admit(
+    method: GuardedUnary, call: CallContext, context: Context, path: str, trailers: Trailers
+) -> UnaryHandler:
+    """Return the handler of an admitted call. End a refused call."""
+    try:
+        return await method.admit(call)
+    except Exception as error:  # A front-end's edge, too.
+        await _abort(context, failure_of(error, path, trailers), trailers)
 
 
 def _refusal(failure: RpcFailure) -> Handler:

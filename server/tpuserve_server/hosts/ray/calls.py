@@ -8,7 +8,8 @@ import grpc
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Code, ResourceExhausted
-from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.frontends.guarded import GuardedStream, GuardedTable, GuardedUnary
+from tpuserve_server.frontends.rpc import Trailers
 from tpuserve_server.hosts.grpc.calls import ServicerContext, call_context
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, RpcFailure, failure_of
 from tpuserve_server.hosts.grpc.headers import deadline_of
@@ -57,7 +58,7 @@ class Response:
 class ReplicaCalls:
     """Calls of the methods of `rpc`. One event loop's thread owns it."""
 
-    def __init__(self, rpc: RpcTable, max_message_bytes: int, clock: Clock) -> None:
+    def __init__(self, rpc: GuardedTable, max_message_bytes: int, clock: Clock) -> None:
         """Refuse messages above `max_message_bytes`."""
         self._rpc = rpc
         self._max_message_bytes = max_message_bytes
@@ -69,12 +70,14 @@ class ReplicaCalls:
         Ray drops the trailing metadata of calls that raise, and with it the retry hint.
         """
         method = self._rpc[path]
-        assert isinstance(method, UnaryMethod), path
+        assert isinstance(method, GuardedUnary), path
         started_s = self._clock.monotonic_s()
         trailers: Trailers = []
         try:
-            body = self._checked(request)
-            response = await method.handle(body, call_context(context, self._deadline(context), trailers, started_s))
+            call = call_context(context, self._deadline(context), trailers, started_s)
+            # Ray's proxy has read the message. The checks of its size and content still follow the admission.
+            handle = await method.admit(call)
+            response = await handle(self._checked(request), call)
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             _fail(context, failure_of(error, path, trailers), trailers)
             return Response(b"")
@@ -86,11 +89,13 @@ class ReplicaCalls:
     ) -> AsyncIterator[Response]:
         """Answer a stream of requests with a stream of responses."""
         method = self._rpc[path]
-        assert isinstance(method, StreamMethod), path
+        assert isinstance(method, GuardedStream), path
         trailers: Trailers = []
         bodies = (self._checked(request) async for request in requests)
-        messages = method.handle(bodies, call_context(context, self._deadline(context), trailers))
+        messages: AsyncIterator[bytes] | None = None
         try:
+            call = call_context(context, self._deadline(context), trailers)
+            messages = (await method.admit(call))(bodies, call)
             async for message in messages:
                 yield Response(message)
         except asyncio.CancelledError:

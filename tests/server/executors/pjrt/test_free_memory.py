@@ -32,6 +32,11 @@ def of(*in_use: int) -> FreeMemory:
     ("free", "asked", "said"),
     [
         (of(15 * GIB, 4 * GIB), 3 * GIB // 2, "1.5 GiB requested, 1.0 GiB of 16.0 GiB free before"),
+        (
+            of(4 * GIB),
+            GIB,
+            "1.0 GiB requested, 12.0 GiB of 16.0 GiB free before, but in pieces or used by another process",
+        ),
         (of(16 * GIB - 512), None, "512 bytes of 16.0 GiB free before"),
         (FreeMemory.of([Gauge({})]), 2**20, "1.0 MiB requested, the device does not report its free memory"),
         (FreeMemory.of([]), 2**60, "1048576.0 TiB requested, the device does not report its free memory"),

@@ -17,7 +17,8 @@ from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.replacement import Replacement
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
+from tpuserve_server.frontends.guarded import admit_every_call
+from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
@@ -42,7 +43,9 @@ class Recorded:
         self.hung = asyncio.Event()
         self.receiving = ReceivingBudget(1 << 20, 1 << 20, SystemClock())
         self.overload_gate = OPEN_GATE
-        self.rpc: RpcTable = {"/a.A/Echo": UnaryMethod(self.echo, OPEN), "/a.A/Held": UnaryMethod(self.held, OPEN)}
+        self.rpc = admit_every_call(
+            {"/a.A/Echo": UnaryMethod(self.echo, OPEN), "/a.A/Held": UnaryMethod(self.held, OPEN)}
+        )
         self._start_error = start_error
         self._stop_error = stop_error
 

@@ -14,6 +14,7 @@ from tests.support.open_gate import OPEN_GATE, ClosedGate
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, NotFound
+from tpuserve_server.frontends.guarded import GuardedTable, admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
@@ -36,8 +37,8 @@ class Methods:
         self.cancelled = asyncio.Event()
         self.contexts: list[CallContext] = []
 
-    def table(self) -> RpcTable:
-        return {
+    def table(self) -> GuardedTable:
+        table: RpcTable = {
             "/echo.Echo/Unary": UnaryMethod(self.unary, OPEN),
             "/echo.Echo/Held": UnaryMethod(self.held, OPEN),
             "/echo.Echo/Fail": UnaryMethod(self.fail, OPEN),
@@ -45,6 +46,7 @@ class Methods:
             "/echo.Echo/Watch": StreamMethod(self.watch, OPEN),
             "/echo.Echo/NoGenerator": StreamMethod(lambda _requests, _context: Three(), OPEN),
         }
+        return admit_every_call(table)
 
     async def unary(self, request: bytes, context: CallContext) -> bytes:
         self.contexts.append(context)
@@ -188,7 +190,7 @@ async def test_compressed_messages(app: GrpcOverAsgi, encoding: bytes, compress:
 @pytest.mark.parametrize("at_first", [True, False])
 async def test_overload_refuses_inference_with_a_timeout_and_a_hint(methods: Methods, at_first: bool) -> None:
     predict, other = "/tensorflow.serving.PredictionService/Predict", "/echo.Echo/Unary"
-    table = {path: UnaryMethod(methods.unary, OPEN) for path in (predict, other)}
+    table = admit_every_call({path: UnaryMethod(methods.unary, OPEN) for path in (predict, other)})
     app = GrpcOverAsgi(
         table,
         max_message_bytes=LIMIT,

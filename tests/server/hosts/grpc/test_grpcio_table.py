@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import struct
 from collections.abc import AsyncIterator
 
 import grpc
@@ -11,9 +12,14 @@ import pytest
 
 from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import two_way_stream, unary
+from tests.support.guards import make_guard
 from tests.support.open_gate import OPEN_GATE
+from tpuserve_server.core.errors import Unauthenticated
+from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.grpc.grpcio_table import TableHandler
+from tpuserve_server.hosts.grpc.limits import channel_arguments
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.identity.access import OPEN
 
@@ -22,12 +28,18 @@ async def echo(request: bytes, _context: CallContext) -> bytes:
     return request
 
 
+class RefuseAll:
+    """A rule that refuses every call."""
+
+    async def check(self, attempt: Attempt) -> None:
+        raise Unauthenticated("who?")
+
+
 @contextlib.asynccontextmanager
-async def served(request_timeout_s: float) -> AsyncIterator[str]:
-    table = TableHandler(
-        {"/echo.Echo/Unary": UnaryMethod(echo, OPEN)}, InFlight(), OPEN_GATE, request_timeout_s=request_timeout_s
-    )
-    server = grpc.aio.server(handlers=[table])
+async def served(request_timeout_s: float, rule: Rule = ALLOW_ALL) -> AsyncIterator[str]:
+    methods = make_guard(rule).wrap_table({"/echo.Echo/Unary": UnaryMethod(echo, OPEN)})
+    table = TableHandler(methods, InFlight(), OPEN_GATE, request_timeout_s=request_timeout_s)
+    server = grpc.aio.server(handlers=[table], options=list(channel_arguments(HostOptions()).items()))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -79,3 +91,21 @@ async def test_stop_and_cancel_during_a_message_log_nothing(caplog: pytest.LogCa
         calls[0].cancel()
     assert await calls[1].code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
     assert caplog.records == []
+
+
+async def test_a_refused_call_gets_no_window_for_its_message() -> None:
+    def offer(address: str) -> int:
+        with contextlib.closing(raw_http2.connect(address)) as client:
+            begin = struct.pack(">BI", 0, 16 << 20) + bytes(10_000)
+            client.sendall(raw_http2.grpc_call(1, "/echo.Echo/Unary") + raw_http2.data(1, begin))
+            return raw_http2.granted_bytes(client, 1)
+
+    # grpcio widens the window as soon as a handler reads, here until the message is late.
+    async with served(0.5) as address:
+        assert await asyncio.to_thread(offer, address) > 1 << 20
+    async with served(60, RefuseAll()) as address:
+        assert await asyncio.to_thread(offer, address) == 0
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = two_way_stream(channel, "Unary")()
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert await call.details() == "who?"

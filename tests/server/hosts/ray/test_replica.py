@@ -13,6 +13,7 @@ from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import NotFound, TooLate
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
@@ -78,10 +79,11 @@ class Application:
         self.overload_gate = OverloadGate(tuple, PrometheusMetrics(), SystemClock())
         names = [path_of(service, name) for service, names in UNARY.items() for name in names]
         streams = [path_of(service, name) for service, names in STREAMS.items() for name in names]
-        self.rpc: RpcTable = {
+        table: RpcTable = {
             **{path: UnaryMethod(self._unary(path), OPEN) for path in names},
             **{path: StreamMethod(self._stream, OPEN) for path in streams},
         }
+        self.rpc = admit_every_call(table)
 
     async def start(self) -> None:
         self.events.append("start")

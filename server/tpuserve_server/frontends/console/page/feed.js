@@ -18,20 +18,28 @@ export class Feed {
 
   start() {
     this.open();
+    // The browser may keep a page that the user leaves, with its connection, and has only six for each server.
+    addEventListener("pagehide", () => this.close());
+    addEventListener("pageshow", (event) => event.persisted && this.open());
     setInterval(() => performance.now() - this.heardMs > SILENCE_MS && this.lose(), 1000);
   }
 
   open() {
-    const source = new EventSource(this.url);
+    const source = (this.source = new EventSource(this.url));
     source.addEventListener("open", () => this.connect());
     for (const name of ["snapshot", "models", "slow"]) {
       source.addEventListener(name, (event) => this.receive(name, event.data));
     }
     source.addEventListener("error", () => {
       if (source.readyState !== EventSource.CLOSED) return;
-      setTimeout(() => this.open(), this.delayMs);
+      this.retry = setTimeout(() => this.open(), this.delayMs);
       this.delayMs = Math.min(this.delayMs * 2, LONGEST_DELAY_MS);
     });
+  }
+
+  close() {
+    clearTimeout(this.retry);
+    this.source.close();
   }
 
   connect() {
