@@ -18,7 +18,7 @@ from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
-from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame
+from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame, whole_message
 from tpuserve_server.hosts.grpc.headers import (
     ENVOY_SPAN_NAME,
     TRACE_NAME,
@@ -124,8 +124,13 @@ class GrpcOverAsgi:
             # Before `receive` is called, or memory is held for the message. Envoy then discards what it has buffered.
             if isinstance(method, GuardedUnary):
                 handle = await method.admit(context)
-                frames = self._frames(scope, headers, receive, method.max_message_bytes)
-                return await self._unary(handle, path, context, frames, receive)
+                first, request = None, None
+                if b"grpc-encoding" not in headers:
+                    first = await receive()
+                    request = whole_message(first, self._limit(method.max_message_bytes))
+                if request is None:
+                    request = await self._frames(scope, headers, receive, method.max_message_bytes).only(first)
+                return await self._unary(handle, path, context, request, receive)
             respond = await method.admit(context)
             frames = self._frames(scope, headers, receive, method.max_message_bytes)
             await self._stream(respond, context, frames, receive, _StreamedResponse(send, path, trailers))
@@ -136,14 +141,16 @@ class GrpcOverAsgi:
     def _frames(
         self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", limit_bytes: int | None
     ) -> FrameReader:
-        most_bytes = self._max_message_bytes if limit_bytes is None else min(limit_bytes, self._max_message_bytes)
         encoding = headers.get(b"grpc-encoding", b"identity")
-        return FrameReader(receive, most_bytes, encoding, Receiving(self._receiving, scope.get("client")))
+        receiving = Receiving(self._receiving, scope.get("client"))
+        return FrameReader(receive, self._limit(limit_bytes), encoding, receiving)
+
+    def _limit(self, limit_bytes: int | None) -> int:
+        return self._max_message_bytes if limit_bytes is None else min(limit_bytes, self._max_message_bytes)
 
     async def _unary(
-        self, handle: UnaryHandler, path: str, context: CallContext, frames: FrameReader, receive: "Receive"
+        self, handle: UnaryHandler, path: str, context: CallContext, request: bytes, receive: "Receive"
     ) -> bytes | RpcFailure:
-        request = await frames.only()
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
         # the next one is checked.
         if self._gate.may_refuse and path in INFERENCE_METHODS:

@@ -29,6 +29,20 @@ def frame(message: bytes) -> bytes:
     return _PREFIX.pack(0, len(message)) + message
 
 
+def whole_message(chunk: "Message", max_bytes: int) -> bytes | None:
+    """Return the message of a unary request if the first chunk of its body is one uncompressed message.
+
+    Nearly every request is, and needs no reader. Return None for all others, and for messages above `max_bytes`.
+    """
+    body: bytes = chunk.get("body", b"")
+    if len(body) < PREFIX_BYTES or chunk["type"] != "http.request":
+        return None
+    compressed, length = _PREFIX.unpack_from(body)
+    if compressed or len(body) != length + PREFIX_BYTES or length > max_bytes:
+        return None
+    return body[PREFIX_BYTES:]
+
+
 class Receiving(NamedTuple):
     """The budget of messages that are still arriving, and the connection that they come from."""
 
@@ -66,16 +80,15 @@ class FrameReader:
         self._receive = receive
         return self
 
-    async def only(self) -> bytes:
-        """Read the message of a unary request. Raises Unimplemented unless there is exactly one."""
-        chunk = self._open(await self._receive())
-        # Fast path: nearly every request is one uncompressed message in one chunk, which needs no buffer.
-        if len(chunk) >= PREFIX_BYTES:
-            compressed, length = _PREFIX.unpack_from(chunk)
-            if not compressed and len(chunk) == length + PREFIX_BYTES:
-                self._check_length(length)
-                return chunk[PREFIX_BYTES:]
-        self._buffer += chunk
+    async def only(self, first: "Message | None" = None) -> bytes:
+        """Read the message of a unary request. Raises Unimplemented unless there is exactly one.
+
+        A caller that has received the `first` chunk passes it.
+        """
+        first = await self._receive() if first is None else first
+        if (message := whole_message(first, self._max_message_bytes)) is not None:
+            return message
+        self._buffer += self._open(first)
         try:
             message = await self.next()
         finally:

@@ -10,7 +10,7 @@ from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.byte_parts import PART_BYTES
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Internal, ResourceExhausted
-from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving, frame
+from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving, frame, whole_message
 
 RECEIVING = Receiving(ReceivingBudget(1 << 20, 1 << 20, SystemClock()))
 
@@ -71,3 +71,23 @@ async def test_a_body_that_ends_inside_a_large_message_is_an_error() -> None:
         await reader.next()
     reader.close()
     assert receiving.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("chunk", "expected"),
+    [
+        pytest.param({"type": "http.request", "body": frame(b"hello")}, b"hello", id="a whole message"),
+        pytest.param({"type": "http.request", "body": frame(b"")}, b"", id="an empty message"),
+        pytest.param({"type": "http.request", "body": frame(b"hello!")}, None, id="above the limit"),
+        pytest.param({"type": "http.request", "body": frame(b"hello")[:-1]}, None, id="a part of a message"),
+        pytest.param({"type": "http.request", "body": frame(b"a") + frame(b"b")}, None, id="two messages"),
+        pytest.param({"type": "http.request", "body": b"\1" + frame(b"hello")[1:]}, None, id="compressed"),
+        pytest.param({"type": "http.request", "body": b"\0\0"}, None, id="a part of a prefix"),
+        pytest.param({"type": "http.request"}, None, id="no body"),
+        pytest.param({"type": "http.disconnect"}, None, id="gone"),
+    ],
+)
+def test_one_uncompressed_message_in_one_chunk_needs_no_reader(
+    chunk: "dict[str, object]", expected: bytes | None
+) -> None:
+    assert whole_message(chunk, 5) == expected
