@@ -88,6 +88,7 @@ from tpuserve_server.metrics.version_statistics import version_statistics
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.request_log.writer import LogWriter
 from tpuserve_server.storage.remote import RemoteStorage
+from tpuserve_server.telemetry.loop_watch import LoopWatch
 from tpuserve_server.telemetry.observers import Observers
 from tpuserve_server.telemetry.slow_requests import SlowRequests
 from tpuserve_server.telemetry.tracing.request_tracing import RequestTracing
@@ -146,6 +147,7 @@ class Server:
         self._log_writer = log_writer
         self._control_note = control_note
         self._watchdog = watchdog
+        self._loop_watch = LoopWatch()
         self._tracing = tracing
         self._addresses = addresses
         self._certificates = certificates
@@ -164,6 +166,7 @@ class Server:
         if self._credentials is not None:
             self._credentials.start()
         self._watchdog.start()
+        self._loop_watch.start()
         self._source.start()
         self._ensembles.start()
         if self._config_file is not None:
@@ -233,6 +236,7 @@ class Server:
         self._remote.close()
         await asyncio.to_thread(self._manager.stop)
         await asyncio.to_thread(self._watchdog.stop)
+        await asyncio.to_thread(self._loop_watch.stop)
         await asyncio.to_thread(self._log_writer.stop)
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.stop)
