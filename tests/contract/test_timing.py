@@ -70,7 +70,9 @@ def test_other_values_are_refused(serving: ServingClient) -> None:
     message = "x-tpuserve-timing must be 0 or 1; was 'on'"
     reply = serving.post("/v1/models/half:predict", ROW, x_tpuserve_timing="on")
     assert (reply.status, reply.error) == (400, message)
-    with pytest.raises(grpc.RpcError, match=message):
+    with pytest.raises(grpc.RpcError, match=message) as raised:
         serving.prediction.Predict(
             predict_request(x=[[2.0]]), timeout=TIMEOUT_S, metadata=[("x-tpuserve-timing", "on")]
         )
+    refused: Any = raised.value
+    assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT

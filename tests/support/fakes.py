@@ -315,6 +315,9 @@ class FakeService(InferenceService):
             raise NotFound(f"Could not find version {spec.version} of model {spec.name}")
         return named
 
+    def status_once_read(self, spec: ModelSpec) -> list[VersionStatus]:
+        return self.status(spec)
+
     def models(self) -> list[str]:
         return ["m"]
 

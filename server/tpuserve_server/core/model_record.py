@@ -176,8 +176,8 @@ class ModelRecord:
         return number in self.versions and self.versions[number].state is State.AVAILABLE
 
     def is_unread(self) -> bool:
-        """Return whether the source has not reported on the base path yet."""
-        return self.is_configured and self.wanted is None and not self.arriving.reason
+        """Return whether no version is known, because the source has not reported on the base path yet."""
+        return self.is_configured and not self.versions and self.wanted is None and not self.arriving.reason
 
     def is_arriving(self) -> bool:
         """Return whether a later request may succeed: no version is known yet, or one is changing state."""

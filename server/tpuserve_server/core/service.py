@@ -166,13 +166,10 @@ class InferenceService:
         Raises:
             PermissionDenied: the client of the request may not use the model.
             NotFound: the model has no versions, or not the one that the spec names.
-            Unavailable: the server has just started, and does not know the versions yet.
         """
         self.check_access(spec.name)
         versions = self._registry.statuses(spec.name)
         if not versions:
-            if self._registry.is_unread(spec.name):
-                raise Unavailable(f"The versions of model {spec.name} are not known yet: its base path was not read")
             reason = self._registry.why_no_versions(spec.name)
             raise NotFound(f"Could not find any versions of model {spec.name}{f': {reason}' if reason else ''}")
         if spec.version is None:
@@ -181,6 +178,21 @@ class InferenceService:
         if not named:
             raise NotFound(f"Could not find version {spec.version} of model {spec.name}")
         return named
+
+    def status_once_read(self, spec: ModelSpec) -> list[VersionStatus]:
+        """Return the same as `status`, for clients.
+
+        Raises:
+            Unavailable: the server has just started or got the model, and has not read its base path yet.
+            ServingError: as `status`.
+        """
+        try:
+            return self.status(spec)
+        except NotFound:
+            if self._registry.is_unread(spec.name):
+                why = "the server has not read its base path"
+                raise Unavailable(f"The versions of model {spec.name} are not known yet: {why}") from None
+            raise
 
     def models(self) -> list[str]:
         """Return the names of all configured models that the client of the request may use, sorted."""

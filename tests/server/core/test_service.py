@@ -266,13 +266,14 @@ async def test_status_and_metadata(house: House) -> None:
         house.service.status(ModelSpec("n"))
 
 
-async def test_status_is_unavailable_until_the_base_path_was_read(house: House) -> None:
+async def test_status_for_clients_is_unavailable_until_the_base_path_was_read(house: House) -> None:
+    assert house.service.status_once_read(ModelSpec("m")) == house.service.status(ModelSpec("m"))
     house.registry.configure(["m", "new"])
     with pytest.raises(Unavailable, match="The versions of model new are not known yet"):
-        house.service.status(ModelSpec("new"))
+        house.service.status_once_read(ModelSpec("new"))
     house.registry.aspire("new", {})
     with pytest.raises(NotFound, match="Could not find any versions of model new"):
-        house.service.status(ModelSpec("new"))
+        house.service.status_once_read(ModelSpec("new"))
 
 
 async def test_readiness_tells_the_truth_and_says_when_it_changes() -> None:

@@ -19,4 +19,4 @@ class ModelMethods:
         with self._meter.call("GetModelStatus", context) as measured:
             spec = decode_status_request(body)
             measured.model = spec.name
-            return encode_status_response(self._service.status(spec))
+            return encode_status_response(self._service.status_once_read(spec))

@@ -160,7 +160,7 @@ class V1:
 
     def _describe(self, route: Route, scope: "Scope") -> object:
         if route.action is Action.STATUS:
-            return status_to_json(self._service.status(route.spec))
+            return status_to_json(self._service.status_once_read(route.spec))
         if route.action is Action.METADATA:
             return metadata_to_json(self._service.metadata(route.spec), _metadata_fields(scope))
         return {"models": [self._describe_model(name) for name in self._service.models()]}

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -12,14 +12,16 @@ from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
-from tpuserve_server.frontends.guarded import GuardedMethod, GuardedStream, GuardedTable, GuardedUnary, UnaryHandler
-from tpuserve_server.frontends.rpc import CallContext, Trailers
+from tpuserve_server.frontends.guarded import GuardedMethod, GuardedStream, GuardedTable, GuardedUnary
 from tpuserve_server.hosts.grpc.calls import call_context
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, REQUEST_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tpuserve_server.frontends.rpc import Trailers
 
 _STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 
@@ -98,9 +100,12 @@ class TableHandler(grpc.GenericRpcHandler):
             if is_inference and self._gate.may_refuse and (late_s := self._gate.lateness_s(deadline)):
                 await _abort(context, RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s))
             trailers: Trailers = []
-            call = call_context(context, deadline, trailers, started_s)
             # grpcio receives a message when a handler reads it, so a refused call costs no memory for one.
-            run = await _admit(method, call, context, path, trailers)
+            try:
+                call = call_context(context, deadline, trailers, started_s)
+                run = await method.admit(call)
+            except Exception as error:  # A front-end's edge: the client gets a status for every error.
+                await _abort(context, failure_of(error, path, trailers), trailers)
             request = await self._receive(context)
             self._in_flight.begin()
             try:
@@ -112,7 +117,7 @@ class TableHandler(grpc.GenericRpcHandler):
                 if not self._in_flight.is_cut:
                     raise
                 await _abort(context, SHUTTING_DOWN)
-            except Exception as error:  # A front-end's edge: the client gets a status for every error.
+            except Exception as error:  # As above.
                 await _abort(context, failure_of(error, path, trailers), trailers)
             finally:
                 self._in_flight.end()
@@ -175,16 +180,6 @@ class TableHandler(grpc.GenericRpcHandler):
         # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
         return Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
-
-
-async def _admit(
-    method: GuardedUnary, call: CallContext, context: Context, path: str, trailers: Trailers
-) -> UnaryHandler:
-    """Return the handler of an admitted call. End a refused call."""
-    try:
-        return await method.admit(call)
-    except Exception as error:  # A front-end's edge, too.
-        await _abort(context, failure_of(error, path, trailers), trailers)
 
 
 def _refusal(failure: RpcFailure) -> Handler:
