@@ -1,6 +1,7 @@
 """Connections of one client: a gRPC channel and an HTTP/1.1 pool, both with TLS, and what their failures mean."""
 
 import asyncio
+import gc
 import gzip
 import json
 import ssl
@@ -68,6 +69,9 @@ class Connections:
         await self.channel.close()
         self._streams.close()
         await self.http.aclose()
+        # grpc.aio keeps the connection of a closed channel until the garbage collector finds the channel. Idle
+        # connections of clients that have ended would look like a leak of the server.
+        gc.collect()
 
     async def call(self, path: str, body: bytes, hints: Hints) -> bytes:
         """Return the response to a unary call. Raises RequestError."""
