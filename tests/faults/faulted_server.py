@@ -207,7 +207,7 @@ class Faults:
             if beside:
                 with self.server.bystander(pause_s) as attempt.others:
                     yield attempt
-                assert attempt.others.wrong == ()
+                assert attempt.others.wrong == (), attempt.others.wrong
             else:
                 yield attempt
             self.server.check()
