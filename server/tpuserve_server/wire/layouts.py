@@ -19,13 +19,18 @@ _MOST_OF_A_LENGTH: Final = 8
 _MOST_FRAME_BYTES: Final = 4096
 # Learning from larger messages would block the event loop.
 MOST_BYTES: Final = 1 << 20
+MOST_TENSORS: Final = 32
 # A layout costs as much as three messages. Messages without a layout pay for it: one in this many may become one.
 _PRICE: Final = 16
 _MOST_CREDIT: Final = _PRICE * MOST_LAYOUTS
 # Lengths that were seen once.
 _MOST_SEEN: Final = 256
-# Translates contents to others for the proof of a layout.
-OTHER_BYTES: Final = bytes(byte ^ 0x55 for byte in range(256))
+# Translates contents to others.
+_OTHER_BYTES: Final = bytes(byte ^ 0x55 for byte in range(256))
+
+
+class Unusual(Exception):
+    """A message may be valid, but is not one that a layout describes."""
 
 
 class Span(NamedTuple):
@@ -51,6 +56,20 @@ class Frame(NamedTuple):
     output_filter: tuple[str, ...]
     spans: tuple[Span, ...]
     id_span: tuple[int, int] | None = None
+
+
+def check_frame(body: bytes, places: Sequence[tuple[int, int]]) -> None:
+    """Check that few bytes are outside of `places`, before a parser makes objects of them. Raises Unusual."""
+    if len(body) - sum(stop - start for start, stop in places) > _MOST_FRAME_BYTES:
+        raise Unusual
+
+
+def with_other_contents(body: bytes, spans: Sequence[Span]) -> bytearray:
+    """Return a message with other contents in the places of its tensors, for the proof of a layout."""
+    other = bytearray(body)
+    for span in spans:
+        other[span.start : span.stop] = body[span.start : span.stop].translate(_OTHER_BYTES)
+    return other
 
 
 class Layout:
@@ -102,7 +121,10 @@ class Layouts:
     """
 
     def __init__(self, learn: Callable[[bytes], Frame | None]) -> None:
-        """Learn with `learn`: return None for a message that has no layout. It must not raise."""
+        """Learn with `learn`, which returns None for a message without a layout, raises nothing, and is quick.
+
+        It runs on the event loop for messages that no one has checked. It must check the frame before it parses.
+        """
         self._learn = learn
         self._by_length: dict[int, list[Layout]] = {}
         # All layouts, the next candidate to forget first.

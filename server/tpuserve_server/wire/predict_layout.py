@@ -6,13 +6,14 @@ from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.errors import FormatError
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Array, ModelSpec
-from tpuserve_server.wire.layouts import OTHER_BYTES, Frame, Span
+from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
 from tpuserve_server.wire.proto_fields import delimited_fields
 
 # Their contents must be checked.
 _CHECKED: Final = frozenset({"string_val", "bool_val"})
-_MOST_TENSORS: Final = 32
+# Fields of a request with that many tensors, of an entry of the map, and of a tensor: more than usual messages have.
+_MOST_FIELDS, _MOST_INNER_FIELDS = 2 * MOST_TENSORS, 16
 # tensorflow_serving/apis/predict.proto: inputs = 2, a map of key = 1 and value = 2. TensorProto: tensor_content = 4.
 _INPUTS, _KEY, _VALUE, _CONTENT = 2, 1, 2, 4
 
@@ -24,23 +25,22 @@ def learn_predict_request(body: bytes) -> Frame | None:
     same places as these very contents, and everything else as before.
     """
     try:
-        spec, output_filter, inputs = _parsed(body)
         contents = _contents(body)
-        if contents.keys() != inputs.keys() or not 0 < len(inputs) <= _MOST_TENSORS:
+        check_frame(body, list(contents.values()))
+        spec, output_filter, inputs = _parsed(body)
+        if contents.keys() != {name.encode() for name in inputs} or not 0 < len(inputs) <= MOST_TENSORS:
             return None
         spans = tuple(
-            Span(name, array.dtype, array.shape, *contents[name]) for name, array in inputs.items() if array.size
+            Span(name, array.dtype, array.shape, *contents[name.encode()])
+            for name, array in inputs.items()
+            if array.size
         )
         if len(spans) != len(inputs):
             return None
         frame = Frame(spec, output_filter, spans)
         return frame if _is_proved(frame, body) else None
-    except (ServingError, FormatError, _Unusual):
+    except (ServingError, FormatError, Unusual):
         return None
-
-
-class _Unusual(Exception):
-    """The message is valid, but not one that a layout describes."""
 
 
 def _parsed(body: bytes) -> tuple[ModelSpec, tuple[str, ...], dict[str, Array]]:
@@ -49,14 +49,12 @@ def _parsed(body: bytes) -> tuple[ModelSpec, tuple[str, ...], dict[str, Array]]:
     for tensor in proto.inputs.values():
         wire_type = BY_NUMBER.get(tensor.dtype)
         if wire_type is None or wire_type.field in _CHECKED:
-            raise _Unusual
+            raise Unusual
     return decode_predict_spec(proto), tuple(proto.output_filter), decode_predict_inputs(proto, 0)
 
 
 def _is_proved(frame: Frame, body: bytes) -> bool:
-    other = bytearray(body)
-    for span in frame.spans:
-        other[span.start : span.stop] = body[span.start : span.stop].translate(OTHER_BYTES)
+    other = with_other_contents(body, frame.spans)
     spec, output_filter, inputs = _parsed(bytes(other))
     if spec != frame.spec or output_filter != frame.output_filter or len(inputs) != len(frame.spans):
         return False
@@ -68,19 +66,24 @@ def _is_proved(frame: Frame, body: bytes) -> bool:
     )
 
 
-def _contents(body: bytes) -> dict[str, tuple[int, int]]:
-    """Return where the content of each input is. Raises _Unusual for a field that is repeated and should not be."""
-    found: dict[str, tuple[int, int]] = {}
-    for number, start, stop in delimited_fields(body, 0, len(body)):
+def _contents(body: bytes) -> dict[bytes, tuple[int, int]]:
+    """Return where the content of each input is, by its encoded name. Nobody has parsed the message yet.
+
+    Raises:
+        Unusual: a field is repeated that should not be.
+        FormatError: the message is malformed, or has many fields.
+    """
+    found: dict[bytes, tuple[int, int]] = {}
+    for number, start, stop in delimited_fields(body, 0, len(body), _MOST_FIELDS):
         if number != _INPUTS:
             continue
         entry = _only(body, start, stop, (_KEY, _VALUE))
         if len(entry) != len((_KEY, _VALUE)):
-            raise _Unusual
-        name = body[slice(*entry[_KEY])].decode()
+            raise Unusual
+        name = body[slice(*entry[_KEY])]
         content = _only(body, *entry[_VALUE], (_CONTENT,)).get(_CONTENT)
         if content is None or name in found:
-            raise _Unusual
+            raise Unusual
         found[name] = content
     return found
 
@@ -88,9 +91,9 @@ def _contents(body: bytes) -> dict[str, tuple[int, int]]:
 def _only(body: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> dict[int, tuple[int, int]]:
     """Return where the fields of these numbers are, each of which may occur once."""
     found: dict[int, tuple[int, int]] = {}
-    for number, first, last in delimited_fields(body, start, stop):
+    for number, first, last in delimited_fields(body, start, stop, _MOST_INNER_FIELDS):
         if number in numbers:
             if number in found:
-                raise _Unusual
+                raise Unusual
             found[number] = (first, last)
     return found

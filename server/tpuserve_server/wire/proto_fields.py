@@ -10,14 +10,19 @@ _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED: Final = {1: 8, 5: 4}
 
 
-def delimited_fields(body: bytes, position: int, end: int) -> list[tuple[int, int, int]]:
+def delimited_fields(body: bytes, position: int, end: int, most_fields: int) -> list[tuple[int, int, int]]:
     """Return number, start and stop of the content of each length-delimited field of a message.
 
     Raises:
-        FormatError: the message is malformed, or has groups, which are obsolete.
+        FormatError: the message is malformed, has more than `most_fields` of any kind, or has groups, which are
+            obsolete.
     """
     found = []
+    left = most_fields
     while position < end:
+        if not left:
+            raise FormatError(f"a message has more than {most_fields} fields")
+        left -= 1
         tag, position = read_varint(body, position)
         number, kind = tag >> 3, tag & 7
         if kind == _LENGTH_DELIMITED:

@@ -12,6 +12,7 @@ from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.wire import predict_layout
 from tpuserve_server.wire.layouts import MOST_BYTES, MOST_LAYOUTS, Frame, Layout, Layouts, Span
 from tpuserve_server.wire.predict_layout import learn_predict_request
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
@@ -181,6 +182,35 @@ def test_other_messages_have_none(change: Callable[[predict_pb2.PredictRequest],
 def test_a_large_message_has_none() -> None:
     layouts = learned(plain(rows=MOST_BYTES // 16))
     assert len(layouts) == 0
+
+
+def many_inputs(request: predict_pb2.PredictRequest) -> None:
+    for number in range(10_000):
+        request.inputs[f"{number:x}"].tensor_content = b"abcd"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(many_inputs, id="many tensors"),
+        pytest.param(lambda request: request.output_filter.extend("y" * 10_000), id="many outputs"),
+        pytest.param(lambda request: request.output_filter.append("y" * 10_000), id="a long name"),
+        pytest.param(lambda request: request.inputs["x"].float_val.extend([0.0] * 10_000), id="typed values"),
+        pytest.param(lambda request: request.inputs["x"].string_val.extend([b"s"] * 10_000), id="many strings"),
+    ],
+)
+def test_no_parser_reads_a_message_with_much_outside_of_its_contents(
+    change: Callable[[predict_pb2.PredictRequest], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learning is on the event loop, and nobody has bounded what the parser would make of the message."""
+
+    def parse(_body: bytes) -> None:
+        pytest.fail("the message was parsed")
+
+    request = predict_pb2.PredictRequest.FromString(plain())
+    change(request)
+    monkeypatch.setattr(predict_layout, "parse_predict_request", parse)
+    assert learn_predict_request(bytes(request.SerializeToString())) is None
 
 
 def test_messages_of_one_length_may_have_different_layouts() -> None:

@@ -8,20 +8,17 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Array, ModelSpec
-from tpuserve_server.wire.layouts import OTHER_BYTES, Frame, Span
+from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
 from tpuserve_server.wire.oip.infer_proto import parse_infer_request
 from tpuserve_server.wire.proto_fields import delimited_fields
 
-_MOST_TENSORS: Final = 32
+# Fields of a request with that many inputs, their contents, and as many outputs.
+_MOST_FIELDS: Final = 4 * MOST_TENSORS
 # Fields of a ModelInferRequest: id and raw_input_contents.
 _ID, _RAW_CONTENTS = 3, 7
 # Their contents must be checked.
 _CHECKED: Final = frozenset({"BYTES", "BOOL"})
 _OTHER_ID: Final = b"t"
-
-
-class _Unusual(Exception):
-    """The message may be valid, but is not one that a layout describes."""
 
 
 class _Read(NamedTuple):
@@ -40,11 +37,12 @@ def learn_infer_request(body: bytes) -> Frame | None:
     contents in the same places as these very bytes, and everything else as before.
     """
     try:
-        read = _read(body)
-        fields = delimited_fields(body, 0, len(body))
+        fields = delimited_fields(body, 0, len(body), _MOST_FIELDS)
         places = [(start, stop) for number, start, stop in fields if number == _RAW_CONTENTS]
         ids = [(start, stop) for number, start, stop in fields if number == _ID]
-        if len(ids) > 1 or len(places) != len(read.inputs) or not 0 < len(places) <= _MOST_TENSORS:
+        check_frame(body, places + ids)
+        read = _read(body)
+        if len(ids) > 1 or len(places) != len(read.inputs) or not 0 < len(places) <= MOST_TENSORS:
             return None
         if any(array.nbytes != stop - start for array, (start, stop) in zip(read.inputs.values(), places, strict=True)):
             return None
@@ -54,32 +52,30 @@ def learn_infer_request(body: bytes) -> Frame | None:
         )
         frame = Frame(read.spec, read.output_names, spans, ids[0] if ids else None)
         return frame if _is_proved(frame, body) else None
-    except (ServingError, FormatError, _Unusual):
+    except (ServingError, FormatError, Unusual):
         return None
 
 
 def _read(body: bytes) -> _Read:
-    """Parse a message as a front-end does. Raises _Unusual for a request with parameters, classes or shared memory."""
+    """Parse a message as a front-end does. Raises Unusual for a request with parameters, classes or shared memory."""
     spec, request = parse_infer_request(body)
     parameters = request.parameters
     if request.windows is not None or parameters.priority is not None or parameters.timeout_s is not None:
-        raise _Unusual
+        raise Unusual
     if any(output.classification for output in request.outputs):
-        raise _Unusual
+        raise Unusual
     inputs: dict[str, Array] = {}
     for name, datatype, shape, data in request.inputs:
         if name in inputs or datatype in _CHECKED or not isinstance(data, (bytes, memoryview)):
-            raise _Unusual
+            raise Unusual
         array = inputs[name] = decode_raw(datatype, shape, data)
         if not array.size:
-            raise _Unusual
+            raise Unusual
     return _Read(spec, request.output_names, inputs, request.id)
 
 
 def _is_proved(frame: Frame, body: bytes) -> bool:
-    other = bytearray(body)
-    for span in frame.spans:
-        other[span.start : span.stop] = body[span.start : span.stop].translate(OTHER_BYTES)
+    other = with_other_contents(body, frame.spans)
     request_id = ""
     if frame.id_span is not None:
         start, stop = frame.id_span

@@ -1,5 +1,7 @@
 """Property tests for the layouts of ModelInferRequest, and for the template of its response."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import PredictResult, ServableId
 from tpuserve_server.wire.layouts import Layout, Layouts
+from tpuserve_server.wire.oip import infer_layout
 from tpuserve_server.wire.oip.infer_layout import learn_infer_request
 from tpuserve_server.wire.oip.infer_proto import InferTemplate, encode_infer_response, parse_infer_request
 from tpuserve_server.wire.oip.inference import InferenceResult
@@ -135,3 +138,41 @@ def test_contents_that_must_be_checked_have_no_layout(datatype: str) -> None:
     request.inputs.add(name="x", datatype=datatype, shape=[1])
     for _ in range(3):
         assert layouts.find(request.SerializeToString()) is None
+
+
+def many_inputs(request: ModelInferRequest) -> None:
+    for number in range(10_000):
+        request.inputs.add(name=f"{number:x}", datatype="FP32", shape=[1])
+        request.raw_input_contents.append(b"abcd")
+
+
+def many_parameters(request: ModelInferRequest) -> None:
+    for number in range(10_000):
+        request.parameters[f"{number:x}"].int64_param = number
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        many_inputs,
+        many_parameters,
+        pytest.param(lambda request: request.inputs[0].shape.extend([1] * 10_000), id="many dimensions"),
+        pytest.param(
+            lambda request: request.inputs[0].contents.fp32_contents.extend([0.0] * 10_000), id="typed values"
+        ),
+    ],
+)
+def test_no_parser_reads_a_message_with_much_outside_of_its_contents(
+    change: Callable[[ModelInferRequest], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learning is on the event loop, and nobody has bounded what the parser would make of the message."""
+
+    def parse(_body: bytes) -> None:
+        pytest.fail("the message was parsed")
+
+    request = ModelInferRequest(model_name="m")
+    request.inputs.add(name="x", datatype="FP32", shape=[1])
+    request.raw_input_contents.append(bytes(4))
+    change(request)
+    monkeypatch.setattr(infer_layout, "parse_infer_request", parse)
+    assert learn_infer_request(bytes(request.SerializeToString())) is None
