@@ -14,6 +14,8 @@ export class Feed {
     this.delayMs = FIRST_DELAY_MS;
     this.isLost = false;
     this.heardMs = performance.now();
+    this.source = null;
+    this.retry = 0;
   }
 
   start() {
