@@ -2,7 +2,6 @@
 
 import json
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tpuserve_exporter.command.parameter_types import MESH, SHARD, TOPOLOGIES
-from tpuserve_exporter.command.running import report_failure, run_program
-from tpuserve_exporter.errors import CannotLower, ExportError, ParityFailed, SourceUnreadable
+from tpuserve_exporter.command.running import report_error, run_program
+from tpuserve_exporter.errors import CannotLower, ParityFailed, SourceUnreadable
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.tpu_topology import TpuTopology
 from tpuserve_exporter.progress import Progress
@@ -122,11 +121,8 @@ def command(
             else _compare_answers(version, against or version, atol, rtol, progress)
         )
         report = _compile(version, topologies, mesh, rules, progress) if topologies else None
-    except ExportError as error:
-        return report_failure(error, as_json)
     except Exception as error:  # the top of the process
-        traceback.print_exc()
-        return report_failure(ExportError(f"{type(error).__name__}: {error}"), as_json)
+        return report_error(error, as_json)
     code = _exit_code(answers, report)
     if as_json:
         click.echo(json.dumps(_document(answers, report, code), indent=2))

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +21,7 @@ from tpuserve_exporter.command.deployment_options import (
     version_option,
 )
 from tpuserve_exporter.command.parameter_types import IMAGE, PRICE, TOPOLOGY
-from tpuserve_exporter.command.running import report_failure, run_program
+from tpuserve_exporter.command.running import report_error, run_program
 from tpuserve_exporter.command.vertex import vertex
 from tpuserve_exporter.deployment.capacity import Capacity, Demand
 from tpuserve_exporter.deployment.checked_version import CheckedVersion
@@ -32,7 +31,7 @@ from tpuserve_exporter.deployment.model_name import choose_name
 from tpuserve_exporter.deployment.overlay import Overlay
 from tpuserve_exporter.deployment.plan import Plan
 from tpuserve_exporter.deployment.written_files import write_files
-from tpuserve_exporter.errors import ExportError, OptionConflict, SourceUnreadable
+from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.tpu_topology import TpuTopology
 from tpuserve_exporter.reporting.deployment_table import print_plan
 from tpuserve_formats.price import Price
@@ -181,11 +180,8 @@ def render(
             author=f"`{PROG_NAME} render` of tpuserve-exporter {_VERSION}",
         )
         written = write_files(output, overlay.files(), replace=force)
-    except ExportError as error:
-        return report_failure(error, as_json)
     except Exception as error:  # the top of the process
-        traceback.print_exc()
-        return report_failure(ExportError(f"{type(error).__name__}: {error}"), as_json)
+        return report_error(error, as_json)
     if as_json:
         files = [str(path) for path in written]
         click.echo(json.dumps({"ok": True, "exit_code": 0, **plan.to_json(), "files": files}, indent=2))

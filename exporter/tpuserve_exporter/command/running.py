@@ -2,6 +2,7 @@
 
 import json
 import sys
+import traceback
 from typing import NoReturn
 
 import click
@@ -33,6 +34,14 @@ def report_failure(error: ExportError, as_json: bool) -> int:
     else:
         click.echo(f"error: {error}", err=True)
     return error.exit_code
+
+
+def report_error(error: Exception, as_json: bool) -> int:
+    """Report a failure, or any other error with its traceback, and return the exit code."""
+    if isinstance(error, ExportError):
+        return report_failure(error, as_json)
+    traceback.print_exception(error)
+    return report_failure(ExportError(f"{type(error).__name__}: {error}"), as_json)
 
 
 def _report_usage(error: click.ClickException, as_json: bool) -> int:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import re
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,14 +10,14 @@ import click
 
 from tpuserve_exporter.command.deployment_options import SETTINGS, check_option, model_name_option, version_option
 from tpuserve_exporter.command.parameter_types import GS_URI, IMAGE, MACHINE_TYPE, TOPOLOGY
-from tpuserve_exporter.command.running import report_failure
+from tpuserve_exporter.command.running import report_error
 from tpuserve_exporter.deployment.image import Image
 from tpuserve_exporter.deployment.model_name import choose_name
 from tpuserve_exporter.deployment.vertex_deployment import VertexDeployment
 from tpuserve_exporter.deployment.vertex_machine import VertexMachine
 from tpuserve_exporter.deployment.vertex_version import VertexVersion
 from tpuserve_exporter.deployment.written_files import write_files
-from tpuserve_exporter.errors import ExportError, OptionConflict
+from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.store_uri import StoreUri
 from tpuserve_exporter.options.tpu_topology import TpuTopology
 
@@ -128,11 +127,8 @@ def vertex(
         )
         script = deployment.script(_AUTHOR)
         written = [] if output is None else write_files(output.parent, {output.name: script}, replace=force)
-    except ExportError as error:
-        return report_failure(error, as_json)
     except Exception as error:  # the top of the process
-        traceback.print_exc()
-        return report_failure(ExportError(f"{type(error).__name__}: {error}"), as_json)
+        return report_error(error, as_json)
     if as_json:
         files = [str(path) for path in written]
         click.echo(json.dumps({"ok": True, "exit_code": 0, **deployment.to_json(), "files": files}, indent=2))
