@@ -12,6 +12,8 @@ from tpuserve_server.core.errors import DeadlineExceeded, ResourceExhausted, Ser
 _T = TypeVar("_T")
 # Time constant of an upload's rate: a client that stalls for a few seconds becomes slower than one that begins.
 _MEMORY_S: Final = 1.0
+# A request with at most this share of the budget that has just arrived is cut last.
+_SMALL_SHARE: Final = 1 / 1024
 # Fewer bytes are not worth a search for free pages.
 _TRIM_BYTES: Final = 32 << 20
 # The longest pause of a client in the middle of a request's body.
@@ -23,7 +25,7 @@ class ReceivingBudget:
     """Charges bytes as they arrive. One event loop's thread owns it and its uploads.
 
     If a budget is full, the slowest uploads are cut until the new bytes fit: clients that stall lose their place to
-    clients that send.
+    clients that send. Small requests that have just arrived are cut last: their few bytes are no rate yet.
     """
 
     def __init__(
@@ -106,7 +108,8 @@ class ReceivingBudget:
 
     def _make_room(self, charged: "Upload", others: "list[Upload]", over_bytes: int, now_s: float, why: str) -> None:
         message = f"The requests that are still arriving from {why}. Send the request again later"
-        for upload in sorted({*others, charged}, key=lambda each: each.rate(now_s)):
+        small_bytes = self.total_bytes * _SMALL_SHARE
+        for upload in sorted({*others, charged}, key=lambda each: each.rank(now_s, small_bytes)):
             upload.cut(ResourceExhausted(message))
             self.refusals += 1
             if upload is charged:
@@ -119,12 +122,14 @@ class ReceivingBudget:
 class Upload:
     """One request that is still arriving. A context manager that returns its bytes to the budget."""
 
-    __slots__ = ("_arrived_s", "_budget", "_cut", "_pending", "_rate", "connection", "held_bytes")
+    __slots__ = ("_arrived_s", "_budget", "_charged_bytes", "_cut", "_pending", "_rate", "connection", "held_bytes")
 
     def __init__(self, budget: ReceivingBudget, connection: Hashable) -> None:
         """Create an upload without bytes; only `ReceivingBudget.begin` calls this."""
         self._budget = budget
         self._rate = self._arrived_s = 0.0
+        # The bytes that it holds, with those that arrive now.
+        self._charged_bytes = 0
         # Why another upload, this one, or its timeout has cut it.
         self._cut: ServingError | None = None
         self._pending: asyncio.Future[Any] | None = None
@@ -185,10 +190,18 @@ class Upload:
         """Record bytes that arrive now."""
         self._rate = self.rate(now_s) + size_bytes / _MEMORY_S
         self._arrived_s = now_s
+        self._charged_bytes = self.held_bytes + size_bytes
 
     def rate(self, now_s: float) -> float:
         """Return the bytes per second of the last seconds, an exponentially weighted mean."""
         return self._rate * math.exp((self._arrived_s - now_s) / _MEMORY_S)
+
+    def rank(self, now_s: float, small_bytes: float) -> tuple[bool, float]:
+        """Return the place in the order of cuts: lower ones first, those that are small and have just arrived last."""
+        rate = self.rate(now_s)
+        # A second after its last byte, a request that arrived at once has lost its place.
+        just_arrived = rate * _MEMORY_S * math.e >= self._charged_bytes
+        return self._charged_bytes <= small_bytes and just_arrived, rate
 
     def cut(self, why: ServingError) -> None:
         """Return the bytes to the budget, and make the reader raise `why`."""

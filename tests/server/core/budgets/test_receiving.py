@@ -72,6 +72,28 @@ def test_the_slowest_upload_is_refused_itself(budget: ReceivingBudget) -> None:
     fast.hold(100)
 
 
+def test_a_small_request_passes_while_stalled_uploads_fill_the_budget(clock: FakeClock) -> None:
+    budget = ReceivingBudget(1 << 20, 1 << 20, clock)
+    stalled = holding(budget, 1 << 19)
+    clock.now_s += 1
+    other = holding(budget, 1 << 19)
+    small = holding(budget, 64)
+    assert budget.held_bytes == (1 << 19) + 64
+    with pytest.raises(ResourceExhausted):
+        stalled.hold(1 << 19)
+    clock.now_s += 2
+    other.hold(1 << 20)
+    with pytest.raises(ResourceExhausted):  # It has stalled, too.
+        small.hold(65)
+
+
+def test_a_large_request_that_begins_is_not_small(clock: FakeClock) -> None:
+    budget = ReceivingBudget(1 << 20, 1 << 20, clock)
+    holding(budget, 1 << 20)
+    with pytest.raises(ResourceExhausted):
+        holding(budget, 1025)
+
+
 def test_each_connection_has_its_budget(budget: ReceivingBudget, clock: FakeClock) -> None:
     other = holding(budget, 30, "b")
     first = holding(budget, 50, "a")
