@@ -24,6 +24,8 @@ ROLLOUT = str(Path(sys.executable).with_name("tpuserve-rollout"))
 LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles" / "mixed.py"
 BRIEF = ["--users", "4", "--duration", "500ms", "--warm-up", "0", "--generator-limit", "note"]
+# A comparison of equal sides that no noise of the machine can fail.
+ALIKE = ["--rounds", "3", "--least-effect", "9", "--unclear", "note"]
 KEY, READER = "tk_s3cr3t", "tk_r3ad3r"
 VARIABLE, CONTROL_VARIABLE = "TPUSERVE_API_KEY", "TPUSERVE_CONTROL_API_KEY"
 NOTHING = AccessOptions(
@@ -76,7 +78,7 @@ def test_key_of_a_file_reaches_the_server_from_every_process_and_no_report(
 
 @pytest.mark.parametrize("command", [["search", "--slo", "p50<=1s"], ["compare"], ["sweep"]])
 def test_other_commands_take_the_key_of_the_environment(server: Doubling, command: list[str]) -> None:
-    limits = {"search": ["--from", "100", "--to", "200"], "sweep": ["--users", "1,2"], "compare": ["--rounds", "3"]}
+    limits = {"search": ["--from", "100", "--to", "200"], "sweep": ["--users", "1,2"], "compare": ALIKE}
     sides = ["1", "1"] if command[0] == "compare" else []
     options = [*limits[command[0]], "--duration", "200ms", "--warm-up", "0", "--generator-limit", "note", "--json"]
     name, *own = command
@@ -94,10 +96,10 @@ def test_sides_of_a_comparison_have_their_own_keys(
     other.write_text("tk_0th3r")
     with serving(Doubling(token="tk_0th3r")) as b:
         sides = [server.grpc_address, b.grpc_address]
-        options = ["--rounds", "3", "--duration", "200ms", "--warm-up", "0", "--generator-limit", "note", "--json"]
+        options = [*ALIKE, "--duration", "200ms", "--warm-up", "0", "--generator-limit", "note", "--json"]
         keys = ["--api-key-file", str(key_file(KEY)), "--b-api-key-file", str(other)]
         found = run(COMMAND, "compare", MODEL, *sides, *keys, *options)
-        assert found.returncode in (0, 98), found.stderr
+        assert found.returncode == 0, found.stderr
         alone = run(COMMAND, "compare", MODEL, *sides, *keys[:2], *options)
     assert (alone.returncode, alone.stdout) == (2, "")
     assert f"{sides[1]}: who are you?" in alone.stderr
