@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_configured_server
+from tests.support import forked_command
 from tests.support.access import KeyFile as ServerKeys
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client, KeyFile, PermissionDenied, Unauthenticated
@@ -48,6 +49,8 @@ class Guarded:
         return [grpc, rest, f"oip+grpc://{grpc}", f"oip+{rest}"]
 
     def run(self, program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        if program in forked_command.ENTRY_POINTS:
+            return forked_command.run(program, *arguments, variables=variables)
         environment = {**os.environ, **variables}
         return subprocess.run(
             [BIN / program, *arguments], capture_output=True, text=True, timeout=300, check=False, env=environment

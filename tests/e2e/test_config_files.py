@@ -25,6 +25,7 @@ from tensorflow_serving.apis import (
 )
 
 from tests.e2e.conftest import HOSTS
+from tests.support import forked_command
 from tests.support.free_ports import free_ports
 from tests.support.optional import needs
 from tests.support.saved_models import save_half_plus_two
@@ -188,10 +189,8 @@ def test_load_test_goes_through_tls_to_its_metrics_too(server: Server) -> None:
     folder = server.authority.folder
     own = [f"--{name}={folder / file}.pem" for name, file in (("ca", "ca"), ("cert", "chain"), ("key", "key"))]
     load = ["--users=2", "--duration=1s", "--warm-up=0", "--generator-limit=note", "--golden=record", "--json"]
-    command = [str(Path(sys.executable).with_name("tpuserve-loadtest")), "one", f"--grpc=grpcs://{server.grpc}"]
-    run = subprocess.run(
-        [*command, f"--rest={server.rest}", *own, *load], capture_output=True, text=True, timeout=60, check=False
-    )
+    addresses = [f"--grpc=grpcs://{server.grpc}", f"--rest={server.rest}"]
+    run = forked_command.run("tpuserve-loadtest", "one", *addresses, *own, *load, timeout_s=60)
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
     assert min(figures["requests"] for figures in report["protocols"].values()) > 10

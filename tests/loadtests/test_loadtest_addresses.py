@@ -1,21 +1,18 @@
 """Tests for the order of address sources: options, the scenario, TPUSERVE_ADDRESS, and this machine."""
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 
+from tests.support import forked_command
 from tpuserve_client.address import ADDRESS_VARIABLE
 from tpuserve_loadtests.cli import options
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.options import AccessOptions, MeasuredServerOptions
 
-BIN = Path(sys.executable).parent
 # An address without a server. The command's error names it.
 NOBODY = "127.0.0.1:1"
 CONFIG = 'model_config_list { config { name: "m" base_path: "/m" version_labels { key: "stable" value: 1 } } }'
@@ -33,18 +30,14 @@ NOTHING = MeasuredServerOptions(None, None, AccessOptions(None, None, None, None
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_ask_the_server_that_the_variable_names(name: str, tmp_path: Path) -> None:
+def test_commands_ask_the_server_that_the_variable_names(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "scenario.yaml").write_text("models:\n  - model: m\n    protocol: grpc\n")
     (tmp_path / "models.config").write_text(CONFIG)
-    run = subprocess.run(
-        [str(BIN / "tpuserve"), *COMMANDS[name]],
-        cwd=tmp_path,
-        env={**os.environ, ADDRESS_VARIABLE: NOBODY},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    monkeypatch.chdir(tmp_path)
+    command, *arguments = COMMANDS[name]
+    run = forked_command.run(f"tpuserve-{command}", *arguments, variables={ADDRESS_VARIABLE: NOBODY}, timeout_s=100)
     assert NOBODY in run.stderr, run.stderr
     assert run.returncode == 3
 

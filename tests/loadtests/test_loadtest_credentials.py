@@ -1,7 +1,6 @@
 """Tests for API keys of `tpuserve loadtest` and `tpuserve rollout`: sources, receivers, and refusals before a load."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import click
 import pytest
 
 from tests.loadtests.doubling_server import DENIED, MODEL, Doubling, serving
+from tests.support import forked_command
 from tests.support.free_ports import free_ports
 from tpuserve_client import InvalidArgument, KeyFile, Tls
 from tpuserve_loadtests.access import Access
@@ -19,8 +19,7 @@ from tpuserve_loadtests.cli.access import find_access, find_control_access
 from tpuserve_loadtests.cli.options import AccessOptions, ServerOptions
 from tpuserve_loadtests.cli.server_metrics import page_access
 
-COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
-ROLLOUT = str(Path(sys.executable).with_name("tpuserve-rollout"))
+COMMAND, ROLLOUT = "tpuserve-loadtest", "tpuserve-rollout"
 LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles" / "mixed.py"
 BRIEF = ["--users", "4", "--duration", "500ms", "--warm-up", "0", "--generator-limit", "note"]
@@ -50,9 +49,8 @@ def key_file(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **variables}
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
+def run(*command: str, **variables: str) -> forked_command.Ended:
+    return forked_command.run(*command, variables=variables, timeout_s=100)
 
 
 def places(server: Doubling) -> list[str]:
@@ -108,7 +106,9 @@ def test_sides_of_a_comparison_have_their_own_keys(
 def test_plain_locust_sends_the_key(server: Doubling, key_file: Callable[[str], Path]) -> None:
     locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "1s", "--only-summary"]
     options = [*places(server), "--api-key-file", str(key_file(KEY)), "--generator-limit", "note"]
-    found = run(*locust, "--model", MODEL, *options)
+    found = subprocess.run(
+        [*locust, "--model", MODEL, *options], capture_output=True, text=True, timeout=100, check=False
+    )
     assert found.returncode == 0, found.stderr
     assert "gRPC" in found.stdout
     assert KEY not in found.stdout + found.stderr

@@ -1,7 +1,5 @@
 """Tests for the pages in a real browser: phone width, both colour schemes, and tooltips."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +8,7 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.report_pages import PAGES
+from tests.support import forked_command
 from tests.support.browser import PROGRAM, Browser, open_browser
 from tests.support.optional import skip_unless
 
@@ -160,7 +159,7 @@ def test_it_prints(browser: Browser, pages: dict[str, Path]) -> None:
 
 def test_the_page_of_a_real_run_opens_without_complaint(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "run.html"
-    command = [str(Path(sys.executable).with_name("tpuserve-loadtest")), "run", MODEL, "--html", str(page)]
+    command = ["tpuserve-loadtest", "run", MODEL, "--html", str(page)]
     with serving(Doubling(fail_every=50)) as model:
         addresses = ["--grpc", model.grpc_address, "--rest", model.rest_url]
         options = [
@@ -175,7 +174,7 @@ def test_the_page_of_a_real_run_opens_without_complaint(browser: Browser, tmp_pa
             "--generator-limit",
             "note",
         ]
-        run = subprocess.run([*command, *addresses, *options], capture_output=True, text=True, timeout=100, check=False)
+        run = forked_command.run(*command, *addresses, *options, timeout_s=100)
     assert run.returncode == 1, run.stderr
     browser.complaints.clear()
     browser.open(page, 390, "dark")

@@ -19,6 +19,7 @@ import pytest
 from tests.clients.model_server import ModelServer
 from tests.clients.model_server import serving as serving_models
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.support import forked_command
 from tests.support.certificates import Authority, ServerTls
 from tests.support.free_ports import free_ports
 from tpuserve_client import Tls
@@ -59,9 +60,8 @@ def identity(authority: Authority) -> list[str]:
     return ["--ca", str(authority.ca), "--cert", str(own.cert), "--key", str(own.key)]
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TOKEN": TOKEN}
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
+def run(*arguments: str) -> forked_command.Ended:
+    return forked_command.run("tpuserve-loadtest", *arguments, variables={"TOKEN": TOKEN}, timeout_s=100)
 
 
 def places(server: Doubling) -> list[str]:
@@ -75,7 +75,7 @@ def test_every_process_shows_certificate_and_token_and_no_report_has_it(
     secret.write_text(f"authorization: Bearer {TOKEN}\n\nx-more: {TOKEN}\n")
     headers = ["--header", f"@{secret}", f"--header=x-other: {TOKEN}", "--header", f"x-third: {TOKEN}"]
     found = run(
-        COMMAND, MODEL, *places(server), *identity, *headers, *BRIEF, "--processes", "2", "--golden", "record",
+        MODEL, *places(server), *identity, *headers, *BRIEF, "--processes", "2", "--golden", "record",
         "--json", "--html", str(page),
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
@@ -92,20 +92,30 @@ def test_every_process_shows_certificate_and_token_and_no_report_has_it(
 def test_plain_locust_goes_the_same_way(server: Doubling, identity: list[str]) -> None:
     locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "1s", "--only-summary"]
     options = [*places(server), *identity, "--header", BEARER, "--generator-limit", "note"]
-    found = run(*locust, "--model", MODEL, *options)
+    environment = {**os.environ, "TOKEN": TOKEN}
+    found = subprocess.run(
+        [*locust, "--model", MODEL, *options],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment,
+    )
     assert found.returncode == 0, found.stderr
     assert "gRPC" in found.stdout
     assert TOKEN not in found.stdout + found.stderr
 
 
 def test_stranger_is_told_before_any_load_how_to_say_who_it_is(server: Doubling, identity: list[str]) -> None:
-    found = run(COMMAND, MODEL, "--grpc", server.grpc_address, *identity, *BRIEF)
+    found = run(MODEL, "--grpc", server.grpc_address, *identity, *BRIEF)
     assert (found.returncode, found.stdout) == (2, "")
     assert "who are you?. The requests for metadata need credentials with the role read" in found.stderr
 
 
 def test_server_that_is_not_trusted_is_exit_code_3_and_one_line(server: Doubling) -> None:
-    found = run(COMMAND, MODEL, "--grpc", server.grpc_address, *BRIEF)
+    # The command silences gRPC's own lines before it imports gRPC, which a fork has already imported.
+    command = [COMMAND, MODEL, "--grpc", server.grpc_address, *BRIEF]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (found.returncode, found.stdout) == (3, "")
     (line,) = found.stderr.splitlines()
     assert "this system does not trust Test Authority, the authority of the server's certificate; set" in line
@@ -128,7 +138,7 @@ def test_worker_without_the_files_says_so_to_its_coordinator(
         assert "Waiting for remote workers (1)" in line
         assert "in plaintext" in coordinator.stderr.readline()
         ca.unlink()
-        assert run(COMMAND, "worker", place).returncode == 1
+        assert run("worker", place).returncode == 1
         rest = coordinator.communicate(timeout=60)[1]
     assert coordinator.returncode == 98
     assert f"cannot join: {ca}: No such file" in rest

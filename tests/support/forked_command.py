@@ -32,18 +32,28 @@ _MESSAGE_BYTES = 1 << 20
 
 
 def run(
-    command: str, *arguments: str, constants: Mapping[str, float | str] | None = None, timeout_s: float = 300.0
+    command: str,
+    *arguments: str,
+    constants: Mapping[str, float | str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    timeout_s: float = 300.0,
 ) -> Ended:
     """Run a command of ENTRY_POINTS to its end, like `subprocess.run` with captured output.
 
     Args:
         constants: names of constants in the commands' modules → their values in this run.
+        variables: environment variables in addition to those of this process.
 
     Raises:
         subprocess.TimeoutExpired: the command was killed after `timeout_s`.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        request = {"argv": [command, *arguments], "constants": constants or {}, "folder": str(Path.cwd())}
+        request = {
+            "argv": [command, *arguments],
+            "constants": constants or {},
+            "environment": {**os.environ, **(variables or {})},
+            "folder": str(Path.cwd()),
+        }
         status = _forker().run(request, [out.fileno(), err.fileno()], timeout_s)
         texts = [_read(file) for file in (out, err)]
     return subprocess.CompletedProcess([command, *arguments], status, *texts)
@@ -70,7 +80,6 @@ class _Forker:
 
     def run(self, request: dict[str, Any], streams: list[int], timeout_s: float) -> int:
         """Return the exit status of a request. Thread-safe: each call receives replies on its own socket."""
-        request |= {"environment": dict(os.environ)}
         told, teller = socket.socketpair()
         with told, teller:
             socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, teller.fileno()])
