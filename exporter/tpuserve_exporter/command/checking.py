@@ -162,7 +162,7 @@ def _compare_answers(
     if not version.is_dir():
         raise SourceUnreadable(f"there is no version directory {version}")
     with progress.step("Start TensorFlow"):
-        start_tensorflow()
+        start_tensorflow(in_command=True)
     from tpuserve_exporter.checks.recorded_requests import check_recorded
 
     with progress.step("Run the recorded requests") as step:

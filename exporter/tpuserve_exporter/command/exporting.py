@@ -370,7 +370,7 @@ def _run(options: ExportOptions, progress: RecordedProgress, started_s: float) -
     from tpuserve_exporter.tensorflow_start import start_tensorflow
 
     with progress.step("Start TensorFlow"):
-        start_tensorflow()
+        start_tensorflow(in_command=True)
     from tpuserve_exporter.reporting.version_report import VersionReport
     from tpuserve_exporter.stages.run import run_export
 
