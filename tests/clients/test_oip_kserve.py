@@ -13,6 +13,8 @@ from tests.clients.oip_bodies import Array, strings
 from tests.support.optional import cannot_run, find_oip_clients
 from tpuserve_client import Client, FailedPrecondition, NotFound, Unimplemented
 
+pytestmark = pytest.mark.xdist_group(__name__)
+
 ROOT = Path(__file__).parents[2]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

@@ -23,7 +23,7 @@ from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client, Tls
 from tpuserve_server.command.profiles import profile_values
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 BODY = {"instances": [[0.5] * 64]}
 

@@ -23,7 +23,7 @@ from tpuserve_client import Client, State
 from tpuserve_formats.manifest import SIGNATURE_FILE
 from tpuserve_formats.signing.keys import write_key_pair
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 TEXT = tf.TensorSpec([], tf.string, "text")
 X = np.ones((1, 64), np.float32)

@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_in_environment
 from tests.support.free_ports import free_ports
 from tests.support.object_stores import running_store
@@ -20,7 +21,7 @@ PREDICT = f"{HEALTH}:predict"
 ROW = [[0.5] * 64]
 
 
-@pytest.fixture(scope="module", params=["envoy", "python"])
+@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("vertex")
     model = save_mlp(folder / "model")

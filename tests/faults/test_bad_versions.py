@@ -16,7 +16,7 @@ from tests.faults.fault_row import FaultRow
 from tests.support.saved_models import save_function, save_mlp
 from tpuserve_client import Client, Internal, State
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 MODELS = ("good", "blocked", "recursive", "greedy")
 # TensorFlow waits 10 s for memory before it reports that there is none.

@@ -33,7 +33,7 @@ from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
 from tpuserve_loadtests.server_side.page import Page
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 LIVE, GOOD, WRONG, SLOW, FAILING, COARSE = 3, 4, 5, 6, 7, 8
 HEEDING_CTRL_C = (

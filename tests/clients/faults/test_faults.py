@@ -134,8 +134,13 @@ def test_truncated_response_is_internal(scenario: Scenario, protocol: str, kind:
     assert trial.executed == 1
 
 
+# Two tests in different processes would run the same trial twice.
 @pytest.fixture(
-    scope="module", params=[param.values for param in each(FAILING)], ids=[str(p.id) for p in each(FAILING)]
+    scope="module",
+    params=[
+        pytest.param(one.values, id=str(one.id), marks=pytest.mark.xdist_group(f"failing {number}"))
+        for number, one in enumerate(each(FAILING))
+    ],
 )
 def failing(request: pytest.FixtureRequest, shared_upstream: Upstream) -> tuple[Scenario, Trial]:
     """Return a scenario whose first call fails, and its trial."""

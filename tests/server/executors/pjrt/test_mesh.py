@@ -15,7 +15,7 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 from tests.support.device_programs import Part, write_programs
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 TABLE = np.arange(64 * 8, dtype=np.float32).reshape(64, 8)
 BIAS = np.linspace(0, 1, 8, dtype=np.float32)
