@@ -1,5 +1,6 @@
 """Training of one example and reference outputs of its source, in a separate process, because frameworks conflict."""
 
+import gc
 import os
 import sys
 import time
@@ -62,6 +63,8 @@ def _work(connection: Connection, name: str, folder: Path, log: Path) -> None:
 
 
 def _train(example: Example, folder: Path) -> Trained:
+    # A collection traverses all objects of a framework. At the default threshold, they take a quarter of its import.
+    gc.set_threshold(100_000)
     # Always use the CPU. With libtpu installed, JAX would search for a TPU.
     os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **example.environment})
     started_s = time.monotonic()

@@ -157,7 +157,7 @@ def watched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RunningS
     flags = (
         f"--model_config_file={tmp_path / 'models.config'}",
         "--run_timeout_seconds=2",
-        "--replace_hung_after_seconds=15",
+        "--replace_hung_after_seconds=8",
     )
     with run_configured_server(request.param, tmp_path / "log", *flags, model="good") as server:
         yield server

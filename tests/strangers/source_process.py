@@ -4,6 +4,7 @@ Runs in a separate process, which imports the model's framework and nothing of t
 FOLDER/answers.pickle as NumPy arrays.
 """
 
+import gc
 import importlib
 import json
 import pickle
@@ -17,6 +18,8 @@ ANSWERS = "answers.pickle"
 
 
 def main(save: str, folder: Path, arguments: dict[str, Any]) -> None:
+    # At the default threshold, collections take a quarter of a framework's import.
+    gc.set_threshold(100_000)
     module, _, function = save.partition(":")
     answers = getattr(importlib.import_module(module), function)(folder, **arguments)
     plain = {
