@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.free_ports import free_ports
-from tpuserve_client import Client
+from tpuserve_client import Client, State
 
 EXECUTABLE = Path(sys.executable).with_name("tpuserve-serve")
 START_TIMEOUT_S = 300.0
@@ -34,6 +35,15 @@ class RunningServer:
         """Send SIGTERM, wait for the end and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_TIMEOUT_S)
+
+    def final_states(self, model: str) -> dict[int, tuple[State, str]]:
+        """Wait until each version of a model has loaded or failed, and return its state and error."""
+        with Client(self.grpc) as client:
+            while True:
+                found = {one.version: (one.state, one.error) for one in client.status(model)}
+                if all(state in (State.AVAILABLE, State.END) for state, _ in found.values()):
+                    return found
+                time.sleep(0.05)
 
 
 @contextlib.contextmanager

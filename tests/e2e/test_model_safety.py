@@ -95,11 +95,6 @@ def config(folder: Path, *models: str) -> str:
     return f"--model_config_file={folder / 'models.config'}"
 
 
-def errors(server: RunningServer, model: str) -> dict[int, tuple[State, str]]:
-    with Client(server.grpc) as client:
-        return {one.version: (one.state, one.error) for one in client.status(model)}
-
-
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("attacked")
@@ -134,20 +129,20 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
 def test_an_unsafe_version_fails_with_the_operation_and_the_flag(
     attacked: RunningServer, version: int, named: str
 ) -> None:
-    state, error = errors(attacked, "m")[version]
+    state, error = attacked.final_states("m")[version]
     assert state is State.END
     assert named in error
     assert ("--allowed_ops=" in error) == (version < 6)
 
 
 def test_the_safe_version_serves_next_to_them(attacked: RunningServer) -> None:
-    assert errors(attacked, "m")[1] == (State.AVAILABLE, "")
+    assert attacked.final_states("m")[1] == (State.AVAILABLE, "")
     with Client(attacked.rest) as client:
         assert client.predict("m", {"x": X}).version == 1
 
 
 def test_device_programs_with_other_calls_are_refused(attacked: RunningServer) -> None:
-    state, error = errors(attacked, "programs")[1]
+    state, error = attacked.final_states("programs")[1]
     assert state is State.END
     assert "has custom calls that this server refuses: memcpy" in error
     assert error.endswith("--allowed_ops=memcpy")
@@ -225,13 +220,13 @@ def signing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 def test_versions_without_a_valid_signature_are_refused_by_name(
     signing: RunningServer, version: int, reason: str
 ) -> None:
-    state, error = errors(signing, "m")[version]
+    state, error = signing.final_states("m")[version]
     assert state is State.END
     assert reason in error
 
 
 def test_signed_versions_serve_and_show_their_signer(signing: RunningServer) -> None:
-    found = errors(signing, "m")
+    found = signing.final_states("m")
     assert {version for version, (state, _) in found.items() if state is State.AVAILABLE} == {1, 8}
     with Client(signing.grpc) as client:
         assert client.predict("m", {"x": X}, version=8).version == 8

@@ -309,6 +309,8 @@ def test_breaking_off_ends_the_compilers(job: CompileJob) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.5)  # by then both have a job
         return process
 
+    # Other tests of this process may have left threads, such as fsspec's.
+    threads = threading.enumerate()
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt), Compilers(most=2, start=start) as compilers:
@@ -316,7 +318,7 @@ def test_breaking_off_ends_the_compilers(job: CompileJob) -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert len(started) == 2
-    assert threading.enumerate() == [threading.main_thread()]
+    assert set(threading.enumerate()) <= set(threads)
 
 
 @pytest.mark.parametrize(

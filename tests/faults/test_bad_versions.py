@@ -89,11 +89,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         assert server.terminate() == 0
 
 
-def errors(server: RunningServer, model: str) -> dict[int, tuple[State, str]]:
-    with Client(server.grpc) as client:
-        return {one.version: (one.state, one.error) for one in client.status(model)}
-
-
 Record = Callable[[FaultRow], None]
 
 
@@ -102,7 +97,7 @@ def row(case: int, fault: str, expected: str, got: str) -> FaultRow:
 
 
 def test_files_that_a_version_may_not_contain_fail_it_alone(server: RunningServer, record: Record) -> None:
-    found = errors(server, "good")
+    found = server.final_states("good")
     assert found[1] == (State.AVAILABLE, "")
     allowed = "A version may contain only regular files and directories"
     assert found[2] == (State.END, f"saved_model.pb is a named pipe. {allowed}")
@@ -122,16 +117,17 @@ def test_files_that_a_version_may_not_contain_fail_it_alone(server: RunningServe
 
 
 def test_a_graph_that_calls_itself_fails_before_tensorflow_reads_it(server: RunningServer, record: Record) -> None:
-    state, error = errors(server, "recursive")[1]
+    state, error = server.final_states("recursive")[1]
     assert state is State.END
     assert "calls itself, which TensorFlow cannot run" in error
     record(row(36, "graph that calls itself", "END with the reason", "END"))
 
 
 def test_a_load_that_hangs_stops_no_other(server: RunningServer, record: Record) -> None:
-    assert errors(server, "blocked")[1][0] is State.LOADING
     with Client(server.grpc) as client:
         client.wait_until_ready(PATIENCE_S, "greedy")
+        [blocked] = client.status("blocked")
+    assert blocked.state is State.LOADING
     record(row(36, "load that never ends", "other models load", "other models load"))
 
 
