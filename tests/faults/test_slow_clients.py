@@ -79,9 +79,9 @@ HALF_BODIES = {
 def halves(faulted: FaultedServer) -> Iterator[dict[str, concurrent.futures.Future[str]]]:
     """Leave bodies of every protocol unfinished during the other tests, because each takes the server's 30 s.
 
-    Yields what becomes of each.
+    Yields the result of each.
     """
-    # not_tested.py
+    # not_tested.py has the reason for the others.
     protocols = [protocol for protocol in HALF_BODIES if faulted.host == "envoy" or protocol in REST]
     with concurrent.futures.ThreadPoolExecutor(len(protocols)) as pool:
         yield {protocol: pool.submit(leave_half, faulted, protocol) for protocol in protocols}

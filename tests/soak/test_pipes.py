@@ -11,7 +11,7 @@ def test_a_writer_goes_on_and_none_is_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     let_go(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=[b"outputs"])
+    writer = threading.Thread(target=pipe.write_bytes, args=[b"outputs"], daemon=True)
     writer.start()
     let_go(pipe)
     writer.join(60)

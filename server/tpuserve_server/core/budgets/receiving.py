@@ -12,7 +12,7 @@ from tpuserve_server.core.errors import DeadlineExceeded, ResourceExhausted, Ser
 _T = TypeVar("_T")
 # Time constant of an upload's rate: a client that stalls for a few seconds becomes slower than one that begins.
 _MEMORY_S: Final = 1.0
-# A request with at most this share of the budget that has just arrived is cut last.
+# A request that has just arrived is cut last if it has at most this share of the budget.
 _SMALL_SHARE: Final = 1 / 1024
 # Fewer bytes are not worth a search for free pages.
 _TRIM_BYTES: Final = 32 << 20
@@ -25,7 +25,7 @@ class ReceivingBudget:
     """Charges bytes as they arrive. One event loop's thread owns it and its uploads.
 
     If a budget is full, the slowest uploads are cut until the new bytes fit: clients that stall lose their place to
-    clients that send. Small requests that have just arrived are cut last: their few bytes are no rate yet.
+    clients that send. Small requests that have just arrived are cut last: a few bytes show no rate.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Upload:
         """Create an upload without bytes; only `ReceivingBudget.begin` calls this."""
         self._budget = budget
         self._rate = self._arrived_s = 0.0
-        # The bytes that it holds, with those that arrive now.
+        # The bytes that it held after its last arrival. `held_bytes` follows only once they fit.
         self._charged_bytes = 0
         # Why another upload, this one, or its timeout has cut it.
         self._cut: ServingError | None = None
@@ -197,7 +197,7 @@ class Upload:
         return self._rate * math.exp((self._arrived_s - now_s) / _MEMORY_S)
 
     def rank(self, now_s: float, small_bytes: float) -> tuple[bool, float]:
-        """Return the place in the order of cuts: lower ones first, those that are small and have just arrived last."""
+        """Return the place in the order of cuts, the lowest first: small requests that have just arrived come last."""
         rate = self.rate(now_s)
         # A second after its last byte, a request that arrived at once has lost its place.
         just_arrived = rate * _MEMORY_S * math.e >= self._charged_bytes
