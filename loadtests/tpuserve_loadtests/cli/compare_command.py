@@ -85,7 +85,7 @@ class CompareOptions:
         help="Number of interleaved runs of each side.",
     )
     least_effect: float = least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
-    unclear: str = unclear_option()
+    unclear: str = unclear_option("a figure that may be worse by three times --least-effect")
     gates: tuple[str, ...] = option(
         "--fail-if",
         multiple=True,

@@ -249,14 +249,14 @@ def least_effect_option(meaning: str) -> Any:  # noqa: ANN401  a field of any ty
     )
 
 
-def unclear_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare --unclear, the consequence of an inconclusive comparison."""
+def unclear_option(what: str) -> Any:  # noqa: ANN401  a field of any type
+    """Declare --unclear. `what` is an inconclusive result, the start of the help text."""
     return option(
         "--unclear",
         type=click.Choice(["fail", "note"]),
         default="fail",
         show_default=True,
-        help="Consequence of a figure that may be worse by three times --least-effect: exit code 98, or a note.",
+        help=f"Consequence of {what}: exit code 98, or a note.",
     )
 
 

@@ -42,8 +42,8 @@ Examples:
       --fail-if 'p99>20ms' 'error_rate>0.1%' --execute
 
 Exit codes: 0 the version is live, or the plan is possible, 1 interrupted, or a label could not be moved, 2 usage error,
-3 server unreachable, also when the labels are moved back, 98 the load generator was the limit or the comparison is
-inconclusive, 99 a gate failed.
+3 server unreachable, also when the labels are moved back, 98 the load generator was the limit, or the comparison
+or the soak is inconclusive, 99 a gate failed.
 After every code except 0, the labels in the file are as before. If the server does not have them, the last line reports
 it.
 """

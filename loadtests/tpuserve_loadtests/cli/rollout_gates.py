@@ -135,7 +135,8 @@ class Gates:
             gates=self.thresholds,
             strict=self.options.generator.strict,
         )
-        outcome = judge_soak(run, segments, planned, options.least_effect)
+        fail_if_unclear = options.unclear == "fail"
+        outcome = judge_soak(run, segments, planned, options.least_effect, fail_if_unclear=fail_if_unclear)
         self.findings.soak = outcome
         return Judged(outcome.exit_code, _soak_line(outcome))
 
@@ -173,7 +174,7 @@ def _comparison_line(outcome: "ComparisonOutcome") -> str:
 
 
 def _soak_line(outcome: "SoakOutcome") -> str:
-    from tpuserve_loadtests.outcomes.soak import verdict_line
+    from tpuserve_loadtests.outcomes.soak import verdict_cause, verdict_line
 
     total = outcome.run.total
     p99 = "-" if total.p99_ms is None else f"{total.p99_ms:.2f} ms"
@@ -181,6 +182,7 @@ def _soak_line(outcome: "SoakOutcome") -> str:
         f"{verdict_line(outcome).lower()}; {counted(total.requests, 'request')}, {total.failures:,} failed, p99 {p99}"
     )
     errors = outcome.run.measured.recorder.errors()
-    parts = [line, *(f"most frequent error: {error.message}" for error in errors[:1])]
+    cause = [verdict_cause(outcome)] if outcome.verdict in ("drifting", "unclear") else []
+    parts = [line, *cause, *(f"most frequent error: {error.message}" for error in errors[:1])]
     parts += [str(result) for result in outcome.run.gates if result.failed]
     return "; ".join([*parts, *(note for note in outcome.notes if "count from" not in note)])

@@ -86,7 +86,7 @@ class RolloutOptions:
     least_effect: float = least_effect_option(
         "Tolerated deterioration, compared with the live version and over the soak; 0.05 is 5 %."
     )
-    unclear: str = unclear_option()
+    unclear: str = unclear_option("an unclear comparison or soak")
     time: TimeOptions = group(TimeOptions)
     soak: float = option(
         "--soak",

@@ -17,7 +17,7 @@ from tpuserve_loadtests.cli.files import publish
 from tpuserve_loadtests.cli.golden import GoldenOptions, golden_notes, golden_settings, with_golden
 from tpuserve_loadtests.cli.load_options import LoadOptions
 from tpuserve_loadtests.cli.loads import LoadTerms, run_load
-from tpuserve_loadtests.cli.options import TimeOptions, UsersOrRateOptions, least_effect_option
+from tpuserve_loadtests.cli.options import TimeOptions, UsersOrRateOptions, least_effect_option, unclear_option
 from tpuserve_loadtests.cli.pushing import PushOptions, pushing
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.server_metrics import watch_server
@@ -43,7 +43,7 @@ Examples:
   tpuserve loadtest soak digits --users 16 --duration 30m --fail-if 'p99>50ms' 'error_rate>0.1%'
 
 Exit codes: 0 steady, 1 requests failed or the soak was too short, 2 usage error, 3 server unreachable,
-98 the load generator was the limit or the soak is inconclusive, 99 drifting, or a gate failed.
+98 the load generator was the limit or the soak is inconclusive (see --unclear), 99 drifting, or a gate failed.
 """
 
 
@@ -63,6 +63,7 @@ class SoakOptions(LoadOptions):
     least_effect: float = least_effect_option(
         "Smallest change of latency or rate over the soak that counts; 0.05 is 5 %."
     )
+    unclear: str = unclear_option("a figure that may be worse by ten times the smallest change that counts")
     golden: GoldenOptions = group(GoldenOptions)
     push: PushOptions = group(PushOptions)
     gates: tuple[str, ...] = option(
@@ -120,7 +121,10 @@ def soak(options: SoakOptions) -> None:
         price=options.price,
         extra_notes=(*golden_notes(target, segments.total), *pushed.notes),
     )
-    outcome = judge_soak(run, segments, planned, options.least_effect, server.why_not)
+    fail_if_unclear = options.unclear == "fail"
+    outcome = judge_soak(
+        run, segments, planned, options.least_effect, fail_if_unclear=fail_if_unclear, unwatched=server.why_not
+    )
     report = soak_report(outcome, {**describe_settings(target), **golden_settings(target)})
     publish(report, options.files, as_json=options.as_json)
 

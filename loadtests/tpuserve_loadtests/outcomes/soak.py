@@ -30,13 +30,15 @@ _LEAST_SHOWN_HOURS = 0.5
 class SoakOutcome:
     """The outcome of a soak. `run` merges all segments, and `planned` is the intended number of segments.
 
-    `unwatched` is the reason why the server's memory is unknown.
+    `unwatched` is the reason why the server's memory is unknown. With `fail_if_unclear`, an unclear verdict fails the
+    soak.
     """
 
     run: RunOutcome
     segments: Sequence[Segment]
     planned: int
     drifts: tuple[Drift, ...]
+    fail_if_unclear: bool
     unwatched: str = ""
 
     @property
@@ -52,14 +54,17 @@ class SoakOutcome:
     def exit_code(self) -> int:
         """The run's exit code, or the code of a failed gate if the server drifts.
 
-        An unclear verdict has the code of comparisons without a verdict. An unknown verdict is a failure.
+        An unclear verdict has the code of comparisons without a verdict, if it fails the soak. An unknown verdict is a
+        failure.
         """
         of_run = self.run.exit_code
         if of_run == EXIT_GENERATOR or self.verdict == "steady":
             return of_run
         if self.verdict == "drifting":
             return EXIT_GATE
-        return of_run or (EXIT_GENERATOR if self.verdict == "unclear" else EXIT_FAILED)
+        if self.verdict == "unclear":
+            return of_run or (EXIT_GENERATOR if self.fail_if_unclear else 0)
+        return of_run or EXIT_FAILED
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -75,16 +80,22 @@ class SoakOutcome:
         return [
             *self.run.cases,
             Case("it is long enough to tell", problem),
-            *(_case(drift, hours) for drift in self.drifts),
+            *(_case(drift, hours, self.fail_if_unclear) for drift in self.drifts),
         ]
 
 
 def judge_soak(
-    run: RunOutcome, segments: Segments, planned: int, least_effect: float, unwatched: str = ""
+    run: RunOutcome,
+    segments: Segments,
+    planned: int,
+    least_effect: float,
+    *,
+    fail_if_unclear: bool = True,
+    unwatched: str = "",
 ) -> SoakOutcome:
     """Judge the segments so far."""
     drifts = judge_drift(segments.done, is_open=run.measured.load.is_open, least_effect=least_effect)
-    return SoakOutcome(run, segments.done, planned, drifts, unwatched)
+    return SoakOutcome(run, segments.done, planned, drifts, fail_if_unclear, unwatched)
 
 
 def verdict_line(report: SoakOutcome) -> str:
@@ -150,14 +161,12 @@ def drift_cells(drift: Drift, hours: float) -> list[str]:
     return [_TITLES[name], middle, change, interval, str(drift.course)]
 
 
-def _case(drift: Drift, hours: float) -> Case:
+def _case(drift: Drift, hours: float, fail_if_unclear: bool) -> Case:
     title, middle, change, interval, course = drift_cells(drift, hours)
     problem = f"{title} is {course}: {change} {_span(hours)} ({interval}), median {middle}"
-    return Case(
-        f"{title} does not drift",
-        problem if drift.course in (Course.DRIFTING, Course.UNCLEAR) else "",
-        "too few values" if drift.course is Course.UNKNOWN else "",
-    )
+    failing = (Course.DRIFTING, Course.UNCLEAR) if fail_if_unclear else (Course.DRIFTING,)
+    skipped = {Course.UNKNOWN: "too few values", Course.UNCLEAR: problem}
+    return Case(f"{title} does not drift", problem if drift.course in failing else "", skipped.get(drift.course, ""))
 
 
 def _show(name: str, value: float) -> str:

@@ -181,7 +181,8 @@ def soak_headline(outcome: SoakOutcome) -> Headline:
         return Headline(
             "bad", f"{counted(outcome.run.total.failures, 'request')} failed", [*frequent, words, *change, *notes]
         )
-    return Headline("warn" if outcome.exit_code else "good", words, [*change, *notes])
+    is_clear = not outcome.exit_code and outcome.verdict != "unclear"
+    return Headline("good" if is_clear else "warn", words, [*change, *notes])
 
 
 def _tiles(outcome: SoakOutcome) -> list[Tile]:
