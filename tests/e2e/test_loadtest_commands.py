@@ -196,7 +196,7 @@ def test_a_model_that_the_server_lacks_is_reported_with_the_address(served: Serv
 
 def test_plain_locust_takes_an_address_of_the_open_inference_protocol(served: Served) -> None:
     command = [LOCUST, "-f", str(LOCUSTFILES / "over_rest.py"), "--model", "m", "--headless", "--only-summary"]
-    command += ["--rest", _address(served.server, "oip-json+http"), "-u", "2", "-r", "2", "-t", "1s"]
+    command += ["--rest", _address(served.server, "oip-json+http"), "-u", "2", "-r", "2", "-t", "3s"]
     ended = subprocess.run([*command, *LENIENT[:2]], capture_output=True, text=True, timeout=150, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "OIP HTTP JSON" in ended.stdout

@@ -42,6 +42,7 @@ def test_both_are_served_as_their_sources_answer(tmp_path: Path) -> None:
     with run_configured_server("python", tmp_path / "log", *flags, model="sine_gru") as server:
         for address in (server.grpc, server.rest):
             with Client(address) as client:
+                client.wait_until_ready(60, "bags")
                 _check_rows(client)
                 _check_state(client, tmp_path / "checkpoint")
         rows = {"instances": [{"ids": [1, 2], "scale": 1}, {"ids": [], "scale": 1}, {"ids": [3], "scale": 2}]}

@@ -20,7 +20,7 @@ from tpuserve_client import Client, ResourceExhausted, Retry
 pytestmark = [pytest.mark.slow]
 
 # The number of additions. Even on a busy machine, a request reaches the queue in less time than they take.
-STEPS = 200_000
+STEPS = 600_000
 
 
 def save_slow_model(path: Path) -> None:

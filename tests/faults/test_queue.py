@@ -22,7 +22,7 @@ from tests.faults.proto_requests import predict_body
 
 SLOW = "/v1/models/slow:predict"
 # A request has reached the queue after this time.
-ARRIVAL_S = 1.0
+ARRIVAL_S = 4.0
 # More than any address space has. TensorFlow waits 10 s for memory before it reports that there is none.
 HUGE = 10**15
 

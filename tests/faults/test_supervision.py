@@ -55,6 +55,8 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     (tmp_path / "models.config").write_text(configuration(tmp_path, "good", "endless"))
     flags = (f"--model_config_file={tmp_path / 'models.config'}", "--drain_timeout_seconds=1")
     with run_configured_server("envoy", tmp_path / "log", *flags, model="good") as server:
+        with Client(server.grpc) as client:
+            client.wait_until_ready(START_TIMEOUT_S, "endless")
         yield server
 
 

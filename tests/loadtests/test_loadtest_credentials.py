@@ -104,7 +104,7 @@ def test_sides_of_a_comparison_have_their_own_keys(
 
 
 def test_plain_locust_sends_the_key(server: Doubling, key_file: Callable[[str], Path]) -> None:
-    locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "1s", "--only-summary"]
+    locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "3s", "--only-summary"]
     options = [*places(server), "--api-key-file", str(key_file(KEY)), "--generator-limit", "note"]
     found = subprocess.run(
         [*locust, "--model", MODEL, *options], capture_output=True, text=True, timeout=100, check=False

@@ -177,7 +177,7 @@ def test_a_load_of_a_sweep_that_is_too_much_is_not_run_to_its_end(serve: Serve) 
 
 def test_a_sweep_has_a_line_for_each_load(serve: Serve) -> None:
     server = serve(Doubling(service_s=0.1))
-    options = ("--grpc", server.grpc_address, "--duration", "600ms", "--warm-up", "100ms")
+    options = ("--grpc", server.grpc_address, "--duration", "2s", "--warm-up", "100ms")
     run = loadtest("sweep", MODEL, *options, "--users", "1,4")
     assert run.returncode == 0, run.stderr
     rows = [re.findall(r"[\d.,]+", line) for line in run.stdout.splitlines() if "│" in line]

@@ -58,7 +58,7 @@ def test_a_rate_is_held_against_its_latency_without_a_search(server: Doubling, t
     assert report["result"] == "INVALID"
     assert report["too_short_for_the_rules"]
     assert unsatisfied(report) == ["Min duration satisfied"]
-    assert report["metric"] == pytest.approx(200, rel=0.5)  # lower if the machine is busy
+    assert 0 < report["metric"] <= 210  # lower if the machine is busy
     page = (tmp_path / "server.html").read_text()
     assert "too short for the rules; all other rules are kept" in page
     assert "p99 of at most 5000 ms" in page

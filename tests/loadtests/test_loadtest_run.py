@@ -39,7 +39,7 @@ def both(server: Doubling) -> list[str]:
 
 def test_both_protocols_are_measured_and_every_answer_counted(server: Doubling, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones((5, 4), np.float32))
-    run = loadtest(*both(server), "--input", str(tmp_path / "in.npz"), "--rows", "3", "--json")
+    run = loadtest(*both(server), "--input", str(tmp_path / "in.npz"), "--rows", "3", "--duration", "3s", "--json")
     assert run.returncode == 0, run.stderr
     report: dict[str, Any] = json.loads(run.stdout)
     assert report["ok"]

@@ -90,6 +90,25 @@ def test_a_soak_that_cannot_pass_its_gates_any_more_ends() -> None:
     assert 1 < len(report["segments"]) < 20
 
 
+def test_a_segment_without_a_request_does_not_end_the_soak(server: Doubling, tmp_path: Path) -> None:
+    page = tmp_path / "soak.html"
+    run = soak("--grpc", server.grpc_address, "--rate", "2", "--duration", "5s", "--segments", "20", "--warm-up", "0",
+               "--html", str(page))  # fmt: skip
+    report = json.loads(run.stdout)
+    requests = [segment["requests"] for segment in report["segments"]]
+    assert len(requests) == 20
+    assert 0 in requests
+    assert 0 < sum(requests) == len(server.rows)
+    assert page.exists()
+
+
+def test_a_server_that_stops_ends_the_soak() -> None:
+    with serving(Doubling(fail_every=1)) as server:
+        run = soak("--grpc", server.grpc_address, "--rate", "20", "--duration", "10s", "--segments", "20")
+    assert run.returncode == 1, run.stderr
+    assert len(json.loads(run.stdout)["segments"]) == 1
+
+
 def test_ctrl_c_reports_what_there_is(server: Doubling, tmp_path: Path) -> None:
     log = tmp_path / "soak.jsonl"
     options = [

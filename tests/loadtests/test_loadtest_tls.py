@@ -90,7 +90,7 @@ def test_every_process_shows_certificate_and_token_and_no_report_has_it(
 
 
 def test_plain_locust_goes_the_same_way(server: Doubling, identity: list[str]) -> None:
-    locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "1s", "--only-summary"]
+    locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "3s", "--only-summary"]
     options = [*places(server), *identity, "--header", BEARER, "--generator-limit", "note"]
     environment = {**os.environ, "TOKEN": TOKEN}
     found = subprocess.run(

@@ -100,7 +100,7 @@ model_config_list {{
 def wait_for_labels(server: RunningServer) -> None:
     """Wait for all versions: a model is ready with its first version, but a label needs its own."""
     with Client(server.grpc) as client:
-        for version in (LIVE, GOOD, WRONG, SLOW):
+        for version in (LIVE, GOOD, WRONG, SLOW, FAILING, COARSE):
             client.wait_until_ready(90, "m", version=version)
 
 
@@ -169,13 +169,18 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
         assert client.predict("other", {"x": np.ones((1, 4), np.float32)}).version == 1
 
 
-@pytest.mark.parametrize(("version", "gate"), [(WRONG, "parity"), (SLOW, "compare")])
+@pytest.mark.parametrize(
+    ("version", "gate", "options"),
+    # Longer than QUICK, because one stall in a round of the live version would hide that the slow one is worse.
+    [(WRONG, "parity", ()), (SLOW, "compare", ("--duration", "2s", "--rounds", "5"))],
+    ids=["wrong", "slow"],
+)
 def test_a_bad_version_is_refused_and_no_label_is_touched(
-    site: Site, models: Path, version: int, gate: str, tmp_path: Path
+    site: Site, models: Path, version: int, gate: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     page, junit = tmp_path / "rollout.html", tmp_path / "rollout.xml"
     files = ("--html", str(page), "--junit", str(junit))
-    code, report, errors = site.rollout("--to", str(version), "--execute", *files)
+    code, report, errors = site.rollout("--to", str(version), "--execute", *files, *options)
     assert code == 99, (report, errors)
     assert report["outcome"] == "refused"
     assert report["steps"][-1]["name"] == gate

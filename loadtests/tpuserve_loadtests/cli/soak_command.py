@@ -140,7 +140,7 @@ def run_segments(
 ) -> None:
     """Run the segments in sequence, each with different arrivals.
 
-    The soak ends early after a segment that was stopped or has no successful response. It also ends as soon as the
+    The soak ends early after a segment that was stopped or in which every request failed. It also ends as soon as the
     segments together can no longer pass the gates.
     """
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
@@ -154,7 +154,7 @@ def run_segments(
         measured = run_load(runs, part, hopeless, title, quiet=not sys.stderr.isatty())
         segment = segments.add(measured, server.memory_bytes())
         on_segment(segment)
-        if measured.stopped or segment.p50_ms is None:
+        if measured.stopped or 0 < segment.requests == segment.failures:
             return
 
 

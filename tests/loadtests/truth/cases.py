@@ -263,7 +263,7 @@ BROKEN: Final = (
         shape="closed users",
         behaviour="both, no response",
         script=Script(faults={Fault.SILENT: 19}),
-        options=(*_closed(8, 1), "--timeout", "300ms"),
+        options=(*_closed(8, 1), "--timeout", "3s"),
         protocol="both",
         exit_code=_FAILED,
         percents=(),

@@ -162,7 +162,7 @@ def test_without_a_timeout_there_is_no_deadline(channel: grpc.Channel) -> None:
 
 def test_passed_deadline_cancels_the_method(host: HostProcess, channel: grpc.Channel) -> None:
     unary(channel, "Unary")(b"")  # connect first, so that the next call starts before its deadline
-    code, _ = failure(unary(channel, "Held"), b"", timeout=2)
+    code, _ = failure(unary(channel, "Held"), b"", timeout=5)
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
     host.wait_for("cancelled")
 
@@ -242,7 +242,7 @@ async def test_cancelled_stream_cancels_the_method(host: HostProcess, aio_channe
 
 async def test_deadline_ends_a_stream(host: HostProcess, aio_channel: grpc.aio.Channel) -> None:
     await unary(aio_channel, "Unary")(b"")  # connect first, so that the next call starts before its deadline
-    call = server_stream(aio_channel, "Watch")(b"", timeout=2)
+    call = server_stream(aio_channel, "Watch")(b"", timeout=5)
     assert await call.read() == b"watching"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call.read()

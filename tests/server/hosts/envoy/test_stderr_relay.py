@@ -36,10 +36,10 @@ async def test_a_process_that_keeps_the_pipe_open_delays_nothing() -> None:
 
 
 def test_a_failed_start_leaves_no_descriptor_open() -> None:
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="no Envoy"), relayed_stderr():
         raise OSError("no Envoy")
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # others may close theirs meanwhile
 
 
 def test_the_crash_of_envoy_is_in_the_log() -> None:
