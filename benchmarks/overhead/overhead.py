@@ -80,7 +80,7 @@ class Run:
     warnings: list[str]
     calls: list[CallPoint] = field(default_factory=list)
     handshakes: list[HandshakePoint] = field(default_factory=list)
-    loop: LoopTime | None = None
+    loops: tuple[LoopTime, ...] = ()
 
     def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
         """Measure the echoes on a host, alternating with the server, its cache and an ensemble if there are models."""
@@ -191,7 +191,7 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
                 for host in chosen:
                     run.calls += _measure_calls(run, host, quick)
                 run.console.print("measuring the loop time")
-                run.loop = measure_loop(QUICK_ROUNDS if quick else ROUNDS)
+                run.loops = measure_loop(QUICK_ROUNDS if quick else ROUNDS)
         except (ServerDied, ToolFailed, WrongAnswer) as error:
             raise click.ClickException(str(error)) from None
     outcome = Outcome(
@@ -203,7 +203,7 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
         tuple(run.warnings),
         tuple(run.calls),
         tuple(run.handshakes),
-        run.loop,
+        run.loops,
     )
     if as_json:
         click.echo(json.dumps(overhead_report.as_json(outcome), indent=2))

@@ -67,7 +67,7 @@ class Outcome:
     warnings: tuple[str, ...]
     calls: tuple[CallPoint, ...] = ()
     handshakes: tuple[HandshakePoint, ...] = ()
-    loop: LoopTime | None = None
+    loops: tuple[LoopTime, ...] = ()
 
     def point(self, host: str, kind: str, protocol: str, in_flight: int) -> Point | None:
         """Return the point, or None if it was not measured."""
@@ -98,7 +98,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "load_before": outcome.load_before,
         "calls": [asdict(call) for call in outcome.calls],
         "handshakes": [asdict(point) for point in outcome.handshakes],
-        "loop": None if outcome.loop is None else asdict(outcome.loop),
+        "loops": [asdict(loop) for loop in outcome.loops],
         "points": [asdict(point) | {"rate_per_s": point.load.rate_per_s} for point in outcome.points],
         "memory": {host: asdict(memory) for host, memory in outcome.memory.items()},
         "goals": [asdict(goal) for goal in goals(outcome)],
@@ -124,8 +124,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         )
     if outcome.calls:
         console.print(calls_table(outcome.calls))
-    if outcome.loop is not None:
-        console.print(loop_table(outcome.loop))
+    if outcome.loops:
+        console.print(loop_table(outcome.loops))
     console.print(_goals_table(goals(outcome)))
     for warning in outcome.warnings:
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)

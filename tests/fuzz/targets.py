@@ -22,7 +22,7 @@ PARSERS: Final[Mapping[str, str]] = MappingProxyType(
         "examples_json": "REST classify and regress bodies, in one step and in pieces",
         "infer_json": "Open Inference Protocol, JSON and binary data, every path against every other",
         "infer_proto": "ModelInferRequest, views against protobuf's parser",
-        "layouts": "layouts of gRPC requests, against the parsers",
+        "layouts": "layouts of requests, against the parsers",
         "raw_tensor": "binary tensors, against a slow reader",
         "tf_record": "TFRecord files, against TensorFlow's reader",
         "prediction_log": "recorded requests of warm-up files, request logs and load tests",

@@ -1,11 +1,14 @@
-"""A service on fake devices with gRPC's method table, to compare the ways that requests take through the front-end."""
+"""A service on fake devices with gRPC and REST, to compare the ways that requests take through the front-ends."""
 
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from tests.support.fake_device import FakeServable, RecordingMetrics
 from tests.support.fakes import FakeMetrics
+from tests.support.lane_messages import RestMessage
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
@@ -20,6 +23,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.request_log.options import RequestLogOptions, Rotation
@@ -84,6 +88,16 @@ class LaneHouse:
             self.writer.start()
         observers = Observers((self.seen,), self.seen) if is_observed else Observers()
         self.meter = RequestMeter(self.service, self.metrics, self.clock, "grpc", observers)
+        rest_meter = RequestMeter(self.service, self.metrics, self.clock, "rest", observers)
+        self.app = rest_app(
+            self.service,
+            self.metrics,
+            self.clock,
+            lambda: (b"", ""),
+            RestOptions(),
+            logs=self.logs,
+            meter=rest_meter,
+        )
         self.table = rpc_table(self.service, self.metrics, self.clock, logs=self.logs, meter=self.meter)
 
     def serve(self, version: int, *, is_cached: bool = False) -> FakeServable:
@@ -120,6 +134,12 @@ class LaneHouse:
         for batcher in self.batchers.values():
             await asyncio.to_thread(batcher.stop)
         await asyncio.to_thread(self.writer.stop)
+
+    async def post(self, message: RestMessage, headers: dict[str, str]) -> httpx.Response:
+        """Send a request over REST."""
+        headers = {"inference-header-content-length": str(message.json_bytes), **headers}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://server") as client:
+            return await client.post(message.path, content=message.body, headers=headers)
 
     async def call(self, path: str, body: bytes, context: CallContext) -> bytes:
         """Call a method like a host."""

@@ -1,9 +1,9 @@
-"""RequestLane: the short way of requests that differ only in the numbers of their tensors.
+"""RequestLane: the short way of gRPC requests that differ only in the numbers of their tensors.
 
-It takes messages whose layout is known (wire/layouts.py), for a signature whose requests share batches. Everything that
-does not depend on the numbers is done once for each layout and loaded version: parsing, checks, the choice of outputs,
-the frame of the response, the series of the metrics. Deadlines, the queue, cancellation, the request log, metrics,
-stages, traces and the access to models work as on the long way, by the same code.
+It takes messages whose layout is known (wire/layouts.py), for a signature whose requests share batches. What does not
+depend on the numbers is done once for each layout and loaded version (lane_bindings.py). Deadlines, the queue,
+cancellation, the request log, metrics, stages, traces and the access to models work as on the long way, by the same
+code.
 
 It leaves to the long way, before it has any effect: other messages, priorities, models that a request may not or cannot
 use, versions with a response cache, ensembles, and inputs that the batcher does not share.
@@ -14,22 +14,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeAlias
 
 from tpuserve_server.core.deadline import Clock
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
-from tpuserve_server.core.prepared import PreparedRequest
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.service import AcquiredModel, InferenceService
-from tpuserve_server.core.types import Array, PredictResult, Tensors
+from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.types import PredictResult, Tensors
+from tpuserve_server.frontends.lane_bindings import Bound, LaneBindings
 from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.request_meter import RequestMeter, RequestSeries
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.wire.layouts import Layout, Layouts
 
 LongWay: TypeAlias = Callable[[bytes, CallContext], Coroutine[Any, Any, bytes]]
+_Bound: TypeAlias = "Bound[RequestSeries, Template]"
 
-# Requests of a layout that go the long way after one that the lane could not take, before it tries again.
-_SKIPPED: Final = 64
-# Outputs of ever new shapes need no templates.
-_MOST_TEMPLATES: Final = 16
 _HIGH: Final = Priority.HIGH
 
 
@@ -45,7 +41,7 @@ class LaneProtocol(Protocol):
     """A method of a protocol, as the lane needs it."""
 
     method: str
-    layouts: Layouts
+    layouts: Layouts[None]
 
     def template(self, result: PredictResult) -> Template | None:
         """Return the template of a response, or None if other values take another number of bytes."""
@@ -75,43 +71,29 @@ class RequestLane:
         self._protocol = protocol
         self._layouts = protocol.layouts
         self._long_way = long_way
-        self._service = service
         self._meter = meter
+        self._bindings: LaneBindings[RequestSeries, Template] = LaneBindings(
+            service, lambda layout, model: meter.series(protocol.method, layout.spec.name, model)
+        )
         self._now = clock.monotonic_s
 
     def handle(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
         """Return the coroutine that answers a request."""
-        layout = self._layouts.find(body)
-        if layout is None or context.raw_priority is not None:
-            return self._long_way(body, context)
-        bound = layout.bound
-        if type(bound) is _Skipped:
-            bound.left -= 1
-            if not bound.left:
-                layout.bound = None
+        layout = self._layouts.find(body, None)
+        if layout is None or context.raw_priority is not None or self._bindings.skips(layout):
             return self._long_way(body, context)
         return self._answer(layout, body, context)
 
     async def _answer(self, layout: Layout, body: bytes, context: CallContext) -> bytes:
         received_s = self._now()
-        model: AcquiredModel | None
-        try:
-            model = self._service.acquire(layout.spec)
-        except ServingError as error:
-            if isinstance(error, FailedPrecondition):
-                # The default signature is missing. Some protocols then look for another one, on the long way.
-                layout.bound = _Skipped()
-            model = None
+        model = self._bindings.acquire(layout)
         if model is None:
-            # The long way reports the error.
             return await self._long_way(body, context)
         try:
             inputs = layout.inputs(body)
-            bound = layout.bound
-            if type(bound) is not _Bound or not model.is_prepared(bound.prepared):
-                bound = self._bind(layout, model, inputs)
+            bound = self._bindings.bind(layout, model, inputs)
             if bound is not None:
-                meter, series = self._meter, bound.series
+                meter, series = self._meter, bound.facts
                 meter.begin()
                 try:
                     deadline = context.deadline
@@ -133,44 +115,9 @@ class RequestLane:
             model.release()
         return await self._long_way(body, context)
 
-    def _bind(self, layout: Layout, model: AcquiredModel, inputs: dict[str, Array]) -> "_Bound | None":
-        """Make the checks of a layout for the version that answers now. None: it is not one that the lane takes."""
-        try:
-            prepared = model.prepare(inputs, layout.output_filter)
-        except ServingError:
-            prepared = None
-        if prepared is None:
-            layout.bound = _Skipped()
-            return None
-        bound = layout.bound = _Bound(prepared, self._meter.series(self._protocol.method, layout.spec.name, model))
-        return bound
-
-    async def _encode(self, bound: "_Bound", result: PredictResult, request_id: bytes) -> bytes:
+    async def _encode(self, bound: _Bound, result: PredictResult, request_id: bytes) -> bytes:
         """Encode a response that has no template yet, and make one for those that follow."""
         if is_large_result(result.outputs):
             return await asyncio.to_thread(self._protocol.encode, result, request_id)
-        if bound.templates_left:
-            bound.templates_left -= 1
-            bound.template = self._protocol.template(result)
+        bound.renew_template(lambda: self._protocol.template(result))
         return self._protocol.encode(result, request_id)
-
-
-class _Skipped:
-    """Binding of a layout that the lane leaves to the long way for a while."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = _SKIPPED
-
-
-class _Bound:
-    """What all requests of one layout share on one loaded version. It does not keep the version in memory."""
-
-    __slots__ = ("prepared", "series", "template", "templates_left")
-
-    def __init__(self, prepared: PreparedRequest, series: RequestSeries) -> None:
-        self.prepared = prepared
-        self.series = series
-        self.template: Template | None = None
-        self.templates_left = _MOST_TEMPLATES

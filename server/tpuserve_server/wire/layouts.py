@@ -2,12 +2,13 @@
 
 A layout is what a serialized message says apart from these contents: its length, and every byte outside of them. A
 message that has both gets the model, the names, the dtypes and the shapes of the layout. Only its contents are read,
-and its id if the protocol has one.
+and its id if the protocol has one. What a protocol says outside of the message, as HTTP does in the path, is the
+message's subject, and has layouts of its own.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tpuserve_server.core.types import Array, ModelSpec
 
 # Layouts of a process. Each keeps at most _MOST_FRAME_BYTES, and the values that its user binds to it.
 MOST_LAYOUTS: Final = 64
-_MOST_OF_A_LENGTH: Final = 8
+_MOST_OF_A_KIND: Final = 8
 _MOST_FRAME_BYTES: Final = 4096
 # Learning from larger messages would block the event loop.
 MOST_BYTES: Final = 1 << 20
@@ -23,8 +24,9 @@ MOST_TENSORS: Final = 32
 # A layout costs as much as three messages. Messages without a layout pay for it: one in this many may become one.
 _PRICE: Final = 16
 _MOST_CREDIT: Final = _PRICE * MOST_LAYOUTS
-# Lengths that were seen once.
+# Kinds that were seen once.
 _MOST_SEEN: Final = 256
+_Subject = TypeVar("_Subject", bound=Hashable)
 # Translates contents to others.
 _OTHER_BYTES: Final = bytes(byte ^ 0x55 for byte in range(256))
 
@@ -49,13 +51,15 @@ class Span(NamedTuple):
 class Frame(NamedTuple):
     """What a parser learned from one message: its spec, the outputs that it requests, and where its tensors are.
 
-    `id_span` is the place of the request's id, whose bytes may be any ASCII text.
+    `id_span` is the place of the request's id, whose bytes may be any ASCII text. `form` is what else the response
+    depends on.
     """
 
     spec: ModelSpec
     output_filter: tuple[str, ...]
     spans: tuple[Span, ...]
     id_span: tuple[int, int] | None = None
+    form: object = None
 
 
 def check_frame(body: bytes, places: Sequence[tuple[int, int]]) -> None:
@@ -73,15 +77,16 @@ def with_other_contents(body: bytes, spans: Sequence[Span]) -> bytearray:
 
 
 class Layout:
-    """The messages of one length and one frame."""
+    """The messages of one subject, one length and one frame. `kind` is their subject and their length."""
 
-    __slots__ = ("_id", "_pieces", "_tensors", "bound", "is_used", "output_filter", "size_bytes", "spec")
+    __slots__ = ("_id", "_pieces", "_tensors", "bound", "form", "is_used", "kind", "output_filter", "spec")
 
-    def __init__(self, frame: Frame, body: bytes) -> None:
+    def __init__(self, frame: Frame, body: bytes, subject: Hashable) -> None:
         """Accept the messages that equal `body` outside of the spans of `frame`."""
         self.spec = frame.spec
         self.output_filter = frame.output_filter
-        self.size_bytes = len(body)
+        self.form = frame.form
+        self.kind = (subject, len(body))
         self._id = None if frame.id_span is None else slice(*frame.id_span)
         places = [(span.start, span.stop) for span in frame.spans]
         self._pieces = _pieces_between(places if frame.id_span is None else [*places, frame.id_span], body)
@@ -92,7 +97,7 @@ class Layout:
         self.bound: object | None = None
 
     def fits(self, body: bytes) -> bool:
-        """Return whether `body`, of `size_bytes`, has this layout."""
+        """Return whether `body`, of this `kind`, has this layout."""
         for start, piece in self._pieces:
             if not body.startswith(piece, start):
                 return False
@@ -112,76 +117,76 @@ class Layout:
         return sum(len(piece) for _, piece in self._pieces)
 
 
-class Layouts:
+class Layouts(Generic[_Subject]):
     """The layouts of one method's messages. One event loop's thread owns it.
 
-    The cost of messages without a layout is bounded, whatever clients send. A length is only noted the first time, and
+    The cost of messages without a layout is bounded, whatever clients send. A kind is only noted the first time, and
     each message buys a sixteenth of an attempt to learn. Layouts that no message has had for a while leave first. A
     client whose layout had to leave pays with a few messages to get it back.
     """
 
-    def __init__(self, learn: Callable[[bytes], Frame | None]) -> None:
+    def __init__(self, learn: Callable[[bytes, _Subject], Frame | None]) -> None:
         """Learn with `learn`, which returns None for a message without a layout, raises nothing, and is quick.
 
         It runs on the event loop for messages that no one has checked. It must check the frame before it parses.
         """
         self._learn = learn
-        self._by_length: dict[int, list[Layout]] = {}
+        self._by_kind: dict[tuple[Hashable, int], list[Layout]] = {}
         # All layouts, the next candidate to forget first.
         self._all: deque[Layout] = deque()
-        self._seen: dict[int, None] = {}
+        self._seen: dict[tuple[Hashable, int], None] = {}
         self._credit = _MOST_CREDIT
 
-    def find(self, body: bytes) -> Layout | None:
+    def find(self, body: bytes, subject: _Subject) -> Layout | None:
         """Return the layout of a serialized message, or None if a parser must read it."""
-        for layout in self._by_length.get(len(body), ()):
+        for layout in self._by_kind.get((subject, len(body)), ()):
             if layout.fits(body):
                 layout.is_used = True
                 return layout
-        self._consider(body)
+        self._consider(body, subject)
         return None
 
     def __len__(self) -> int:
         """Return the number of layouts."""
         return len(self._all)
 
-    def _consider(self, body: bytes) -> None:
-        """Learn the layout of a message for those that follow, if its length was seen before and there is credit."""
-        length = len(body)
+    def _consider(self, body: bytes, subject: _Subject) -> None:
+        """Learn the layout of a message for those that follow, if its kind was seen before and there is credit."""
+        kind = (subject, len(body))
         if self._credit < _MOST_CREDIT:
             self._credit += 1
-        if length not in self._seen:
+        if kind not in self._seen:
             if len(self._seen) >= _MOST_SEEN:
                 del self._seen[next(iter(self._seen))]
-            self._seen[length] = None
-        elif self._credit >= _PRICE and length <= MOST_BYTES:
+            self._seen[kind] = None
+        elif self._credit >= _PRICE and len(body) <= MOST_BYTES:
             self._credit -= _PRICE
-            frame = self._learn(body)
+            frame = self._learn(body, subject)
             if frame is not None:
-                self._add(Layout(frame, body))
+                self._add(Layout(frame, body, subject))
 
     def _add(self, layout: Layout) -> None:
         if layout.frame_bytes > _MOST_FRAME_BYTES:
             return
-        if len(self._by_length.get(layout.size_bytes, ())) >= _MOST_OF_A_LENGTH:
-            self._forget(layout.size_bytes)
+        if len(self._by_kind.get(layout.kind, ())) >= _MOST_OF_A_KIND:
+            self._forget(layout.kind)
         elif len(self._all) >= MOST_LAYOUTS:
             self._forget(None)
-        self._by_length.setdefault(layout.size_bytes, []).append(layout)
+        self._by_kind.setdefault(layout.kind, []).append(layout)
         self._all.append(layout)
 
-    def _forget(self, length: int | None) -> None:
-        """Forget the first layout that is not used, of `length` if it is given. All others get a second chance."""
+    def _forget(self, kind: tuple[Hashable, int] | None) -> None:
+        """Forget the first layout that is not used, of `kind` if it is given. All others get a second chance."""
         for _ in range(2 * len(self._all)):
             layout = self._all.popleft()
-            if layout.is_used or length not in (None, layout.size_bytes):
-                layout.is_used = layout.is_used and length not in (None, layout.size_bytes)
+            if layout.is_used or kind not in (None, layout.kind):
+                layout.is_used = layout.is_used and kind not in (None, layout.kind)
                 self._all.append(layout)
                 continue
-            siblings = self._by_length[layout.size_bytes]
+            siblings = self._by_kind[layout.kind]
             siblings.remove(layout)
             if not siblings:
-                del self._by_length[layout.size_bytes]
+                del self._by_kind[layout.kind]
             return
 
 

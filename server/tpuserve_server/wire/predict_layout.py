@@ -18,7 +18,7 @@ _MOST_FIELDS, _MOST_INNER_FIELDS = 2 * MOST_TENSORS, 16
 _INPUTS, _KEY, _VALUE, _CONTENT = 2, 1, 2, 4
 
 
-def learn_predict_request(body: bytes) -> Frame | None:
+def learn_predict_request(body: bytes, _subject: None = None) -> Frame | None:
     """Return the frame of a serialized PredictRequest, or None if some tensor cannot be read at a fixed place.
 
     The positions are found by a walk over the wire format, and then proved: the parser must read other contents in the

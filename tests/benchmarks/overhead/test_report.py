@@ -9,7 +9,7 @@ from benchmarks.harness.measurement import Point, Served
 from benchmarks.harness.process_tree import Memory
 from benchmarks.harness.targets import Host, Protocol
 from benchmarks.overhead.handshakes import HandshakePoint
-from benchmarks.overhead.loop_time import LoopPart, LoopTime, measure_loop
+from benchmarks.overhead.loop_time import WIRES, LoopPart, LoopTime, measure_loop
 from benchmarks.overhead.overhead import compare_counts
 from benchmarks.overhead.report import Goal, Outcome, as_json, goals, print_outcome
 
@@ -20,8 +20,8 @@ def point(host: Host, kind: str, protocol: Protocol, in_flight: int, rate: int, 
 
 
 def outcome(*points: Point, memory: dict[Host, Memory] | None = None) -> Outcome:
-    loop = LoopTime((LoopPart("host", 10.0, 0.25), LoopPart("core", 30.0, 0.75)), 40.0, 5.0)
-    return Outcome(2, 2, 0.5, points, memory or {}, ("something odd",), loop=loop)
+    loop = LoopTime("gRPC", (LoopPart("host", 10.0, 0.25), LoopPart("core", 30.0, 0.75)), 40.0, 5.0)
+    return Outcome(2, 2, 0.5, points, memory or {}, ("something odd",), loops=(loop,))
 
 
 def goal(found: Outcome, start: str) -> Goal:
@@ -95,7 +95,7 @@ def test_json_holds_every_figure() -> None:
     assert document["points"][0]["load"]["p99_ms"] == 9.0
     assert document["memory"]["python"] == {"rss_mb": 500.0, "pss_mb": 400.0}
     assert len(document["goals"]) == len(goals(found))
-    assert document["loop"]["parts"][1] == {"name": "core", "cpu_us": 30.0, "share": 0.75}
+    assert document["loops"][0]["parts"][1] == {"name": "core", "cpu_us": 30.0, "share": 0.75}
 
 
 def test_a_server_that_counted_fewer_successes_than_the_tools_is_reported() -> None:
@@ -139,11 +139,13 @@ def test_tls_is_compared_with_the_same_load_in_the_clear() -> None:
 
 
 def test_loop_time_is_divided_among_the_parts() -> None:
-    found = measure_loop(rounds=2, requests=50)
-    assert [part.name for part in found.parts][:2] == ["event loop", "host"]
-    assert sum(part.cpu_us for part in found.parts) == pytest.approx(found.loop_us)
-    assert sum(part.share for part in found.parts) == pytest.approx(1.0)
+    loops = measure_loop(rounds=2, requests=50)
+    assert [found.wire for found in loops] == [wire.title for wire in WIRES]
+    for found in loops:
+        assert [part.name for part in found.parts][:2] == ["event loop", "host"]
+        assert sum(part.cpu_us for part in found.parts) == pytest.approx(found.loop_us)
+        assert sum(part.share for part in found.parts) == pytest.approx(1.0)
     console = Console(width=200, file=io.StringIO())
-    print_outcome(Outcome(2, 2, 0.5, (), {}, (), loop=found), console)
+    print_outcome(Outcome(2, 2, 0.5, (), {}, (), loops=loops), console)
     assert isinstance(console.file, io.StringIO)
     assert "device thread" in console.file.getvalue()

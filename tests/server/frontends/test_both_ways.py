@@ -15,20 +15,22 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from tests.server.request_log.predict_entries import read_lines
 from tests.support.lane_house import DENIED, LaneHouse
-from tests.support.lane_messages import INFER, PREDICT, infer_message, message
+from tests.support.lane_messages import INFER, PREDICT, RestMessage, infer_message, message, rest_message
 from tests.support.saved_models import save_function, write_manifest
 from tests.support.served_model import ServedModel
 from tpuserve_formats.messages.official import PredictRequest, PredictResponse
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.frontends.oip_rest.infer_lane import InferLane
 from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.telemetry.request_record import RequestRecord
 from tpuserve_server.telemetry.trace_context import TraceHeaders
 from tpuserve_server.wire.tensor_proto import decode_tensor
 
 TRACED = TraceHeaders(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-# The lane leaves requests with a priority to the long way, and `high` is the default.
+TRACED_OVER_REST = {"traceparent": TRACED.traceparent.decode(), "x-request-id": "r1"}
+# The lane of gRPC leaves requests with a priority to the long way, and `high` is the default.
 LONG_WAY = b"high"
 
 
@@ -38,6 +40,7 @@ class Sent:
 
     path: str
     body: bytes
+    rest: RestMessage | None = None
     timeout_s: float = math.inf
     wants_timing: bool = False
     is_traced: bool = False
@@ -77,14 +80,23 @@ def requests(draw: st.DrawFn) -> Sent:
         "width": often(2, 3),
         "as_content": often(True, False),
     }
-    if draw(st.booleans()):
-        path, body = PREDICT, message(*values, **fields)
-    else:
-        parameters = often({}, {"timeout": 60_000_000}, {"priority": 2}, {"timeout": -1})
-        fields["request_id"] = draw(st.sampled_from(["", "1", "2", "é"]))
-        path, body = INFER, infer_message(*values, **fields, **parameters)
     timeout_s = often(math.inf, 60.0, -1.0)
-    return Sent(path, body, timeout_s, wants_timing=often(False, True), is_traced=often(False, True))
+    client: dict[str, Any] = {
+        "timeout_s": timeout_s,
+        "wants_timing": often(False, True),
+        "is_traced": often(False, True),
+    }
+    if (protocol := draw(st.sampled_from([PREDICT, INFER, "REST"]))) == PREDICT:
+        return Sent(PREDICT, message(*values, **fields), **client)
+    parameters = often({}, {"timeout": 60_000_000}, {"priority": 2}, {"timeout": -1})
+    fields["request_id"] = draw(st.sampled_from(["", "1", "2", "é"]))
+    if protocol == INFER:
+        return Sent(INFER, infer_message(*values, **fields, **parameters), **client)
+    # A client's unusual timeout over REST is an invalid header.
+    if parameters.get("timeout", 0) < 0:
+        parameters = {}
+    fields["is_binary"] = draw(st.sampled_from([True, True, False]))
+    return Sent("", b"", rest_message(*values, **fields, **parameters), **client)
 
 
 def seen(record: RequestRecord) -> tuple[object, ...]:
@@ -97,13 +109,26 @@ def seen(record: RequestRecord) -> tuple[object, ...]:
 
 
 async def outcome(house: LaneHouse, sent: Sent, priority: bytes | None) -> tuple[object, list[str]]:
-    """Return the response or the error of a request, and the names of its trailers."""
+    """Return the response or the error of a request, and the names of its trailers or headers."""
+    if sent.rest is not None:
+        return await rest_outcome(house, sent, sent.rest)
     trailers: Trailers = []
     try:
         response = await house.call(sent.path, sent.body, sent.context(house, priority, trailers))
     except ServingError as error:
         return (type(error), error.code, error.message), [name for name, _ in trailers]
     return response, [name for name, _ in trailers]
+
+
+async def rest_outcome(house: LaneHouse, sent: Sent, message: RestMessage) -> tuple[object, list[str]]:
+    headers = dict(TRACED_OVER_REST) if sent.is_traced else {"x-request-id": "r1"}
+    if sent.wants_timing:
+        headers["x-tpuserve-timing"] = "1"
+    if sent.timeout_s != math.inf:
+        headers["x-tpuserve-timeout-ms"] = str(1000 * sent.timeout_s)
+    answer = await house.post(message, headers)
+    fixed = {name: value for name, value in answer.headers.items() if name not in ("server-timing", "traceresponse")}
+    return (answer.status_code, answer.content, fixed), list(answer.headers)
 
 
 def read_log(folder: Path) -> list[PredictionLog]:
@@ -148,7 +173,9 @@ async def test_both_ways_give_the_same(
     # Few different requests, so that most have a layout.
     groups = data.draw(st.lists(st.lists(st.sampled_from(pool), min_size=1, max_size=4), min_size=3, max_size=12))
     short = await play(groups, tmp_path_factory.mktemp("short"), None)
-    long = await play(groups, tmp_path_factory.mktemp("long"), LONG_WAY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InferLane, "find", lambda *_: None)
+        long = await play(groups, tmp_path_factory.mktemp("long"), LONG_WAY)
     assert short == long
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tests.support.lane_house import LaneHouse
-from tests.support.lane_messages import INFER, PREDICT, infer_message, message
+from tests.support.lane_messages import INFER, PREDICT, infer_message, message, rest_message
 from tpuserve_formats.messages.official import PredictResponse
 from tpuserve_formats.messages.oip import ModelInferResponse
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import Code, DeadlineExceeded
 from tpuserve_server.frontends.oip_grpc import inference
+from tpuserve_server.frontends.oip_rest import v2
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.frontends.tf_grpc import prediction
 from tpuserve_server.wire.tensor_proto import decode_tensor
@@ -70,6 +71,25 @@ async def test_a_known_request_is_not_parsed(house: LaneHouse, monkeypatch: pyte
     assert await answer(house, 2) == [4]
     with pytest.raises(NameError):
         await answer(house, 1, 2)
+
+
+@pytest.mark.parametrize("is_binary", [True, False], ids=["binary outputs", "outputs in JSON"])
+async def test_a_known_request_over_rest_is_not_parsed(
+    house: LaneHouse, monkeypatch: pytest.MonkeyPatch, is_binary: bool
+) -> None:
+    async def column(*values: float) -> list[float]:
+        answer = await house.post(rest_message(*values, is_binary=is_binary), {})
+        assert answer.status_code == 200
+        if not is_binary:
+            return [output["data"][0] for output in answer.json()["outputs"]]
+        length = int(answer.headers["inference-header-content-length"])
+        y: list[float] = np.frombuffer(answer.content[length:], np.float32)[::2].tolist()
+        return y
+
+    for _ in range(2):
+        await column(1)
+    monkeypatch.delattr(v2, "parse_infer_json")
+    assert [(await column(number))[0] for number in (2, 3)] == [4, 6]
 
 
 async def test_outputs_of_another_shape_are_not_forced_into_the_template(house: LaneHouse) -> None:

@@ -43,11 +43,11 @@ def summary(inputs: dict[str, Array]) -> dict[str, tuple[np.dtype[np.generic], t
     }
 
 
-def learned(body: bytes) -> Layouts:
+def learned(body: bytes) -> Layouts[None]:
     """Return layouts that have seen a message as often as learning takes."""
     layouts = Layouts(learn_predict_request)
     for _ in range(2):
-        layouts.find(body)
+        layouts.find(body, None)
     return layouts
 
 
@@ -105,7 +105,7 @@ def messages(draw: st.DrawFn) -> bytes:
 @example(body=plain(), data=None)
 def test_a_message_is_read_as_the_parser_reads_it(body: bytes, data: st.DataObject | None) -> None:
     layouts = learned(body)
-    layout = layouts.find(body)
+    layout = layouts.find(body, None)
     if layout is None:
         return
     assert by_layout(layout, body) == parsed(body)
@@ -115,7 +115,7 @@ def test_a_message_is_read_as_the_parser_reads_it(body: bytes, data: st.DataObje
     other = bytearray(body)
     for _ in range(data.draw(st.integers(1, 4))):
         other[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    found = layouts.find(bytes(other))
+    found = layouts.find(bytes(other), None)
     if found is not None:
         assert by_layout(found, bytes(other)) == parsed(bytes(other))
 
@@ -145,9 +145,9 @@ def test_usual_requests_have_a_layout_whatever_their_numbers(
 
     first, second, third = map(body, seeds)
     layouts = Layouts(learn_predict_request)
-    assert layouts.find(first) is None
-    assert layouts.find(second) is None
-    layout = layouts.find(third)
+    assert layouts.find(first, None) is None
+    assert layouts.find(second, None) is None
+    layout = layouts.find(third, None)
     has_bools = any(BY_NUMBER[number].field == "bool_val" for number, _ in arrays.values())
     assert (layout is None) == has_bools
     if layout is not None:
@@ -156,7 +156,7 @@ def test_usual_requests_have_a_layout_whatever_their_numbers(
 
 def test_inputs_are_views_that_nobody_can_write_to() -> None:
     body = plain(rows=2)
-    layout = learned(body).find(body)
+    layout = learned(body).find(body, None)
     assert layout is not None
     (array,) = layout.inputs(body).values()
     assert not array.flags.writeable
@@ -217,9 +217,9 @@ def test_messages_of_one_length_may_have_different_layouts() -> None:
     layouts = Layouts(learn_predict_request)
     for _ in range(2):
         for name in "abc":
-            layouts.find(plain(name=name))
+            layouts.find(plain(name=name), None)
     for name in "abc":
-        layout = layouts.find(plain(name=name, seed=9))
+        layout = layouts.find(plain(name=name, seed=9), None)
         assert layout is not None
         assert layout.spec == ModelSpec(name)
 
@@ -228,10 +228,10 @@ def framed(number: int, length: int) -> bytes:
     return b"%08d" % number + bytes(length)
 
 
-def counting(learnt: list[bytes]) -> Layouts:
+def counting(learnt: list[bytes]) -> Layouts[None]:
     """Return layouts of messages whose first eight bytes are their frame."""
 
-    def learn(body: bytes) -> Frame:
+    def learn(body: bytes, _subject: None) -> Frame:
         learnt.append(body)
         return Frame(ModelSpec("m"), (), (Span("x", np.dtype(np.uint8), (len(body) - 8,), 8, len(body)),))
 
@@ -242,10 +242,10 @@ def test_new_lengths_cost_no_learning_and_forget_no_layout_in_use() -> None:
     learnt: list[bytes] = []
     layouts = counting(learnt)
     for _ in range(3):
-        layouts.find(framed(1, 5))
+        layouts.find(framed(1, 5), None)
     for length in range(10, 5000):
-        layouts.find(framed(2, length))
-        assert layouts.find(framed(1, 5)) is not None
+        layouts.find(framed(2, length), None)
+        assert layouts.find(framed(1, 5), None) is not None
     assert len(learnt) == 1
 
 
@@ -253,12 +253,12 @@ def test_a_flood_of_layouts_costs_little_and_forgets_no_layout_in_use() -> None:
     learnt: list[bytes] = []
     layouts = counting(learnt)
     for _ in range(3):
-        layouts.find(framed(1, 5))
+        layouts.find(framed(1, 5), None)
     misses = 0
     for length in range(10, 4000):
         for _ in range(2):
-            misses += layouts.find(framed(2, length)) is None
-        assert layouts.find(framed(1, 5)) is not None
+            misses += layouts.find(framed(2, length), None) is None
+        assert layouts.find(framed(1, 5), None) is not None
     assert len(layouts) <= MOST_LAYOUTS
     assert len(learnt) <= MOST_LAYOUTS + misses // 16 + 1
 
@@ -267,21 +267,21 @@ def test_a_layout_that_had_to_leave_comes_back() -> None:
     learnt: list[bytes] = []
     layouts = counting(learnt)
     for _ in range(2):
-        layouts.find(framed(1, 5))
+        layouts.find(framed(1, 5), None)
     for length in range(10, 4000):
         for _ in range(2):
-            layouts.find(framed(2, length))
-    assert layouts.find(framed(1, 5)) is None
+            layouts.find(framed(2, length), None)
+    assert layouts.find(framed(1, 5), None) is None
     for _ in range(20):
-        found = layouts.find(framed(1, 5))
+        found = layouts.find(framed(1, 5), None)
     assert found is not None
 
 
 def test_frames_of_one_length_are_few_and_the_used_ones_stay() -> None:
     layouts = counting([])
     for _ in range(3):
-        layouts.find(framed(1, 5))
+        layouts.find(framed(1, 5), None)
     for number in range(2, 500):
-        layouts.find(framed(number, 5))
-        assert layouts.find(framed(1, 5)) is not None
+        layouts.find(framed(number, 5), None)
+        assert layouts.find(framed(1, 5), None) is not None
     assert len(layouts) <= 8

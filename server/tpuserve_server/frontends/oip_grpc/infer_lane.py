@@ -15,7 +15,7 @@ class InferLane:
 
     def __init__(self, logs: RequestLogs | None) -> None:
         """Log to `logs`."""
-        self.layouts = Layouts(learn_infer_request)
+        self.layouts: Layouts[None] = Layouts(learn_infer_request)
         self._logs = logs
 
     def template(self, result: PredictResult) -> InferTemplate | None:

@@ -49,14 +49,17 @@ def read_media_type_length(scope: "Scope", body_bytes: int) -> int | None:
 
 
 def _read(name: str, value: bytes, body_bytes: int) -> int:
-    shown = value[:_MOST_SHOWN].decode("latin-1")
     if not _INTEGER.fullmatch(value):
-        raise InvalidArgument(f"Unable to parse {name}, got: {shown}")
+        raise InvalidArgument(f"Unable to parse {name}, got: {_shown(value)}")
     if len(value) > _MOST_DIGITS or not _MIN_INT32 <= int(value) <= _MAX_INT32:
         raise InvalidArgument(
-            f"Unable to parse {name}, value is out of range [ {_MIN_INT32}, {_MAX_INT32} ], got: {shown}"
+            f"Unable to parse {name}, value is out of range [ {_MIN_INT32}, {_MAX_INT32} ], got: {_shown(value)}"
         )
     length = int(value)
     if not 0 <= length <= body_bytes:
         raise InvalidArgument(f"inference header size should be in range (0, {body_bytes}), got: {length}")
     return length
+
+
+def _shown(value: bytes) -> str:
+    return value[:_MOST_SHOWN].decode("latin-1")

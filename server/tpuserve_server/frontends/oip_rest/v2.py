@@ -8,13 +8,13 @@ import orjson
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import CacheOutcome, ModelSpec
+from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.errors import PathNotFound
-from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
 from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import (
@@ -24,13 +24,15 @@ from tpuserve_server.frontends.oip.describing import (
 )
 from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.oip_rest.administration import AdministrationHandlers
-from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
+from tpuserve_server.frontends.oip_rest.header_length import read_json_length
+from tpuserve_server.frontends.oip_rest.infer_lane import InferLane
+from tpuserve_server.frontends.oip_rest.inferred import inferred
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.identity.caller import find_caller, shown_reason
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
-from tpuserve_server.wire.oip.infer_json_response import encode_infer_json
+from tpuserve_server.wire.oip.infer_json_response import EncodedResponse, encode_infer_json
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 
 
@@ -55,6 +57,7 @@ class V2:
         self._control = Control(ControlOptions()) if control is None else control
         self.decoded = decoded
         self._service = service
+        self._lane = InferLane(service, logs)
         self._inferring = Inferring(service, logs, administration.regions if administration else None, decoded)
         self._server = administration.server if administration else describe_server()
         self._administration = AdministrationHandlers(administration).by_action if administration else {}
@@ -104,12 +107,15 @@ class V2:
         if body is None:
             body = await call.read_body()
             json_bytes = read_json_length(call.scope, len(body))
+        layout = self._lane.find(spec, body, json_bytes, call.priority)
+        if layout is not None and (response := await self._lane.answer(layout, body, call)) is not None:
+            return response
         has_caches = self._service.has_caches
         recall = await self._inferring.recall(spec, _kind(json_bytes), body) if has_caches else None
         if recall is not None and recall.found is not None:
             signature_name, encoded, json_bytes = recall.found
             call.measured.recalls(recall, signature_name)
-            return _inferred(encoded, json_bytes, recall.servable_id.version, "hit")
+            return inferred(EncodedResponse(encoded, json_bytes), recall.servable_id.version, "hit")
         # The JSON part decides: a binary request of any size is parsed at once.
         if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
             request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes, self.decoded)
@@ -129,12 +135,12 @@ class V2:
         del body, request
         result = await inferring
         if is_large_result(result.outputs):
-            encoded, json_bytes = await asyncio.to_thread(encode_infer_json, result)
+            response_body = await asyncio.to_thread(encode_infer_json, result)
         else:
-            encoded, json_bytes = encode_infer_json(result)
+            response_body = encode_infer_json(result)
         if recall is not None:
-            recall.keep(result, encoded, json_bytes)
-        return _inferred(encoded, json_bytes, result.servable.version, result.cache)
+            recall.keep(result, *response_body)
+        return inferred(response_body, result.servable.version, result.cache)
 
     async def _server_live(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
         reason = shown_reason(self._service.why_not_live())
@@ -160,14 +166,6 @@ class V2:
 def _kind(json_bytes: int | None) -> str:
     """Return the kind of a request's bytes in the response cache. The length decides how they are read."""
     return "REST infer" if json_bytes is None else f"REST infer {json_bytes}"
-
-
-def _inferred(body: bytes, json_bytes: int | None, version: int, cache: CacheOutcome) -> HttpResponse:
-    headers = CACHE_HEADERS[cache]
-    if json_bytes is None:
-        return HttpResponse(200, body, version, headers)
-    headers = (*headers, (JSON_LENGTH_HEADER, b"%d" % json_bytes))
-    return HttpResponse(200, body, version, headers, content_type=b"application/octet-stream")
 
 
 def _json(document: object, status: int = 200) -> HttpResponse:

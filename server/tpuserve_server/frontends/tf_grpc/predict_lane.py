@@ -15,7 +15,7 @@ class PredictLane:
 
     def __init__(self, logs: RequestLogs | None, *, as_content: bool) -> None:
         """Log to `logs`. With `as_content`, outputs are encoded in tensor_content instead of the typed fields."""
-        self.layouts = Layouts(learn_predict_request)
+        self.layouts: Layouts[None] = Layouts(learn_predict_request)
         self._logs = logs
         self._as_content = as_content
 

@@ -1,17 +1,18 @@
 """Inference responses over REST: JSON, and the binary data after it. Data in JSON are flat, as in Triton."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 import orjson
 
-from tpuserve_formats.dtypes import DType
+from tpuserve_formats.dtypes import STRING, DType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
-from tpuserve_server.core.types import Array, ServableId
-from tpuserve_server.wire.oip.inference import InferenceResult
+from tpuserve_server.core.types import Array, PredictResult, ServableId, Tensors
+from tpuserve_server.wire.oip.inference import InferenceRequest, InferenceResult, RequestedOutput
 from tpuserve_server.wire.oip.tensor_json import values_text
 
 
@@ -20,6 +21,61 @@ class EncodedResponse(NamedTuple):
 
     body: bytes
     json_bytes: int | None
+
+
+class ResponseForm(NamedTuple):
+    """What a response depends on besides the outputs: parts of its request. See InferenceRequest."""
+
+    id: str
+    requested: Mapping[str, RequestedOutput]
+    is_binary: bool
+
+    @classmethod
+    def of(cls, request: InferenceRequest) -> "ResponseForm":
+        """Return the form of the response to a request."""
+        return cls(request.id, {output.name: output for output in request.outputs}, request.is_binary)
+
+    def encode(self, result: PredictResult) -> EncodedResponse:
+        """Encode a response. Raises as `encode_infer_json`."""
+        return encode_infer_json(self._result(result))
+
+    def template(self, result: PredictResult) -> "InferJsonTemplate | None":
+        """Return the template of a response, or None if other values may have another length or are JSON."""
+        mine = self._result(result)
+        for name, array in result.outputs.items():
+            if not _is_binary(name, mine) or array.dtype == STRING or not array.size:
+                return None
+        body, json_bytes = encode_infer_json(mine)
+        outputs = tuple((name, array.dtype, array.shape) for name, array in result.outputs.items())
+        return None if json_bytes is None else InferJsonTemplate(body[:json_bytes], outputs)
+
+    def _result(self, result: PredictResult) -> InferenceResult:
+        return InferenceResult(self.id, result.servable, result.outputs, self.requested, self.is_binary)
+
+
+class InferJsonTemplate:
+    """The responses of one form and one version whose outputs are binary and have the same names, dtypes and shapes.
+
+    They differ only in the bytes of their arrays, so that their JSON is encoded once.
+    """
+
+    __slots__ = ("_outputs", "_text")
+
+    def __init__(self, text: bytes, outputs: tuple[tuple[str, DType, tuple[int, ...]], ...]) -> None:
+        """Create it with the JSON and the outputs that it describes."""
+        self._text = text
+        self._outputs = outputs
+
+    def encode(self, outputs: Tensors) -> EncodedResponse | None:
+        """Return the bytes of `encode_infer_json`, or None if the outputs are not those of the template."""
+        if len(outputs) != len(self._outputs):
+            return None
+        parts = [self._text]
+        for (name, array), (expected_name, dtype, shape) in zip(outputs.items(), self._outputs, strict=True):
+            if array.shape != shape or array.dtype != dtype or name != expected_name:
+                return None
+            parts.append(array.tobytes())
+        return EncodedResponse(b"".join(parts), len(self._text))
 
 
 def encode_infer_json(result: InferenceResult) -> EncodedResponse:
@@ -32,10 +88,9 @@ def encode_infer_json(result: InferenceResult) -> EncodedResponse:
     texts: list[bytes] = []
     binary: list[Buffer] = []
     for name, array in result.outputs.items():
-        requested = result.requested.get(name)
         if name in result.in_regions:
             texts.append(_head_of(name, array) + b"}")
-        elif result.is_binary if requested is None else requested.is_binary:
+        elif _is_binary(name, result):
             contents = _raw(name, array)
             texts.append(b'%b,"parameters":{"binary_data_size":%d}}' % (_head_of(name, array), len(contents)))
             binary.append(contents)
@@ -48,6 +103,11 @@ def encode_infer_json(result: InferenceResult) -> EncodedResponse:
     if not any(map(len, binary)):
         return EncodedResponse(text, None)
     return EncodedResponse(b"".join((text, *binary)), len(text))
+
+
+def _is_binary(name: str, result: InferenceResult) -> bool:
+    requested = result.requested.get(name)
+    return result.is_binary if requested is None else requested.is_binary
 
 
 def _head_of(name: str, array: Array) -> bytes:

@@ -1,5 +1,6 @@
-"""Learns the layout of a ModelInferRequest with raw contents."""
+"""Learns the layout of inference requests with raw contents: of a ModelInferRequest, and of a body over REST."""
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -9,7 +10,10 @@ from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Array, ModelSpec
 from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
+from tpuserve_server.wire.oip.infer_json import parse_infer_json
+from tpuserve_server.wire.oip.infer_json_response import ResponseForm
 from tpuserve_server.wire.oip.infer_proto import parse_infer_request
+from tpuserve_server.wire.oip.inference import InferenceRequest
 from tpuserve_server.wire.proto_fields import delimited_fields
 
 # Fields of a request with that many inputs, their contents, and as many outputs.
@@ -28,9 +32,37 @@ class _Read(NamedTuple):
     output_names: tuple[str, ...]
     inputs: dict[str, Array]
     id: str
+    form: ResponseForm | None
 
 
-def learn_infer_request(body: bytes) -> Frame | None:
+class BodySubject(NamedTuple):
+    """What a request over REST says outside of its body: the model, and the length of the JSON before binary data."""
+
+    spec: ModelSpec
+    json_bytes: int
+
+
+def learn_infer_body(body: bytes, subject: BodySubject) -> Frame | None:
+    """Return the frame of a body of JSON and binary data, or None if it needs more than its numbers.
+
+    The id is in the JSON, and so part of the frame. As for `learn_infer_request`, the parser proves the frame.
+    """
+    try:
+        check_frame(body, [(subject.json_bytes, len(body))])
+        read = _read_body(body, subject)
+        spans, start = [], subject.json_bytes
+        for name, array in read.inputs.items():
+            spans.append(Span(name, array.dtype, array.shape, start, start + array.nbytes))
+            start += array.nbytes
+        if start != len(body) or not 0 < len(spans) <= MOST_TENSORS:
+            return None
+        frame = Frame(read.spec, read.output_names, tuple(spans), form=read.form)
+        return frame if _is_proved(frame, body, lambda other: _read_body(other, subject)) else None
+    except (ServingError, FormatError, Unusual):
+        return None
+
+
+def learn_infer_request(body: bytes, _subject: None = None) -> Frame | None:
     """Return the frame of a serialized ModelInferRequest, or None if it needs more than its numbers.
 
     The positions are found by a walk over the wire format, and then proved: the parser must read another id and other
@@ -51,14 +83,31 @@ def learn_infer_request(body: bytes) -> Frame | None:
             for (name, array), place in zip(read.inputs.items(), places, strict=True)
         )
         frame = Frame(read.spec, read.output_names, spans, ids[0] if ids else None)
-        return frame if _is_proved(frame, body) else None
+        return frame if _is_proved(frame, body, _read) else None
     except (ServingError, FormatError, Unusual):
         return None
 
 
 def _read(body: bytes) -> _Read:
-    """Parse a message as a front-end does. Raises Unusual for a request with parameters, classes or shared memory."""
+    """Parse a message as a front-end does. Raises Unusual as `_plain_inputs`."""
     spec, request = parse_infer_request(body)
+    return _Read(spec, request.output_names, _plain_inputs(request), request.id, None)
+
+
+def _read_body(body: bytes, subject: BodySubject) -> _Read:
+    """Parse a body as a front-end does. Raises Unusual as `_plain_inputs`."""
+    spec = subject.spec
+    request = parse_infer_json(spec.name, body, subject.json_bytes)
+    if request.raw_input is not None:
+        raise Unusual
+    inputs, signature_name = _plain_inputs(request), request.parameters.signature_name
+    if signature_name:
+        spec = ModelSpec(spec.name, spec.version, spec.version_label, signature_name)
+    return _Read(spec, request.output_names, inputs, "", ResponseForm.of(request))
+
+
+def _plain_inputs(request: InferenceRequest) -> dict[str, Array]:
+    """Return the inputs. Raises Unusual for a request with other parameters, classes, shared memory or other data."""
     parameters = request.parameters
     if request.windows is not None or parameters.priority is not None or parameters.timeout_s is not None:
         raise Unusual
@@ -71,18 +120,18 @@ def _read(body: bytes) -> _Read:
         array = inputs[name] = decode_raw(datatype, shape, data)
         if not array.size:
             raise Unusual
-    return _Read(spec, request.output_names, inputs, request.id)
+    return inputs
 
 
-def _is_proved(frame: Frame, body: bytes) -> bool:
+def _is_proved(frame: Frame, body: bytes, parse: Callable[[bytes], _Read]) -> bool:
     other = with_other_contents(body, frame.spans)
     request_id = ""
     if frame.id_span is not None:
         start, stop = frame.id_span
         request_id = _OTHER_ID.decode() * (stop - start)
         other[start:stop] = request_id.encode()
-    read = _read(bytes(other))
-    if (read.spec, read.output_names, read.id) != (frame.spec, frame.output_filter, request_id):
+    read = parse(bytes(other))
+    if (read.spec, read.output_names, read.id, read.form) != (frame.spec, frame.output_filter, request_id, frame.form):
         return False
     return list(read.inputs) == [span.name for span in frame.spans] and all(
         (array.dtype, array.shape) == (span.dtype, span.shape)

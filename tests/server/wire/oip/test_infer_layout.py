@@ -1,6 +1,8 @@
-"""Property tests for the layouts of ModelInferRequest, and for the template of its response."""
+"""Property tests for the layouts of inference requests with raw contents, and for the templates of their responses."""
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from tpuserve_formats.dtypes import BY_DTYPE, Array, DType
 from tpuserve_formats.messages.oip import ModelInferRequest
 from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import PredictResult, ServableId
+from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId
 from tpuserve_server.wire.layouts import Layout, Layouts
 from tpuserve_server.wire.oip import infer_layout
-from tpuserve_server.wire.oip.infer_layout import learn_infer_request
+from tpuserve_server.wire.oip.infer_json import parse_infer_json
+from tpuserve_server.wire.oip.infer_json_response import ResponseForm
+from tpuserve_server.wire.oip.infer_layout import BodySubject, learn_infer_body, learn_infer_request
 from tpuserve_server.wire.oip.infer_proto import InferTemplate, encode_infer_response, parse_infer_request
-from tpuserve_server.wire.oip.inference import InferenceResult
+from tpuserve_server.wire.oip.inference import InferenceResult, RequestedOutput
 
 SIZES = {"FP32": 4, "INT64": 8, "UINT8": 1, "FP16": 2, "BOOL": 1, "BYTES": 4}
 
@@ -69,15 +73,15 @@ def messages(draw: st.DrawFn) -> bytes:
 def test_a_message_is_read_as_the_parser_reads_it(body: bytes, data: st.DataObject) -> None:
     layouts = Layouts(learn_infer_request)
     for _ in range(2):
-        layouts.find(body)
-    layout = layouts.find(body)
+        layouts.find(body, None)
+    layout = layouts.find(body, None)
     if layout is not None:
         assert by_layout(layout, body) == parsed(body)
     other = bytearray(body)
     for _ in range(data.draw(st.integers(1, 4))):
         if body:
             other[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    found = layouts.find(bytes(other))
+    found = layouts.find(bytes(other), None)
     if found is not None:
         assert by_layout(found, bytes(other)) == parsed(bytes(other))
 
@@ -87,7 +91,7 @@ def test_ids_of_one_length_share_a_layout() -> None:
     for number in range(5):
         request = ModelInferRequest(model_name="m", id=f"id-{number}", raw_input_contents=[b"abcd"])
         request.inputs.add(name="x", datatype="FP32", shape=[1])
-        layout = layouts.find(request.SerializeToString())
+        layout = layouts.find(request.SerializeToString(), None)
     assert layout is not None
     assert len(layouts) == 1
 
@@ -137,7 +141,7 @@ def test_contents_that_must_be_checked_have_no_layout(datatype: str) -> None:
     request = ModelInferRequest(model_name="m", raw_input_contents=[b"\0" * SIZES[datatype]])
     request.inputs.add(name="x", datatype=datatype, shape=[1])
     for _ in range(3):
-        assert layouts.find(request.SerializeToString()) is None
+        assert layouts.find(request.SerializeToString(), None) is None
 
 
 def many_inputs(request: ModelInferRequest) -> None:
@@ -176,3 +180,129 @@ def test_no_parser_reads_a_message_with_much_outside_of_its_contents(
     change(request)
     monkeypatch.setattr(infer_layout, "parse_infer_request", parse)
     assert learn_infer_request(bytes(request.SerializeToString())) is None
+
+
+def parsed_body(body: bytes, subject: BodySubject) -> object:
+    """Return what the parser reads in a body, or None for an invalid one and for one with more than tensors."""
+    try:
+        request = parse_infer_json(subject.spec.name, body, subject.json_bytes)
+        inputs = {
+            tensor.name: summary(decode_raw(tensor.datatype, tensor.shape, tensor.data))  # type: ignore[arg-type]
+            for tensor in request.inputs
+        }
+    except (ServingError, TypeError, ValueError):
+        return None
+    parameters = request.parameters
+    if request.windows is not None or parameters.timeout_s is not None or parameters.priority is not None:
+        return None
+    spec = subject.spec
+    if parameters.signature_name:
+        spec = ModelSpec(spec.name, spec.version, spec.version_label, parameters.signature_name)
+    return spec, request.output_names, ResponseForm.of(request), inputs
+
+
+def body_by_layout(layout: Layout, body: bytes) -> object:
+    inputs = {name: summary(array) for name, array in layout.inputs(body).items()}
+    return layout.spec, layout.output_filter, layout.form, inputs
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[bytes, BodySubject]:
+    """Draw a request over REST, mostly with binary data of the right sizes."""
+    document: dict[str, Any] = {"inputs": []}
+    data = b""
+    for name in draw(st.lists(st.sampled_from(["x", "y", "x"]), max_size=3)):
+        datatype = draw(st.sampled_from(["FP32"] * 3 + list(SIZES)))
+        shape = draw(st.lists(st.integers(0, 3), max_size=3))
+        size = int(np.prod(shape, dtype=int)) * SIZES[datatype] + draw(st.sampled_from([0] * 6 + [1]))
+        parameters = {"binary_data_size": size}
+        document["inputs"].append({"name": name, "datatype": datatype, "shape": shape, "parameters": parameters})
+        data += draw(st.binary(min_size=size, max_size=size))
+    if request_id := draw(st.sampled_from(["", "7", "é"])):
+        document["id"] = request_id
+    if outputs := draw(st.lists(st.sampled_from(["y", "z"]), max_size=2)):
+        classes = draw(st.sampled_from([0, 0, 0, 2]))
+        document["outputs"] = [{"name": name, "parameters": {"classification": classes}} for name in outputs]
+    usual = [{"binary_data_output": True}] * 3 + [{}, {"signature_name": "s"}, {"timeout": 1}, {"priority": 1}]
+    document["parameters"] = draw(st.sampled_from(usual))
+    text = json.dumps(document).encode()
+    return text + data, BodySubject(ModelSpec("m"), len(text))
+
+
+@settings(max_examples=500)
+@given(drawn=bodies(), data=st.data())
+def test_a_body_is_read_as_the_parser_reads_it(drawn: tuple[bytes, BodySubject], data: st.DataObject) -> None:
+    body, subject = drawn
+    layouts = Layouts(learn_infer_body)
+    for _ in range(2):
+        layouts.find(body, subject)
+    layout = layouts.find(body, subject)
+    if layout is not None:
+        assert body_by_layout(layout, body) == parsed_body(body, subject)
+    other = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        other[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    found = layouts.find(bytes(other), subject)
+    if found is not None:
+        assert body_by_layout(found, bytes(other)) == parsed_body(bytes(other), subject)
+
+
+def test_each_model_and_each_length_of_json_has_its_own_layout() -> None:
+    text = b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[4],"parameters":{"binary_data_size":4}}]}'
+    layouts, subject = Layouts(learn_infer_body), BodySubject(ModelSpec("m"), len(text))
+    for _ in range(3):
+        layout = layouts.find(text + b"1234", subject)
+    assert layout is not None
+    assert layouts.find(text + b"1234", BodySubject(ModelSpec("n"), len(text))) is None
+    assert layouts.find(text + b"1234", BodySubject(ModelSpec("m", 1), len(text))) is None
+    assert layouts.find(text + b"1234", BodySubject(ModelSpec("m"), len(text) + 1)) is None
+
+
+@settings(deadline=None)
+@given(
+    arrays=st.dictionaries(
+        st.text(max_size=3),
+        st.tuples(
+            st.sampled_from(
+                [each for each in BY_DTYPE if each.name in ("float32", "int64", "bool", "object", "bfloat16")]
+            ),
+            st.lists(st.integers(0, 3), max_size=3),
+        ),
+        max_size=3,
+    ),
+    is_binary=st.booleans(),
+    request_id=st.sampled_from(["", "é"]),
+    data=st.data(),
+)
+def test_a_json_template_gives_the_bytes_of_the_encoder(
+    arrays: dict[str, tuple[DType, list[int]]], is_binary: bool, request_id: str, data: st.DataObject
+) -> None:
+    random, servable = np.random.default_rng(1), ServableId("m", 7)
+    first, second = (
+        {
+            name: (random.random(shape) * 99).astype(dtype) if not dtype.hasobject else np.full(shape, b"s", object)
+            for name, (dtype, shape) in arrays.items()
+        }
+        for _ in range(2)
+    )
+    named = data.draw(st.sets(st.sampled_from(list(arrays)))) if arrays else set()
+    requested = {name: RequestedOutput(name, 0, not is_binary) for name in named}
+    form = ResponseForm(request_id, requested, is_binary)
+    template = form.template(PredictResult(servable, "s", first))
+    is_fixed = all(
+        array.size and not array.dtype.hasobject and is_binary != (name in named) for name, array in first.items()
+    )
+    assert (template is not None) == (is_fixed and bool(arrays))
+    if template is None:
+        return
+    for each in (first, second):
+        assert template.encode(each) == form.encode(PredictResult(servable, "s", each))
+    for name, array in first.items():
+        assert template.encode({**first, name: np.append(array, array)}) is None
+    assert template.encode({**first, "another": np.zeros(1)}) is None
+
+
+def test_a_body_with_much_json_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infer_layout, "parse_infer_json", lambda *_: pytest.fail("the body was parsed"))
+    text = b'{"inputs":[' + b"{}," * 2000 + b"{}]}"
+    assert learn_infer_body(text + b"1234", BodySubject(ModelSpec("m"), len(text))) is None
