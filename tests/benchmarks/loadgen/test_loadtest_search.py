@@ -51,13 +51,20 @@ def test_a_process_is_ended_by_an_error_beside_it() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has ended, or is a zombie
+        return ""
+
+
 def test_sigterm_ends_a_benchmarks_load_test_too() -> None:
     # The first of two runs lasts ten seconds. SIGTERM ends it early.
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks", "loadtest", "stall"], stdout=subprocess.DEVNULL, cwd=ROOT
     ) as process:
         children: list[psutil.Process] = []
-        while not any("tpuserve-loadtest" in " ".join(child.cmdline()) for child in children):
+        while not any("tpuserve-loadtest" in command_of(child) for child in children):
             assert process.poll() is None
             time.sleep(0.05)
             children = psutil.Process(process.pid).children(recursive=True)

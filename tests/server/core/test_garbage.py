@@ -13,4 +13,6 @@ def test_what_is_there_at_the_start_is_never_collected_again() -> None:
         assert gc.get_threshold()[0] > 700
     finally:
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as tests/conftest.py does
         gc.set_threshold(*thresholds)

@@ -255,6 +255,7 @@ def main(backend: str, options: HostOptions) -> int:
     if backend == "python":
         from tpuserve_server.hosts.python import host as python
 
+        python._FAREWELL_S = float(os.environ.get("ECHO_FAREWELL_S", python._FAREWELL_S))
         return python.run(EchoApplication, options, read_tls)
     from tpuserve_server.hosts.envoy import host as envoy
 

@@ -27,7 +27,7 @@ GET = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[HostProcess]:
-    with running("python", header_timeout_s=1) as host:
+    with running("python", header_timeout_s=3) as host:
         yield host
 
 

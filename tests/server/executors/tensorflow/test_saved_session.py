@@ -79,6 +79,8 @@ def test_what_was_frozen_stays_out_of_collections(mlp: Path) -> None:
         assert gc.get_freeze_count() > 0.9 * frozen
     finally:
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as tests/conftest.py does
 
 
 LOAD_TWICE = """

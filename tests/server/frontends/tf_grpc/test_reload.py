@@ -95,7 +95,7 @@ async def test_at_the_callers_deadline_it_says_what_is_still_loading(reload: Rel
     reload.house.loader.held.add(ServableId("b", 1))
     reload.house.save("b", 1)
     with pytest.raises(ServingError, match=r"not loaded yet: model b, \{name: b version: 1\}$") as caught:
-        await reload(reload.model("a"), reload.model("b", version_labels={"stable": 1}), timeout_s=2.0)
+        await reload(reload.model("a"), reload.model("b", version_labels={"stable": 1}), timeout_s=5.0)
     assert caught.value.code is Code.DEADLINE_EXCEEDED
     reload.house.loader.gate.set()
     reload.house.wait_for("b", 1, State.AVAILABLE)

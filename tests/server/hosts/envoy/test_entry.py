@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,9 @@ class Recorded:
 class Hosted:
     """An entry whose lifespan runs as a task, with the supervisor's end of its channel and its exit code."""
 
-    def __init__(self, application: Recorded, admin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, application: Recorded, admin: Path, monkeypatch: pytest.MonkeyPatch, options: HostOptions = OPTIONS
+    ) -> None:
         self.application = application
         self.entry = EnvoyEntry(lambda: application)
         self.ours, theirs = socket.socketpair()
@@ -110,7 +113,7 @@ class Hosted:
         self.lifespan_sent: list[Message] = []
         self.lifespan_end = asyncio.Event()
         setup = ChildSetup(
-            OPTIONS, str(admin), theirs.detach(), -1, os.getcwd(), {"PYTHONHOME": None, "LD_PRELOAD": ""}
+            options, str(admin), theirs.detach(), -1, os.getcwd(), {"PYTHONHOME": None, "LD_PRELOAD": ""}
         )
         monkeypatch.setenv(VARIABLE, setup.to_json())
         monkeypatch.setenv("PYTHONHOME", "/embedded")
@@ -190,7 +193,7 @@ async def test_drain_waits_for_the_call_in_flight(
 ) -> None:
     with plain_envoy(OPTIONS, tmp_path) as admin:
         await until(EnvoyAdmin(admin).is_live)
-        hosted = Hosted(application, admin, monkeypatch)
+        hosted = Hosted(application, admin, monkeypatch, replace(OPTIONS, drain_timeout_s=60.0))
         await hosted.start()
         assert await anext(hosted.heard) == {"type": "ready"}
         running = asyncio.create_task(Exchange.unary(b"slow", path="/a.A/Held").run(hosted.entry))

@@ -39,7 +39,12 @@ def tls() -> TlsOptions:
 async def admin(tmp_path: Path) -> AsyncIterator[EnvoyAdmin]:
     """Yield the admin interface of an Envoy with TLS, a limited heap and a limited rate, on a port for REST."""
     options = HostOptions(
-        bind_address="127.0.0.1", grpc_port=None, rest_port=0, tls=tls(), max_heap_bytes=1 << 30, max_requests_per_s=1
+        bind_address="127.0.0.1",
+        grpc_port=None,
+        rest_port=0,
+        tls=tls(),
+        max_heap_bytes=1 << 30,
+        max_requests_per_s=0.001,
     )
     SecretFiles(tmp_path).write(tls())
     with plain_envoy(options, tmp_path, rate_limit(options)) as path:

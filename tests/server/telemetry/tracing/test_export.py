@@ -86,6 +86,13 @@ def export(url: str, count: int, **variables: str) -> Counter[str]:
     return counts.outcomes
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the last export all the time that a busy machine may need."""
+    monkeypatch.setattr("tpuserve_server.telemetry.tracing.export._STOP_S", 60.0)
+    monkeypatch.setattr("tpuserve_server.telemetry.tracing.retrying_sender._LAST_SEND_S", 60.0)
+
+
 def check(receiver: Receiver, count: int) -> None:
     spans = receiver.spans()
     [batch] = [span for span in spans if span.name == "batch" and not span.parent_span_id]
@@ -97,6 +104,7 @@ def check(receiver: Receiver, count: int) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.usefixtures("patient")
 def test_stop_exports_everything_over_http(compression: str) -> None:
     with http_receiver() as receiver:
         outcomes = export(receiver.url, 3, HEADERS="x-tenant=a%20b", COMPRESSION=compression)
@@ -108,6 +116,7 @@ def test_stop_exports_everything_over_http(compression: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.usefixtures("patient")
 def test_stop_exports_everything_over_grpc(compression: str) -> None:
     with grpc_receiver() as receiver:
         outcomes = export(receiver.url, 3, PROTOCOL="grpc", HEADERS="x-tenant=a", COMPRESSION=compression)
@@ -117,6 +126,7 @@ def test_stop_exports_everything_over_grpc(compression: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.usefixtures("patient")
 def test_a_receiver_may_require_a_certificate_of_the_server(tmp_path: Path, protocol: str) -> None:
     authority = Authority(tmp_path)
     mine, tls = authority.issue("server@example.org"), ServerTls(authority.server, authority.ca)
@@ -139,6 +149,7 @@ def test_a_certificate_that_cannot_be_used_is_an_error_at_the_start(tmp_path: Pa
         make_export("https://c", Counts(), CERTIFICATE=str(tmp_path / "missing"), PROTOCOL=protocol)
 
 
+@pytest.mark.usefixtures("patient")
 def test_many_requests_are_sent_in_parts() -> None:
     with http_receiver() as receiver:
         assert export(receiver.url, 1200) == {"exported": 1200}
@@ -182,12 +193,13 @@ def test_a_silent_receiver_never_blocks_and_the_queue_is_bounded(silent: str) ->
 def test_a_receiver_that_refuses_is_reported_until_it_takes_spans_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     counts = Counts()
-    with http_receiver(status=503) as receiver:
-        exporting = make_export(receiver.url, counts, TIMEOUT="1000")
+    with http_receiver() as receiver:
+        receiver.refusals.append(503)
+        receiver.refusal_headers["retry-after"] = "3600"  # too long for another attempt
+        exporting = make_export(receiver.url, counts)
         exporting.start()
         exporting.add(make_record(make_trace(1)))
         counts.wait_for("export_failed", 1)
-        receiver.status = 200
         exporting.add(make_record(make_trace(2)))
         counts.wait_for("exported", 1)
         exporting.stop()
@@ -264,6 +276,7 @@ def test_stop_ends_the_pause_before_a_retry() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.usefixtures("patient")
 def test_rejected_spans_count_as_dropped_requests(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     with http_receiver() if protocol != "grpc" else grpc_receiver() as receiver:
         receiver.reply.partial_success.rejected_spans = 1
@@ -294,7 +307,7 @@ def test_requests_that_follow_an_export_are_gathered() -> None:
         other.close()
         exporting.stop()
     later = [request for request in receiver.requests[before:] if b"Predict" in request.SerializeToString()]
-    assert len(later) <= 2
+    assert len(later) <= 4  # without gathering, 6
 
 
 class BrokenTransport:
