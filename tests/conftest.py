@@ -45,7 +45,7 @@ COVERED = [
     Path(__file__).parent / name
     for name in ("clients", "contract", "e2e", "faults", "formats", "oip_clients", "server")
 ]
-# The same for the modules in rest.txt. Those of the other folders add little to `make test`.
+# The same for the modules in rest.txt. Those of the other folders add little coverage to that of `make test`.
 COVERED_REST = [Path(__file__).parent / name for name in ("contract", "server")]
 
 # Number of new modules whose objects slow down garbage collection noticeably. See pytest_runtest_setup.

@@ -250,7 +250,7 @@ def least_effect_option(meaning: str) -> Any:  # noqa: ANN401  a field of any ty
 
 
 def unclear_option(what: str) -> Any:  # noqa: ANN401  a field of any type
-    """Declare --unclear. `what` is an inconclusive result, the start of the help text."""
+    """Declare --unclear. The help text names the inconclusive result `what`."""
     return option(
         "--unclear",
         type=click.Choice(["fail", "note"]),

@@ -27,6 +27,10 @@ class ModelSpec:
     version_label: str | None = None
     signature_name: str = ""
 
+    def with_signature(self, name: str) -> "ModelSpec":
+        """Return the spec with another signature, or the same object for an empty name."""
+        return ModelSpec(self.name, self.version, self.version_label, name) if name else self
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServableId:

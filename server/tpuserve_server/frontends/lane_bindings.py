@@ -1,7 +1,7 @@
 """LaneBindings: the layouts of a request lane, bound to the versions that answer their requests.
 
-Everything that does not depend on the numbers of a request is done once for each layout and loaded version: its checks,
-the choice of outputs, the frame of the response, and what else a protocol needs.
+A lane does all work that does not depend on the numbers of a request once for each layout and loaded version: the
+checks, the choice of outputs, the frame of the response, and the other facts that a protocol needs.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ _Template = TypeVar("_Template")
 
 
 class Bound(Generic[_Facts, _Template]):
-    """What all requests of one layout share on one loaded version. It does not keep the version in memory.
+    """Facts that all requests of one layout share on one loaded version. They do not keep the version in memory.
 
     `facts` are the protocol's. `template` encodes a response from its outputs, if one is known.
     """
@@ -44,10 +44,10 @@ class Bound(Generic[_Facts, _Template]):
 
 
 class LaneBindings(Generic[_Facts, _Template]):
-    """Finds what is bound to a layout. One event loop's thread owns it."""
+    """Finds the facts that are bound to a layout. One event loop's thread owns it."""
 
     def __init__(self, service: InferenceService, find_facts: Callable[[Layout, AcquiredModel], _Facts]) -> None:
-        """Bind to the versions of `service`, and to what `find_facts` returns for each."""
+        """Bind to the versions of `service`. `find_facts` returns a protocol's facts for a layout and a version."""
         self._service = service
         self._find_facts = find_facts
 
@@ -74,7 +74,7 @@ class LaneBindings(Generic[_Facts, _Template]):
     def bind(
         self, layout: Layout, model: AcquiredModel, inputs: Mapping[str, Array]
     ) -> Bound[_Facts, _Template] | None:
-        """Return what is bound to a layout for the version that answers now. None: the lane does not take it."""
+        """Return the facts for the version that answers now, or None if the lane does not take the layout."""
         bound: Any = layout.bound  # this class alone binds to its layouts
         if type(bound) is Bound and model.is_prepared(bound.prepared):
             return bound

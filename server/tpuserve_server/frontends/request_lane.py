@@ -1,9 +1,9 @@
 """RequestLane: the short way of gRPC requests that differ only in the numbers of their tensors.
 
-It takes messages whose layout is known (wire/layouts.py), for a signature whose requests share batches. What does not
-depend on the numbers is done once for each layout and loaded version (lane_bindings.py). Deadlines, the queue,
-cancellation, the request log, metrics, stages, traces and the access to models work as on the long way, by the same
-code.
+It takes messages whose layout is known (wire/layouts.py), for a signature whose requests share batches. It does all
+work that does not depend on the numbers once for each layout and loaded version (lane_bindings.py). Deadlines, the
+queue, cancellation, the request log, metrics, stages, traces and the access to models work as on the long way, by the
+same code.
 
 It leaves to the long way, before it has any effect: other messages, priorities, models that a request may not or cannot
 use, versions with a response cache, ensembles, and inputs that the batcher does not share.

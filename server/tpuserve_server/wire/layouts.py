@@ -2,8 +2,8 @@
 
 A layout is what a serialized message says apart from these contents: its length, and every byte outside of them. A
 message that has both gets the model, the names, the dtypes and the shapes of the layout. Only its contents are read,
-and its id if the protocol has one. What a protocol says outside of the message, as HTTP does in the path, is the
-message's subject, and has layouts of its own.
+and its id if the protocol has one. The subject of a message is the part that its protocol sends outside of it, such as
+HTTP's path. Each subject has its own layouts.
 """
 
 from collections import deque
@@ -51,8 +51,8 @@ class Span(NamedTuple):
 class Frame(NamedTuple):
     """What a parser learned from one message: its spec, the outputs that it requests, and where its tensors are.
 
-    `id_span` is the place of the request's id, whose bytes may be any ASCII text. `form` is what else the response
-    depends on.
+    `id_span` is the place of the request's id, whose bytes may be any ASCII text. `form` has the other facts that
+    the response depends on.
     """
 
     spec: ModelSpec

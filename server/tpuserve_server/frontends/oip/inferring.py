@@ -99,7 +99,7 @@ class Inferring:
                     result = await model.predict(inputs, deadline, output_names, priority)
             wanted = {output.name: output for output in requested} if requested else _ALL
             outputs = _classified(model, result.outputs, wanted) if wanted else result.outputs
-        self._log(spec.name, inputs, result, size_bytes)
+        log_inference(self._logs, spec.name, inputs, result, size_bytes)
         in_regions = await self._write_outputs(outputs, wanted) if uses_regions else ()
         return InferenceResult(
             request_id, result.servable, outputs, wanted, is_binary, in_regions, result.signature_name, result.cache
@@ -122,10 +122,14 @@ class Inferring:
             return await asyncio.to_thread(self._regions.write_outputs, outputs, requested)
         return self._regions.write_outputs(outputs, requested)
 
-    def _log(self, model: str, inputs: Tensors, result: PredictResult, size_bytes: int) -> None:
-        if self._logs is not None and (log := self._logs.choose(model)):
-            response_bytes = sum(array.nbytes for array in result.outputs.values())
-            self._logs.add_predict(log, inputs, result, size_bytes=size_bytes + response_bytes)
+
+def log_inference(
+    logs: RequestLogs | None, model: str, inputs: Tensors, result: PredictResult, size_bytes: int
+) -> None:
+    """Log an answered request of `size_bytes` in gRPC's messages, if its model is logged. The log's thread encodes."""
+    if logs is not None and (log := logs.choose(model)):
+        response_bytes = sum(array.nbytes for array in result.outputs.values())
+        logs.add_predict(log, inputs, result, size_bytes=size_bytes + response_bytes)
 
 
 def _classified(model: AcquiredModel, outputs: Tensors, requested: Mapping[str, RequestedOutput]) -> Tensors:

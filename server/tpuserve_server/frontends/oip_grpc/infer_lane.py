@@ -1,6 +1,7 @@
 """ModelInfer in the request lane: its layouts, its response and its entry in the request log."""
 
 from tpuserve_server.core.types import PredictResult, Tensors
+from tpuserve_server.frontends.oip.inferring import log_inference
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.layouts import Layout, Layouts
 from tpuserve_server.wire.oip.infer_layout import learn_infer_request
@@ -32,6 +33,4 @@ class InferLane:
 
     def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, response: bytes) -> None:
         """Log an answered request in gRPC's messages, which the log's thread creates."""
-        if self._logs is not None and (log := self._logs.choose(layout.spec.name)):
-            response_bytes = sum(array.nbytes for array in result.outputs.values())
-            self._logs.add_predict(log, inputs, result, size_bytes=len(body) + response_bytes)
+        log_inference(self._logs, layout.spec.name, inputs, result, len(body))

@@ -1,4 +1,4 @@
-"""InferLane: the short way of REST requests with binary data that differ only in the numbers of their tensors.
+"""InferBodyLane: the short way of REST requests with binary data that differ only in the numbers of their tensors.
 
 It is RequestLane for HTTP: the Exchange has read and measures the request. It leaves the same requests to the long way,
 before it has any effect.
@@ -9,11 +9,12 @@ from typing import Final
 
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredModel, InferenceService
-from tpuserve_server.core.types import ModelSpec, PredictResult, Tensors
+from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.exchange import HttpCall
 from tpuserve_server.frontends.http.response import HttpResponse
 from tpuserve_server.frontends.lane_bindings import Bound, LaneBindings
 from tpuserve_server.frontends.large_result import is_large_result
+from tpuserve_server.frontends.oip.inferring import log_inference
 from tpuserve_server.frontends.oip_rest.inferred import inferred
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.layouts import Layout, Layouts
@@ -25,7 +26,7 @@ _MOST_NAME: Final = 512
 _HIGH: Final = Priority.HIGH
 
 
-class InferLane:
+class InferBodyLane:
     """The lane of POST /v2/models/…/infer. One event loop's thread owns it."""
 
     def __init__(self, service: InferenceService, logs: RequestLogs | None) -> None:
@@ -68,8 +69,7 @@ class InferLane:
                 encoded = await _encode(bound, result)
         finally:
             model.release()
-        if self._logs is not None and (log := self._logs.choose(layout.spec.name)):
-            self._logs.add_predict(log, inputs, result, size_bytes=len(body) + _bytes_of(result.outputs))
+        log_inference(self._logs, layout.spec.name, inputs, result, len(body))
         return inferred(encoded, result.servable.version, result.cache)
 
 
@@ -86,7 +86,3 @@ async def _encode(bound: Bound[ResponseForm, InferJsonTemplate], result: Predict
         return await asyncio.to_thread(form.encode, result)
     bound.renew_template(lambda: form.template(result))
     return form.encode(result)
-
-
-def _bytes_of(outputs: Tensors) -> int:
-    return sum(array.nbytes for array in outputs.values())

@@ -25,7 +25,7 @@ from tpuserve_server.frontends.oip.describing import (
 from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.oip_rest.administration import AdministrationHandlers
 from tpuserve_server.frontends.oip_rest.header_length import read_json_length
-from tpuserve_server.frontends.oip_rest.infer_lane import InferLane
+from tpuserve_server.frontends.oip_rest.infer_lane import InferBodyLane
 from tpuserve_server.frontends.oip_rest.inferred import inferred
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
@@ -57,7 +57,7 @@ class V2:
         self._control = Control(ControlOptions()) if control is None else control
         self.decoded = decoded
         self._service = service
-        self._lane = InferLane(service, logs)
+        self._lane = InferBodyLane(service, logs)
         self._inferring = Inferring(service, logs, administration.regions if administration else None, decoded)
         self._server = administration.server if administration else describe_server()
         self._administration = AdministrationHandlers(administration).by_action if administration else {}
@@ -124,8 +124,7 @@ class V2:
         if request.windows is not None and find_caller() is not None:
             # A page of another site could send the stored password of its reader.
             self._control.check_rest(call.scope)
-        if request.parameters.signature_name:
-            spec = ModelSpec(spec.name, spec.version, spec.version_label, request.parameters.signature_name)
+        spec = spec.with_signature(request.parameters.signature_name)
         inferring = self._inferring.infer(
             spec, request, call.measured, call.deadline, call.priority, call.watch_client()
         )

@@ -129,7 +129,7 @@ class V1:
         is_large = body_bytes > LARGE_BODY_BYTES
         parse = parse_vertex_body if is_vertex else parse_predict_body
         parsed = await asyncio.to_thread(parse, body, self._decoded) if is_large else parse(body, self._decoded)
-        with self._acquire(_with_signature(target, parsed.signature_name)) as model:
+        with self._acquire(target.with_signature(parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
             model.check_deadline(call.deadline, call.priority)
             if is_large:
@@ -190,10 +190,3 @@ def _describe_version(status: VersionStatus) -> dict[str, object]:
         "error": status.error,
         "notes": list(status.notes),
     }
-
-
-def _with_signature(target: ModelSpec, signature_name: str) -> ModelSpec:
-    # Paths name no signature and most bodies do not either, so the cached target of the path can be returned.
-    if not signature_name:
-        return target
-    return ModelSpec(target.name, target.version, target.version_label, signature_name)

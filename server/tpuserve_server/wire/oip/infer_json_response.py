@@ -24,7 +24,7 @@ class EncodedResponse(NamedTuple):
 
 
 class ResponseForm(NamedTuple):
-    """What a response depends on besides the outputs: parts of its request. See InferenceRequest."""
+    """The parts of a request that the encoding of its response depends on. See InferenceRequest."""
 
     id: str
     requested: Mapping[str, RequestedOutput]

@@ -36,7 +36,7 @@ class _Read(NamedTuple):
 
 
 class BodySubject(NamedTuple):
-    """What a request over REST says outside of its body: the model, and the length of the JSON before binary data."""
+    """The parts of a REST request outside of its body: the model, and the length of the JSON before binary data."""
 
     spec: ModelSpec
     json_bytes: int
@@ -45,7 +45,7 @@ class BodySubject(NamedTuple):
 def learn_infer_body(body: bytes, subject: BodySubject) -> Frame | None:
     """Return the frame of a body of JSON and binary data, or None if it needs more than its numbers.
 
-    The id is in the JSON, and so part of the frame. As for `learn_infer_request`, the parser proves the frame.
+    The id is part of the frame, because it is in the JSON. The parser proves the frame, as in `learn_infer_request`.
     """
     try:
         check_frame(body, [(subject.json_bytes, len(body))])
@@ -96,14 +96,11 @@ def _read(body: bytes) -> _Read:
 
 def _read_body(body: bytes, subject: BodySubject) -> _Read:
     """Parse a body as a front-end does. Raises Unusual as `_plain_inputs`."""
-    spec = subject.spec
-    request = parse_infer_json(spec.name, body, subject.json_bytes)
+    request = parse_infer_json(subject.spec.name, body, subject.json_bytes)
     if request.raw_input is not None:
         raise Unusual
-    inputs, signature_name = _plain_inputs(request), request.parameters.signature_name
-    if signature_name:
-        spec = ModelSpec(spec.name, spec.version, spec.version_label, signature_name)
-    return _Read(spec, request.output_names, inputs, "", ResponseForm.of(request))
+    spec = subject.spec.with_signature(request.parameters.signature_name)
+    return _Read(spec, request.output_names, _plain_inputs(request), "", ResponseForm.of(request))
 
 
 def _plain_inputs(request: InferenceRequest) -> dict[str, Array]:

@@ -96,32 +96,35 @@ def test_ids_of_one_length_share_a_layout() -> None:
     assert len(layouts) == 1
 
 
+# The dtype and the shape of each output.
+OUTPUTS = st.dictionaries(
+    st.text(max_size=3),
+    st.tuples(
+        st.sampled_from([each for each in BY_DTYPE if each.name in ("float32", "int64", "bool", "object", "bfloat16")]),
+        st.lists(st.integers(0, 3), max_size=3),
+    ),
+    max_size=3,
+)
+
+
+def random_outputs(arrays: dict[str, tuple[DType, list[int]]], random: np.random.Generator) -> dict[str, Array]:
+    return {
+        name: (random.random(shape) * 99).astype(dtype) if not dtype.hasobject else np.full(shape, b"s", object)
+        for name, (dtype, shape) in arrays.items()
+    }
+
+
 @settings(deadline=None)
 @given(
-    arrays=st.dictionaries(
-        st.text(max_size=3),
-        st.tuples(
-            st.sampled_from(
-                [each for each in BY_DTYPE if each.name in ("float32", "int64", "bool", "object", "bfloat16")]
-            ),
-            st.lists(st.integers(0, 3), max_size=3),
-        ),
-        max_size=3,
-    ),
+    arrays=OUTPUTS,
     request_id=st.sampled_from(["", "7", "a" * 200]),
     seed=st.integers(0, 99),
 )
 def test_a_template_gives_the_bytes_of_the_encoder(
     arrays: dict[str, tuple[DType, list[int]]], request_id: str, seed: int
 ) -> None:
-    def outputs(random: np.random.Generator) -> dict[str, Array]:
-        return {
-            name: (random.random(shape) * 99).astype(dtype) if not dtype.hasobject else np.full(shape, b"s", object)
-            for name, (dtype, shape) in arrays.items()
-        }
-
     random, servable = np.random.default_rng(seed), ServableId("m", 7)
-    first, second = outputs(random), outputs(random)
+    first, second = random_outputs(arrays, random), random_outputs(arrays, random)
     template = InferTemplate.of(PredictResult(servable, "s", first))
     is_fixed = all(array.size and not array.dtype.hasobject for array in first.values())
     assert (template is not None) == is_fixed
@@ -195,9 +198,7 @@ def parsed_body(body: bytes, subject: BodySubject) -> object:
     parameters = request.parameters
     if request.windows is not None or parameters.timeout_s is not None or parameters.priority is not None:
         return None
-    spec = subject.spec
-    if parameters.signature_name:
-        spec = ModelSpec(spec.name, spec.version, spec.version_label, parameters.signature_name)
+    spec = subject.spec.with_signature(parameters.signature_name)
     return spec, request.output_names, ResponseForm.of(request), inputs
 
 
@@ -260,16 +261,7 @@ def test_each_model_and_each_length_of_json_has_its_own_layout() -> None:
 
 @settings(deadline=None)
 @given(
-    arrays=st.dictionaries(
-        st.text(max_size=3),
-        st.tuples(
-            st.sampled_from(
-                [each for each in BY_DTYPE if each.name in ("float32", "int64", "bool", "object", "bfloat16")]
-            ),
-            st.lists(st.integers(0, 3), max_size=3),
-        ),
-        max_size=3,
-    ),
+    arrays=OUTPUTS,
     is_binary=st.booleans(),
     request_id=st.sampled_from(["", "é"]),
     data=st.data(),
@@ -278,13 +270,7 @@ def test_a_json_template_gives_the_bytes_of_the_encoder(
     arrays: dict[str, tuple[DType, list[int]]], is_binary: bool, request_id: str, data: st.DataObject
 ) -> None:
     random, servable = np.random.default_rng(1), ServableId("m", 7)
-    first, second = (
-        {
-            name: (random.random(shape) * 99).astype(dtype) if not dtype.hasobject else np.full(shape, b"s", object)
-            for name, (dtype, shape) in arrays.items()
-        }
-        for _ in range(2)
-    )
+    first, second = random_outputs(arrays, random), random_outputs(arrays, random)
     named = data.draw(st.sets(st.sampled_from(list(arrays)))) if arrays else set()
     requested = {name: RequestedOutput(name, 0, not is_binary) for name in named}
     form = ResponseForm(request_id, requested, is_binary)
