@@ -1,12 +1,12 @@
 """A service on fake devices with gRPC and REST, to compare the ways that requests take through the front-ends."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 
-from tests.support.fake_device import FakeServable, RecordingMetrics
+from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tests.support.fakes import FakeMetrics
 from tests.support.lane_messages import RestMessage
 from tpuserve_server.core.aspired_version import AspiredVersion
@@ -35,6 +35,7 @@ from tpuserve_server.telemetry.trace_context import TraceContext, TraceHeaders
 
 TRACE = TraceContext("0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "b7ad6b7169203331")
 DENIED = "denied"
+ONLY_Y = replace(DOUBLE, name="only_y", outputs={"y": DOUBLE.outputs["y"]})
 
 
 @dataclass
@@ -103,11 +104,11 @@ class LaneHouse:
     def serve(self, version: int, *, is_cached: bool = False) -> FakeServable:
         """Load a version."""
         servable_id = ServableId("m", version)
-        servable = self.servables[version] = FakeServable()
+        servable = self.servables[version] = FakeServable({"serving_default": DOUBLE, ONLY_Y.name: ONLY_Y})
         self.batchers[version] = batcher = Batcher(
             servable_id,
             servable,
-            {"serving_default": BatchingOptions(4, (1, 2, 4))},
+            dict.fromkeys(("serving_default", ONLY_Y.name), BatchingOptions(4, (1, 2, 4))),
             parameters=BatchingParameters(),
             clock=self.clock,
             metrics=self.batches,
@@ -137,7 +138,8 @@ class LaneHouse:
 
     async def post(self, message: RestMessage, headers: dict[str, str]) -> httpx.Response:
         """Send a request over REST."""
-        headers = {"inference-header-content-length": str(message.json_bytes), **headers}
+        if message.json_bytes is not None:
+            headers = {"inference-header-content-length": str(message.json_bytes), **headers}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://server") as client:
             return await client.post(message.path, content=message.body, headers=headers)
 

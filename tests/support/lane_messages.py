@@ -16,11 +16,11 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class RestMessage(NamedTuple):
-    """The path of a request, and a body whose first bytes are JSON."""
+    """The path of a request, and a body whose first bytes are JSON. No `json_bytes` mean that all are, unsaid."""
 
     path: str
     body: bytes
-    json_bytes: int
+    json_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class Sample:
     """A request in no protocol: each of the `values` fills a row of `width` numbers.
 
     `as_content` is for the form of the input, raw bytes or typed numbers. TensorFlow Serving's Predict ignores the
-    fields after it, and `is_binary`, the form of the outputs, is for REST alone.
+    fields after it, except that `form` is for its JSON alone: rows, columns, or columns with names. `is_binary`, the
+    form of the outputs, is for the Open Inference Protocol over REST alone.
     """
 
     values: tuple[float, ...]
@@ -44,6 +45,7 @@ class Sample:
     timeout: int | None = None
     priority: int | None = None
     is_binary: bool = True
+    form: str = "rows"
 
     @property
     def array(self) -> Array:
@@ -111,6 +113,25 @@ def rest_message(*values: float, **fields: Any) -> RestMessage:  # noqa: ANN401 
     if sample.outputs:
         form = {"binary_data": sample.is_binary}
         document["outputs"] = [{"name": output, "parameters": form} for output in sample.outputs]
-    text = json.dumps(document).encode()
+    text = _text(document)
     version = "" if sample.version is None else f"/versions/{sample.version}"
-    return RestMessage(f"/v2/models/{sample.model}{version}/infer", text + data, len(text))
+    path = f"/v2/models/{sample.model}{version}/infer"
+    return RestMessage(path, text + data, len(text) if data or sample.is_binary else None)
+
+
+def predict_json(*values: float, **fields: Any) -> RestMessage:  # noqa: ANN401 - the fields of Sample
+    """Return a request of TensorFlow Serving's Predict over REST."""
+    sample = Sample(values=values, **fields)
+    document: dict[str, object] = {"signature_name": sample.signature} if sample.signature else {}
+    rows = sample.array.tolist()
+    if sample.form == "rows":
+        document["instances"] = rows
+    else:
+        document["inputs"] = rows if sample.form == "columns" else {sample.name: rows}
+    version = "" if sample.version is None else f"/versions/{sample.version}"
+    return RestMessage(f"/v1/models/{sample.model}{version}:predict", _text(document), None)
+
+
+def _text(document: object) -> bytes:
+    """Return JSON with numbers beyond a float32's range in place of infinities, which it does not have."""
+    return json.dumps(document).replace("Infinity", "1e39").encode()

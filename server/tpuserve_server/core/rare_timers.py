@@ -15,18 +15,19 @@ class RareTimers:
     due, even a cancelled one, all entries are searched. Do not use it for timers that usually fire.
     """
 
-    __slots__ = ("_calls", "_loop", "_next_s", "_timer")
+    __slots__ = ("_calls", "_next_s", "_timer", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start without timers."""
-        self._loop = loop
+        # The event loop of the timers. Not to be changed.
+        self.loop = loop
         self._calls: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._next_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, key: Hashable, delay_s: float, call: Callable[[], None]) -> None:
         """Call `call` once after `delay_s`, unless `key` is cancelled first."""
-        at_s = self._loop.time() + delay_s
+        at_s = self.loop.time() + delay_s
         self._calls[key] = (at_s, call)
         if at_s < self._next_s:
             self._arm(at_s)
@@ -39,10 +40,10 @@ class RareTimers:
         if self._timer is not None:
             self._timer.cancel()
         self._next_s = at_s
-        self._timer = self._loop.call_at(at_s, self._fire)
+        self._timer = self.loop.call_at(at_s, self._fire)
 
     def _fire(self) -> None:
-        now_s = self._loop.time() + EARLY_S
+        now_s = self.loop.time() + EARLY_S
         due = [(key, call) for key, (at_s, call) in self._calls.items() if at_s <= now_s]
         for key, _ in due:
             del self._calls[key]

@@ -27,7 +27,7 @@ from tpuserve_server.frontends.http.response import (
     HttpResponse,
     compressed,
     error_response,
-    send_response,
+    response_messages,
 )
 from tpuserve_server.frontends.internal_error import log_internal
 from tpuserve_server.frontends.request_meter import MeasuredRequest, RequestMeter
@@ -111,7 +111,8 @@ class HttpCall:
         measured.received_s = now_s = exchange.clock.monotonic_s()
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
         client_s = measured.started_s - measured.lag_s + headers.timeout_s
-        self.deadline = Deadline(min(now_s + exchange.options.timeout_s, client_s))
+        server_s = now_s + exchange.options.timeout_s
+        self.deadline = Deadline(client_s if client_s < server_s else server_s)
         self.priority = headers.priority
         return body
 
@@ -196,7 +197,10 @@ class Exchange:
         more_headers = protocol.headers if has_body else (*protocol.headers, NO_STORE)
         if trailers:
             more_headers = (*more_headers, *encoded(trailers))
-        await send_response(send, response, more_headers)
+        # Both sends here, because a coroutine for them would cost each request a frame.
+        start, body = response_messages(response, more_headers)
+        await send(start)
+        await send(body)
 
 
 def failure_response(

@@ -126,19 +126,44 @@ class RequestMeter:
         Its message was complete at `received_s`.
         """
         now_s = self._clock.monotonic_s()
-        self.in_flight -= 1
         _, _, _, _, started_s, lag_s, _, wants_timing, trace_headers, _, _ = context
         latency_s = lag_s + now_s - started_s if started_s else now_s - received_s
-        trace = None if self._tracing is None else self._tracing.sample(trace_headers, latency_s)
-        series.record(latency_s, "" if trace is None else trace.trace_id)
-        watchers = [watcher for watcher in self._watchers if watcher.wants(latency_s, now_s, _OK)]
+        trace, watchers = self._count(series, latency_s, now_s, trace_headers)
         if watchers or trace is not None or wants_timing or series.is_tracked or self._until_sample == 1:
             request = self._measured(series, context, received_s, acquired)
-            if wants_timing and request.trailers is not None:
-                request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
-            self._observe(request, series.model, _OK, None, now_s, trace, watchers)
+            self._observe_answered(request, now_s, trace, watchers)
         else:
             self._until_sample -= 1
+
+    def answered_exchange(self, request: "MeasuredRequest", series: "RequestSeries") -> None:
+        """Report one request of a series that succeeded, and that `serves` was called for. See `answered`.
+
+        The end of the request's context then reports nothing.
+        """
+        now_s = self._clock.monotonic_s()
+        request.is_reported = True
+        latency_s = request.lag_s + now_s - request.started_s
+        trace, watchers = self._count(series, latency_s, now_s, request.trace_headers)
+        if watchers or trace is not None or request.wants_timing or series.is_tracked or self._until_sample == 1:
+            self._observe_answered(request, now_s, trace, watchers)
+        else:
+            self._until_sample -= 1
+
+    def _count(
+        self, series: "RequestSeries", latency_s: float, now_s: float, trace_headers: TraceHeaders | None
+    ) -> tuple[TraceContext | None, Sequence[RequestWatcher]]:
+        """Count a request that succeeded, and return its trace and the watchers that want it."""
+        self.in_flight -= 1
+        trace = None if self._tracing is None else self._tracing.sample(trace_headers, latency_s)
+        series.record(latency_s, "" if trace is None else trace.trace_id)
+        return trace, [watcher for watcher in self._watchers if watcher.wants(latency_s, now_s, _OK)]
+
+    def _observe_answered(
+        self, request: "MeasuredRequest", now_s: float, trace: TraceContext | None, watchers: Sequence[RequestWatcher]
+    ) -> None:
+        if request.wants_timing and request.trailers is not None:
+            request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
+        self._observe(request, request.model, _OK, None, now_s, trace, watchers)
 
     def failed(
         self,
@@ -253,8 +278,9 @@ class MeasuredRequest:
     """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
     __slots__ = (
-        "_meter", "acquired", "deadline", "examples", "is_recalled", "is_tracked", "lag_s", "method", "model",
-        "received_s", "request_id", "signature", "started_s", "trace_headers", "trailers", "version", "wants_timing",
+        "_meter", "acquired", "deadline", "examples", "is_recalled", "is_reported", "is_tracked", "lag_s", "method",
+        "model", "received_s", "request_id", "signature", "started_s", "trace_headers", "trailers", "version",
+        "wants_timing",
     )  # fmt: skip
 
     def __init__(self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float) -> None:
@@ -285,6 +311,8 @@ class MeasuredRequest:
         self.is_tracked = False
         # Whether the response came from the cache, before its request was decoded.
         self.is_recalled = False
+        # Whether `RequestMeter.answered_exchange` has reported the request.
+        self.is_reported = False
 
     def __enter__(self) -> "MeasuredRequest":
         """Count the request, and return it."""
@@ -301,6 +329,11 @@ class MeasuredRequest:
         self.signature = signature
         self.acquired = acquired
         self.is_tracked = priority is _HIGH and acquired.has_objective(signature)
+
+    def serves(self, acquired: AcquiredModel, series: RequestSeries) -> None:
+        """Record the same as `runs`, for a high-priority request of a series."""
+        _, _, self.version, self.signature, self.is_tracked, _ = series
+        self.acquired = acquired
 
     def recalls(self, recall: Recall, signature: str) -> None:
         """Record the version and signature of a response from the cache. It counts towards no latency objective."""
@@ -322,8 +355,9 @@ class MeasuredRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Report the request. An exception propagates."""
-        self._meter.finished(self, error)
+        """Report the request, unless it is reported. An exception propagates."""
+        if not self.is_reported:
+            self._meter.finished(self, error)
 
 
 def _code(error: BaseException, deadline: Deadline, now_s: float) -> Code:

@@ -89,10 +89,11 @@ def rest_app(
     meter = meter or RequestMeter(service, metrics, clock, "rest", observers)
     if budgets is None:
         budgets = Budgets.of(BudgetOptions(), options.max_body_bytes, clock)
-    v2 = V2(service, logs, administration, budgets.decoded, control)
+    v2 = V2(service, logs, meter, administration, budgets.decoded, control)
     v1 = V1(
         service,
         logs,
+        meter,
         allow_cors=options.allow_cors,
         check_method_names=options.check_method_names,
         max_repeated_bytes=options.max_body_bytes,

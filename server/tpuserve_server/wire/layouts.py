@@ -77,16 +77,16 @@ def with_other_contents(body: bytes, spans: Sequence[Span]) -> bytearray:
 
 
 class Layout:
-    """The messages of one subject, one length and one frame. `kind` is their subject and their length."""
+    """The messages of one kind and one frame. All messages of a kind have the same length."""
 
     __slots__ = ("_id", "_pieces", "_tensors", "bound", "form", "is_used", "kind", "output_filter", "spec")
 
-    def __init__(self, frame: Frame, body: bytes, subject: Hashable) -> None:
+    def __init__(self, frame: Frame, body: bytes, kind: Hashable) -> None:
         """Accept the messages that equal `body` outside of the spans of `frame`."""
         self.spec = frame.spec
         self.output_filter = frame.output_filter
         self.form = frame.form
-        self.kind = (subject, len(body))
+        self.kind = kind
         self._id = None if frame.id_span is None else slice(*frame.id_span)
         places = [(span.start, span.stop) for span in frame.spans]
         self._pieces = _pieces_between(places if frame.id_span is None else [*places, frame.id_span], body)
@@ -117,65 +117,55 @@ class Layout:
         return sum(len(piece) for _, piece in self._pieces)
 
 
-class Layouts(Generic[_Subject]):
-    """The layouts of one method's messages. One event loop's thread owns it.
+class LayoutStore:
+    """Layouts by their kind. One event loop's thread owns it.
 
     The cost of messages without a layout is bounded, whatever clients send. A kind is only noted the first time, and
     each message buys a sixteenth of an attempt to learn. Layouts that no message has had for a while leave first. A
     client whose layout had to leave pays with a few messages to get it back.
     """
 
-    def __init__(self, learn: Callable[[bytes, _Subject], Frame | None]) -> None:
-        """Learn with `learn`, which returns None for a message without a layout, raises nothing, and is quick.
-
-        It runs on the event loop for messages that no one has checked. It must check the frame before it parses.
-        """
-        self._learn = learn
-        self._by_kind: dict[tuple[Hashable, int], list[Layout]] = {}
+    def __init__(self) -> None:
+        """Start without layouts."""
+        # Users find layouts here, set `is_used`, and change nothing else. A method would cost each message a frame.
+        self.by_kind: dict[Hashable, list[Layout]] = {}
         # All layouts, the next candidate to forget first.
         self._all: deque[Layout] = deque()
-        self._seen: dict[tuple[Hashable, int], None] = {}
+        self._seen: dict[Hashable, None] = {}
         self._credit = _MOST_CREDIT
-
-    def find(self, body: bytes, subject: _Subject) -> Layout | None:
-        """Return the layout of a serialized message, or None if a parser must read it."""
-        for layout in self._by_kind.get((subject, len(body)), ()):
-            if layout.fits(body):
-                layout.is_used = True
-                return layout
-        self._consider(body, subject)
-        return None
 
     def __len__(self) -> int:
         """Return the number of layouts."""
         return len(self._all)
 
-    def _consider(self, body: bytes, subject: _Subject) -> None:
-        """Learn the layout of a message for those that follow, if its kind was seen before and there is credit."""
-        kind = (subject, len(body))
+    def consider(self, kind: Hashable, learn: Callable[[], Layout | None]) -> None:
+        """Learn the layout of a message for those that follow, if its kind was seen before and there is credit.
+
+        `learn` returns None for a message without a layout, raises nothing, and is quick.
+        """
         if self._credit < _MOST_CREDIT:
             self._credit += 1
         if kind not in self._seen:
             if len(self._seen) >= _MOST_SEEN:
                 del self._seen[next(iter(self._seen))]
             self._seen[kind] = None
-        elif self._credit >= _PRICE and len(body) <= MOST_BYTES:
+        elif self._credit >= _PRICE:
             self._credit -= _PRICE
-            frame = self._learn(body, subject)
-            if frame is not None:
-                self._add(Layout(frame, body, subject))
+            layout = learn()
+            if layout is not None:
+                self._add(layout)
 
     def _add(self, layout: Layout) -> None:
         if layout.frame_bytes > _MOST_FRAME_BYTES:
             return
-        if len(self._by_kind.get(layout.kind, ())) >= _MOST_OF_A_KIND:
+        if len(self.by_kind.get(layout.kind, ())) >= _MOST_OF_A_KIND:
             self._forget(layout.kind)
         elif len(self._all) >= MOST_LAYOUTS:
             self._forget(None)
-        self._by_kind.setdefault(layout.kind, []).append(layout)
+        self.by_kind.setdefault(layout.kind, []).append(layout)
         self._all.append(layout)
 
-    def _forget(self, kind: tuple[Hashable, int] | None) -> None:
+    def _forget(self, kind: Hashable | None) -> None:
         """Forget the first layout that is not used, of `kind` if it is given. All others get a second chance."""
         for _ in range(2 * len(self._all)):
             layout = self._all.popleft()
@@ -183,11 +173,42 @@ class Layouts(Generic[_Subject]):
                 layout.is_used = layout.is_used and kind not in (None, layout.kind)
                 self._all.append(layout)
                 continue
-            siblings = self._by_kind[layout.kind]
+            siblings = self.by_kind[layout.kind]
             siblings.remove(layout)
             if not siblings:
-                del self._by_kind[layout.kind]
+                del self.by_kind[layout.kind]
             return
+
+
+class Layouts(Generic[_Subject]):
+    """The layouts of one method's messages, by their subject and length. One event loop's thread owns it."""
+
+    def __init__(self, learn: Callable[[bytes, _Subject], Frame | None]) -> None:
+        """Learn with `learn`, which returns None for a message without a layout, raises nothing, and is quick.
+
+        It runs on the event loop for messages that no one has checked. It must check the frame before it parses.
+        """
+        self._learn = learn
+        self._store = LayoutStore()
+        self._by_kind = self._store.by_kind
+
+    def find(self, body: bytes, subject: _Subject) -> Layout | None:
+        """Return the layout of a serialized message, or None if a parser must read it."""
+        kind = (subject, len(body))
+        for layout in self._by_kind.get(kind, ()):
+            if layout.fits(body):
+                layout.is_used = True
+                return layout
+        self._store.consider(kind, lambda: self._learned(body, subject))
+        return None
+
+    def __len__(self) -> int:
+        """Return the number of layouts."""
+        return len(self._store)
+
+    def _learned(self, body: bytes, subject: _Subject) -> Layout | None:
+        frame = self._learn(body, subject) if len(body) <= MOST_BYTES else None
+        return None if frame is None else Layout(frame, body, (subject, len(body)))
 
 
 def _pieces_between(places: Sequence[tuple[int, int]], body: bytes) -> tuple[tuple[int, bytes], ...]:

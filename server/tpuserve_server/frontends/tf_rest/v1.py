@@ -17,9 +17,12 @@ from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.recalling import recall_unlogged
+from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.frontends.rest_lane import RestLane
 from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
 from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
+from tpuserve_server.frontends.tf_rest.predict_lane import PredictLane
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json.response import encode_predictions
@@ -31,6 +34,9 @@ from tpuserve_server.wire.model_status import status_to_json
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+# Python 3.11 takes 0.2 us to find a member of an enumeration or its value.
+_PREDICT = Action.PREDICT
+_PREDICT_METHOD = Action.PREDICT.value
 # The parsing of a smaller body costs less than the check of its deadline before it.
 _MIN_CHECKED_BYTES = 2048
 # Kind of the request's bytes in the response cache, without and with Vertex AI's parameters.
@@ -58,6 +64,7 @@ class V1:
         self,
         service: InferenceService,
         logs: RequestLogs | None,
+        meter: RequestMeter,
         *,
         allow_cors: bool,
         check_method_names: bool,
@@ -65,13 +72,15 @@ class V1:
         decoded: DecodedBudget,
         inference: Inference,
     ) -> None:
-        """Answer from `service` and pass answered requests to `logs`. See RestOptions and RestExamples for the rest.
+        """Answer from `service` and pass answered requests to `logs`; `meter` is the exchange's.
 
+        See RestOptions and RestExamples for the rest.
         `inference` answers its requests on Vertex AI's route.
         """
         self._service = service
         self._inference = inference
         self._logs = logs
+        self._lane = RestLane(PredictLane(logs), service, meter)
         self.headers: Headers = CORS_HEADERS if allow_cors else ()
         self._examples = RestExamples(
             service,
@@ -86,10 +95,11 @@ class V1:
         """Return the coroutine that answers the request. A plain function saves the frame of an outer coroutine."""
         route = parse_route(call.scope["method"], raw_path(call.scope))
         measured = call.measured
-        measured.method = route.action.value
         measured.model = route.spec.name
-        if route.action is Action.PREDICT:
+        if route.action is _PREDICT:
+            measured.method = _PREDICT_METHOD
             return self._predict(route.spec, call)
+        measured.method = route.action.value
         if route.action in METHODS:
             return self._examples.infer(route.action, route.spec, call)
         return self._look_up(route, call.scope)
@@ -126,6 +136,10 @@ class V1:
         if body_bytes > _MIN_CHECKED_BYTES:
             # Under overload most requests end here, so that parsing takes no time from the others.
             self._service.check_deadline(target, call.deadline, call.priority)
+        if recall is None and not is_vertex:
+            known = self._lane.find(target, body, None, call.priority)
+            if known is not None and (response := await self._lane.answer(known, body, call)) is not None:
+                return response
         is_large = body_bytes > LARGE_BODY_BYTES
         parse = parse_vertex_body if is_vertex else parse_predict_body
         parsed = await asyncio.to_thread(parse, body, self._decoded) if is_large else parse(body, self._decoded)

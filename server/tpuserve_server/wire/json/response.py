@@ -10,6 +10,7 @@ from tpuserve_formats.dtypes import BY_DTYPE, type_name
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Tensors
 from tpuserve_server.wire.json.array_text import Column, array_text
+from tpuserve_server.wire.json.list_template import ListOutput, ListTemplate
 from tpuserve_server.wire.json.ragged import nest_rows
 
 # String outputs with this suffix are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).
@@ -46,6 +47,28 @@ def encode_predictions(outputs: Tensors, *, is_row: bool, ragged: RowSplits = _N
         return b"".join((b'{"predictions":', body, b"}"))
     body = _object(columns) if len(columns) > 1 else array_text(*columns.values())
     return b"".join((b'{"outputs":', body, b"}"))
+
+
+def prediction_template(outputs: Tensors, *, is_row: bool) -> ListTemplate | None:
+    """Return the template of a response, or None for rows of several outputs and for outputs that orjson cannot write.
+
+    The outputs have no ragged tensors.
+    """
+    arrays = outputs.values()
+    if not all(array.ndim and (array.dtype.kind in _DIRECT_KINDS or array.dtype in _DIRECT_FLOATS) for array in arrays):
+        return None
+    if len(outputs) != 1 and (is_row or not outputs):
+        return None
+    before = b'{"predictions":' if is_row else b'{"outputs":'
+    if len(outputs) == 1:
+        ((name, array),) = outputs.items()
+        return ListTemplate(before, (ListOutput(name, array.dtype, array.shape, b"}"),))
+    heads = [b"%b:" % orjson.dumps(name) for name in outputs]
+    afters = [*(b"," + head for head in heads[1:]), b"}}"]
+    found = [
+        ListOutput(name, a.dtype, a.shape, after) for (name, a), after in zip(outputs.items(), afters, strict=True)
+    ]
+    return ListTemplate(b"%b{%b" % (before, heads[0]), found)
 
 
 def _row_count(columns: Mapping[str, Column]) -> int:

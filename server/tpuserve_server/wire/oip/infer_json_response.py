@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 import orjson
 
 from tpuserve_formats.dtypes import STRING, DType
@@ -12,8 +13,13 @@ from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.types import Array, PredictResult, ServableId, Tensors
+from tpuserve_server.wire.json.list_template import ListOutput, ListTemplate
 from tpuserve_server.wire.oip.inference import InferenceRequest, InferenceResult, RequestedOutput
 from tpuserve_server.wire.oip.tensor_json import values_text
+
+_DATA: Final = b',"data":'
+# Floats that orjson writes.
+_FLOATS: Final = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class EncodedResponse(NamedTuple):
@@ -39,15 +45,19 @@ class ResponseForm(NamedTuple):
         """Encode a response. Raises as `encode_infer_json`."""
         return encode_infer_json(self._result(result))
 
-    def template(self, result: PredictResult) -> "InferJsonTemplate | None":
-        """Return the template of a response, or None if other values may have another length or are JSON."""
-        mine = self._result(result)
-        for name, array in result.outputs.items():
-            if not _is_binary(name, mine) or array.dtype == STRING or not array.size:
-                return None
+    def template(self, result: PredictResult) -> "InferJsonTemplate | InferListTemplate | None":
+        """Return the template of a response, or None if it has strings, or binary data next to JSON or of no bytes."""
+        mine, outputs = self._result(result), result.outputs
+        if not outputs or any(array.dtype == STRING for array in outputs.values()):
+            return None
+        is_binary = [_is_binary(name, mine) for name in outputs]
+        if not any(is_binary):
+            return _list_template(mine)
+        if not all(is_binary) or not all(array.size for array in outputs.values()):
+            return None
         body, json_bytes = encode_infer_json(mine)
-        outputs = tuple((name, array.dtype, array.shape) for name, array in result.outputs.items())
-        return None if json_bytes is None else InferJsonTemplate(body[:json_bytes], outputs)
+        described = tuple((name, array.dtype, array.shape) for name, array in outputs.items())
+        return None if json_bytes is None else InferJsonTemplate(body[:json_bytes], described)
 
     def _result(self, result: PredictResult) -> InferenceResult:
         return InferenceResult(self.id, result.servable, result.outputs, self.requested, self.is_binary)
@@ -78,6 +88,21 @@ class InferJsonTemplate:
         return EncodedResponse(b"".join(parts), len(self._text))
 
 
+class InferListTemplate:
+    """The responses of one form and one version whose outputs are JSON and have the same names, dtypes and shapes."""
+
+    __slots__ = ("_template",)
+
+    def __init__(self, template: ListTemplate) -> None:
+        """Create it with the texts around the data."""
+        self._template = template
+
+    def encode(self, outputs: Tensors) -> EncodedResponse | None:
+        """Return the bytes of `encode_infer_json`, or None if the outputs are not those of the template."""
+        body = self._template.encode(outputs)
+        return None if body is None else EncodedResponse(body, None)
+
+
 def encode_infer_json(result: InferenceResult) -> EncodedResponse:
     """Encode a response with the outputs in the form that the request wants.
 
@@ -97,12 +122,30 @@ def encode_infer_json(result: InferenceResult) -> EncodedResponse:
         else:
             datatype, head = _output_head(name, array.dtype, array.shape)
             # Joining long parts releases the GIL, and formatting does not.
-            texts.append(b"".join((head, b',"data":', values_text(name, datatype, array), b"}")))
-    request_id = b'"id":%b,' % orjson.dumps(result.id) if result.id else b""
-    text = b"".join((b"{", request_id, _head(result.servable), b',"outputs":[', b",".join(texts), b"]}"))
+            texts.append(b"".join((head, _DATA, values_text(name, datatype, array), b"}")))
+    text = b"".join((_start(result), b",".join(texts), b"]}"))
     if not any(map(len, binary)):
         return EncodedResponse(text, None)
     return EncodedResponse(b"".join((text, *binary)), len(text))
+
+
+def _list_template(result: InferenceResult) -> InferListTemplate | None:
+    """Return the template of a response whose outputs are JSON, or None if orjson cannot write one of their dtypes."""
+    if not all(array.dtype.kind in "biu" or array.dtype in _FLOATS for array in result.outputs.values()):
+        return None
+    heads = [_head_of(name, array) + _DATA for name, array in result.outputs.items()]
+    afters = [*(b"}," + head for head in heads[1:]), b"}]}"]
+    outputs = [
+        ListOutput(name, array.dtype, array.shape, after, is_flat=True)
+        for (name, array), after in zip(result.outputs.items(), afters, strict=True)
+    ]
+    return InferListTemplate(ListTemplate(_start(result) + heads[0], outputs))
+
+
+def _start(result: InferenceResult) -> bytes:
+    """Return the JSON of a response up to its outputs."""
+    request_id = b'"id":%b,' % orjson.dumps(result.id) if result.id else b""
+    return b"".join((b"{", request_id, _head(result.servable), b',"outputs":['))
 
 
 def _is_binary(name: str, result: InferenceResult) -> bool:

@@ -103,13 +103,18 @@ def _read_body(body: bytes, subject: BodySubject) -> _Read:
     return _Read(spec, request.output_names, _plain_inputs(request), "", ResponseForm.of(request))
 
 
-def _plain_inputs(request: InferenceRequest) -> dict[str, Array]:
-    """Return the inputs. Raises Unusual for a request with other parameters, classes, shared memory or other data."""
+def check_plain(request: InferenceRequest) -> None:
+    """Raise Unusual for a request with other parameters, classes or shared memory."""
     parameters = request.parameters
     if request.windows is not None or parameters.priority is not None or parameters.timeout_s is not None:
         raise Unusual
     if any(output.classification for output in request.outputs):
         raise Unusual
+
+
+def _plain_inputs(request: InferenceRequest) -> dict[str, Array]:
+    """Return the inputs. Raises Unusual for other data, and as `check_plain`."""
+    check_plain(request)
     inputs: dict[str, Array] = {}
     for name, datatype, shape, data in request.inputs:
         if name in inputs or datatype in _CHECKED or not isinstance(data, (bytes, memoryview)):

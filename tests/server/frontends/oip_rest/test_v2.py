@@ -16,6 +16,7 @@ from tpuserve_server.core.errors import AlreadyExists, Code, Unavailable
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.frontends.oip_rest.v2 import V2
+from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import RestOptions, rest_app
 
 INFER = "/v2/models/m/infer"
@@ -228,7 +229,8 @@ async def test_only_inference_responses_are_compressed(rest: Rest) -> None:
 
 
 def test_the_guard_finds_the_model_of_a_path() -> None:
-    protocol = V2(FakeService(), None)
+    service = FakeService()
+    protocol = V2(service, None, RequestMeter(service, FakeMetrics(), FakeClock(), "rest"))
     assert protocol.facts_of("POST", b"/v2/models/a%20b/infer").model == "a b"
     assert protocol.facts_of("GET", b"/v2").model is None
     assert protocol.facts_of("GET", b"/v2/nothing").model is None
