@@ -20,11 +20,12 @@ NUMBERS = st.sampled_from(
     ["1", "-0", "2.5", "-1e3", "300", "1e39", "18446744073709551615", "0.1", "true", '"a"', "[1]"]
 )
 EDITS = st.lists(st.tuples(st.integers(0, 200), st.sampled_from([*b'[]{},:".1 e-xn'])), max_size=2)
+Y = TensorSpec("y", np.dtype(np.float32), None)
 ONE: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}
 
 
 def signature(datatype: str, name: str = "x") -> Signature:
-    return Signature("serving_default", {name: TensorSpec(name, np.dtype(TYPES[datatype]), None)}, {})
+    return Signature("serving_default", {name: TensorSpec(name, np.dtype(TYPES[datatype]), None)}, {"y": Y})
 
 
 def body_of(tensor: dict[str, Any], **more: Any) -> bytes:  # noqa: ANN401 - JSON
