@@ -89,7 +89,7 @@ class LaneHouse:
             self.writer.start()
         observers = Observers((self.seen,), self.seen) if is_observed else Observers()
         self.meter = RequestMeter(self.service, self.metrics, self.clock, "grpc", observers)
-        rest_meter = RequestMeter(self.service, self.metrics, self.clock, "rest", observers)
+        self.rest_meter = RequestMeter(self.service, self.metrics, self.clock, "rest", observers)
         self.app = rest_app(
             self.service,
             self.metrics,
@@ -97,7 +97,7 @@ class LaneHouse:
             lambda: (b"", ""),
             RestOptions(),
             logs=self.logs,
-            meter=rest_meter,
+            meter=self.rest_meter,
         )
         self.table = rpc_table(self.service, self.metrics, self.clock, logs=self.logs, meter=self.meter)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.types import Message
 
 from tests.support.lane_house import LaneHouse
-from tests.support.lane_messages import INFER, PREDICT, infer_message, message, rest_message
+from tests.support.lane_messages import INFER, PREDICT, infer_message, message, predict_json, rest_message
 from tpuserve_formats.messages.official import PredictResponse
 from tpuserve_formats.messages.oip import ModelInferResponse
 from tpuserve_server.core.deadline import Deadline
@@ -19,6 +20,7 @@ from tpuserve_server.frontends.oip_grpc import inference
 from tpuserve_server.frontends.oip_rest import v2
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.frontends.tf_grpc import prediction
+from tpuserve_server.frontends.tf_rest import v1
 from tpuserve_server.wire.tensor_proto import decode_tensor
 
 
@@ -90,6 +92,58 @@ async def test_a_known_request_over_rest_is_not_parsed(
         await column(1)
     monkeypatch.delattr(v2, "parse_infer_json")
     assert [(await column(number))[0] for number in (2, 3)] == [4, 6]
+
+
+@pytest.mark.parametrize("form", ["rows", "columns", "named"])
+async def test_a_known_predict_in_json_is_not_parsed(
+    house: LaneHouse, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    async def y(*values: float) -> list[float]:
+        answer = await house.post(predict_json(*values, form=form, signature="only_y"), {})
+        assert answer.status_code == 200
+        return [row[0] for row in answer.json()["predictions" if form == "rows" else "outputs"]]
+
+    for _ in range(2):
+        await y(1, 2)
+    monkeypatch.delattr(v1, "parse_predict_body")
+    assert [await y(number, 0.5) for number in (2, 3)] == [[4, 1], [6, 1]]
+
+
+async def test_known_inference_data_in_json_are_not_parsed(house: LaneHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def y(value: float) -> float:
+        answer = await house.post(rest_message(value, as_content=False, is_binary=False), {})
+        assert answer.status_code == 200
+        first: float = answer.json()["outputs"][0]["data"][0]
+        return first
+
+    for _ in range(2):
+        await y(1)
+    monkeypatch.delattr(v2, "parse_infer_json")
+    assert [await y(number) for number in (2, 3)] == [4, 6]
+
+
+async def test_a_client_over_rest_that_leaves_frees_its_place(house: LaneHouse) -> None:
+    request = predict_json(1, signature="only_y")
+    for _ in range(3):
+        await house.post(request, {})
+    house.servables[1].gate.clear()
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    for _ in range(2):
+        messages.put_nowait({"type": "http.request", "body": request.body, "more_body": False})
+    # The requests read these after their bodies, when they watch their clients.
+    for _ in range(2):
+        messages.put_nowait({"type": "http.disconnect"})
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": request.path, "headers": []}
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(house.app({**scope}, messages.get, send) for _ in range(2)))
+    assert not sent
+    assert [each.code for each in house.metrics.finished][-2:] == [Code.CANCELLED] * 2
+    assert house.rest_meter.in_flight == 0
 
 
 async def test_outputs_of_another_shape_are_not_forced_into_the_template(house: LaneHouse) -> None:

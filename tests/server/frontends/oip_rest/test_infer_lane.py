@@ -61,8 +61,8 @@ def bodies(draw: st.DrawFn) -> bytes:
     """Draw a valid body of one input, or an unusual or invalid one."""
     count = draw(st.integers(1, 4))
     numbers = ", ".join(["1", "2.5"][index % 2] for index in range(count))
-    data = draw(st.sampled_from([f"[{numbers}]", f"[[{numbers}]]", "[]", '["a"]']))
-    datatype = draw(st.sampled_from(list(TYPES)))
+    data = draw(st.sampled_from([*[f"[{numbers}]"] * 4, f"[[{numbers}]]", "[]", '["a"]']))
+    datatype = draw(st.sampled_from(["FP32"] * 5 + list(TYPES)))
     members = ['"name": "x"', f'"datatype": "{datatype}"', f'"shape": [1, {count}]', f'"data": {data}']
     members += draw(st.lists(st.sampled_from(['"parameters": {}', '"more": [1, "]"]']), max_size=1))
     tensor = f"{{{', '.join(draw(st.permutations(members)))}}}"
