@@ -29,16 +29,22 @@ class InFlight:
         """Number of calls and streams that have not ended."""
         return self._calls + len(self._streams)
 
-    def begin(self) -> None:
-        """Count a call that runs in the current task."""
+    def begin(self) -> asyncio.Task[Any] | None:
+        """Count a call that runs in the current task, and return the task."""
         self._calls += 1
-        self._tasks.add(asyncio.current_task())
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        return task
 
-    def end(self) -> None:
-        """Count the current task's call as answered, refused or abandoned."""
+    def end(self, task: asyncio.Task[Any] | None = None) -> None:
+        """Count the call of `task`, by default the current one, as answered, refused or abandoned.
+
+        Finding the current task takes longer than the rest of this function.
+        """
         self._calls -= 1
-        self._tasks.discard(asyncio.current_task())
-        self._wake()
+        self._tasks.discard(task or asyncio.current_task())
+        if self._changed is not None:
+            self._wake()
 
     def begin_stream(self, end: EndStream) -> None:
         """Register the current task's call as a stream, which `end` ends. End it soon if streams already end."""

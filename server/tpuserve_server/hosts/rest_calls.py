@@ -57,7 +57,7 @@ class RestCalls:
 
         if is_late:
             return await rest_refusal.refuse(send_on)
-        self._in_flight.begin()
+        task = self._in_flight.begin()
         try:
             await self._app(scope, receive, send_on)
         except asyncio.CancelledError:
@@ -66,7 +66,7 @@ class RestCalls:
                 raise
             await _refuse(send_on)
         finally:
-            self._in_flight.end()
+            self._in_flight.end(task)
         return None
 
     def _with_farewell(self, start: "Message", scope: "Scope", receive: BodyReceive) -> "Message":

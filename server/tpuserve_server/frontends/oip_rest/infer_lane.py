@@ -45,8 +45,8 @@ class InferLane:
         form = layout.form
         if type(form) is not InferListForm:
             return layout.inputs(contents)
-        name, dtype, shape, size, _ = form
-        array = self._read(contents, dtype, shape, size)
+        name, dtype, shape, _ = form
+        array = self._read(contents, dtype, shape)
         return None if array is None else {name: array}
 
     def form(self, layout: Layout) -> ResponseForm:

@@ -34,7 +34,7 @@ class PredictLane:
         assert type(form) is PredictForm  # learn_predict_list sets it
         if form.name is not None and form.name != name:
             return None
-        array = self._read(contents, spec.dtype, form.shape, form.size)
+        array = self._read(contents, spec.dtype, form.shape)
         return None if array is None else {name: array}
 
     def form(self, layout: Layout) -> PredictForm:

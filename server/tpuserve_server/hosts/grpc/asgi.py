@@ -81,12 +81,12 @@ class GrpcOverAsgi:
         if self._gate.may_refuse and (late_s := lateness_s(self._gate, scope, headers, self._clock)):
             return await refuse(send, late_s)
         path = scope["path"]
-        self._in_flight.begin()
+        task = self._in_flight.begin()
         try:
             trailers: Trailers = []
             await answer(send, await self._reply(scope, headers, path, receive, send, trailers), trailers)
         finally:
-            self._in_flight.end()
+            self._in_flight.end(task)
         return None
 
     async def _reply(

@@ -7,7 +7,7 @@ skeleton does not determine whether a place holds a number or nothing, so the co
 
 import contextvars
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -68,23 +68,24 @@ class NumberLists:
             return None
         text, before, after = body[start:stop], body[:start], body[stop:]
         skeleton = text.translate(None, NUMBER_TEXT)
-        found = self._by_kind.get((spec, before, after, skeleton))
+        # The fields of the spec, because its own hash takes longer.
+        kind = (spec.name, spec.version, spec.version_label, before, after, skeleton)
+        found = self._by_kind.get(kind)
         if found is None:
-            self._consider(ListSubject(spec, before, after), skeleton)
+            self._consider(kind, ListSubject(spec, before, after), skeleton)
             return None
         # The kind has the whole frame.
         layout = found[0]
         layout.is_used = True
         return layout, text
 
-    def _consider(self, subject: ListSubject, skeleton: bytes) -> None:
+    def _consider(self, kind: Hashable, subject: ListSubject, skeleton: bytes) -> None:
         spec, before, after = subject
         if len(before) + len(after) + len(spec.name) > _MOST_AROUND or len(skeleton) > _MOST_SKELETON_BYTES:
             return
         # A skeleton of something else than numbers.
         if skeleton.translate(None, _STRUCTURE):
             return
-        kind = (*subject, skeleton)
 
         def learn() -> Layout | None:
             frame = self._learn(skeleton, subject)
@@ -106,19 +107,18 @@ class NumberReader:
         # Runs a conversion whose overflows are no error. See numbers.narrow.
         self._quietly = quiet.run
 
-    def read(self, text: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], size: int) -> Array | None:
+    def read(self, text: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array | None:
         """Return the numbers of a list as the parsers of requests do, or None for another count, type or range.
 
-        `size` is the count of numbers in an array of `shape`.
+        The list must have the skeleton of lists of this shape.
         """
         try:
             source, of_type = SOURCES[dtype]
-            flat = np.frombuffer(self._parse(text).as_buffer(of_type=of_type), source)
-            if flat.size != size:
-                return None
-            if source is not dtype:
-                flat = self._quietly(flat.astype, dtype) if of_type == "d" else narrow(flat, dtype)
-            return flat.reshape(shape)
+            # No list with this skeleton has more numbers. numpy raises TypeError for fewer.
+            array: Array = np.ndarray(shape, source, self._parse(text).as_buffer(of_type=of_type))
+            if source is dtype:
+                return array
+            return self._quietly(array.astype, dtype) if of_type == "d" else narrow(array, dtype)
         except REFUSALS:
             return None
 

@@ -21,7 +21,6 @@ class PredictForm(NamedTuple):
 
     name: str | None
     shape: tuple[int, ...]
-    size: int
     is_row: bool
 
     def encode(self, result: PredictResult) -> bytes:
@@ -52,7 +51,7 @@ def learn_predict_list(skeleton: bytes, subject: ListSubject) -> Frame | None:
     (numbers,) = decoded.inputs.values()
     if numbers.shape != example.numbers.shape or not np.array_equal(numbers, example.numbers):
         return None
-    form = PredictForm(name, numbers.shape, numbers.size, decoded.is_row)
+    form = PredictForm(name, numbers.shape, decoded.is_row)
     return Frame(subject.spec.with_signature(parsed.signature_name), (), (), form=form)
 
 

@@ -24,7 +24,6 @@ class InferListForm(NamedTuple):
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    size: int
     response: ResponseForm
 
 
@@ -59,6 +58,6 @@ def learn_infer_list(skeleton: bytes, subject: ListSubject) -> Frame | None:
         return None
     if not np.array_equal(numbers.ravel(), example.numbers.ravel().astype(dtype)):
         return None
-    form = InferListForm(name, dtype, numbers.shape, numbers.size, ResponseForm.of(request))
+    form = InferListForm(name, dtype, numbers.shape, ResponseForm.of(request))
     spec = subject.spec.with_signature(request.parameters.signature_name)
     return Frame(spec, request.output_names, (), form=form)
