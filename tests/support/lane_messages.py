@@ -16,7 +16,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class RestMessage(NamedTuple):
-    """The path of a request, and a body whose first bytes are JSON. No `json_bytes` mean that all are, unsaid."""
+    """The path of a request, and a body whose first bytes are JSON. Without `json_bytes`, all bytes are JSON."""
 
     path: str
     body: bytes
