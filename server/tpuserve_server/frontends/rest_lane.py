@@ -87,10 +87,10 @@ class RestLane(Generic[_Encoded]):
 
     def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None, priority: Priority) -> Known | None:
         """Return the layout of a request that `answer` may take, or None for the long way."""
-        known = self._protocol.find(spec, body, json_bytes)
-        if known is None or priority is not _HIGH or self._bindings.skips(known[0]):
+        if priority is not _HIGH:
             return None
-        return known
+        known = self._protocol.find(spec, body, json_bytes)
+        return None if known is None or self._bindings.skips(known[0]) else known
 
     async def answer(self, known: Known, body: bytes, call: HttpCall) -> HttpResponse | None:
         """Answer a request, or return None before any effect, for the long way.

@@ -208,8 +208,15 @@ def test_a_body_is_read_in_the_type_of_the_version_that_answers() -> None:
     body = b'{"instances": [1, 300]}'
     lane = learned(body)
     found = known(lane, body)
-    for dtype, values in (("f4", [1.0, 300.0]), ("i4", [1, 300]), ("u1", None)):
-        inputs = lane.inputs(*found, signature(np.dtype(dtype)))
+    layout, contents = found
+    integers, fractions = contents, contents.replace(b"300", b"3.5")
+    for dtype, text, values in (
+        ("f4", integers, [1.0, 300.0]),
+        ("u1", integers, None),
+        ("i4", fractions, None),
+        ("i4", integers, [1, 300]),
+    ):
+        inputs = lane.inputs(layout, text, signature(np.dtype(dtype)))
         assert (None if inputs is None else inputs["x"].tolist()) == values
     with pytest.raises(ServingError):
         parsed(body, signature(np.dtype("u1")))
