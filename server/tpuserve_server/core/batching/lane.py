@@ -42,11 +42,13 @@ class Lane:
         "_uses_left",
         "enqueued",
         "free_rows",
+        "has_equal_rows",
         "has_objective",
         "latest_run_s",
         "least_bucket",
         "max_rows",
         "max_task_rows",
+        "outputs",
         "pads",
         "plan",
         "regroup",
@@ -70,6 +72,10 @@ class Lane:
         shapes = [spec.shape for spec in signature.inputs.values()]
         # A signature with batching has no input of unknown rank.
         self.free_rows = any(shape is not None and None in shape[1:] for shape in shapes)
+        # Whether a row takes the same time as any other. Strings differ in length, and free dimensions in size.
+        texts = any(spec.dtype == object for spec in signature.inputs.values())
+        self.has_equal_rows = options is not None and not texts and not (self.free_rows and self.sequences is None)
+        self.outputs = len(signature.outputs)
         objective = None if options is None else options.objective
         self.has_objective = objective is not None
         self._objective_s = PATIENCE_S if objective is None else objective.latency_s

@@ -108,6 +108,10 @@ class BatchQueue:
                 return tasks
         return []
 
+    def ready(self, now_s: float) -> Batch | None:
+        """Return the batch that `take` would take, or begin with, or None if no batch is ready."""
+        return self._high.ready(now_s) or self._low.ready(now_s)
+
     def hopeless(self) -> list[Task]:
         """Remove and return the tasks that `take` has dropped because they cannot be in time."""
         return [*self._high.hopeless(), *self._low.hopeless()]
