@@ -99,17 +99,15 @@ class Batcher:
         # Regrouping needs one batch at a time: then the callers that come back are those of the batch that has just
         # ended.
         self._regroups = parameters.threads == 1 and servable.max_in_flight == 1
-        self._stopping = False
-        self._idle = 0
+        self._stopping, self._idle = False, 0
         self._waking: asyncio.AbstractEventLoop | None = None
         self._device = DeviceShare(parameters.threads) if device is None else device
         self._device.join(servable_id, parameters.weight)
         self._turns = [self._device.turn(servable_id) for _ in range(parameters.threads)]
         self._threads: list[threading.Thread] = []
         self._runners: list[BatchRunner] = []
-        # None: only device threads run batches. A runner belongs to one thread at a time, so this needs a single one.
-        may_run = servable.never_blocks and parameters.threads == 1 and servable.max_in_flight == 1
-        self._loop_runs = LoopRuns() if may_run else None
+        # A runner belongs to one thread at a time, so the event loop needs an idle one.
+        self._loop_runs = LoopRuns(servable.never_blocks and parameters.threads == 1 and servable.max_in_flight == 1)
         # Whether an event loop runs a batch, and whether the device thread waits for its end.
         self._is_on_loop = self._is_held = False
         self._running = RunningBatches(parameters.threads)
@@ -269,11 +267,11 @@ class Batcher:
         """Run a short batch on this loop, or wake a device thread."""
         with self._lock:
             self._waking = None
-            tasks = [] if self._loop_runs is None else self._take_on_loop(self._loop_runs)
+            tasks = self._take_on_loop()
             if not tasks:
                 self._changed.notify()
-        if tasks and self._loop_runs is not None:
-            self._run_on_loop(tasks, self._loop_runs, loop)
+        if tasks:
+            self._run_on_loop(tasks, loop)
 
     def _close_turns(self) -> None:
         """Release the threads that wait for a turn if the queue is empty. Other models' batches must not delay them."""
@@ -368,32 +366,31 @@ class Batcher:
 
     # The event loop instead of the device thread.
 
-    def _take_on_loop(self, runs: LoopRuns) -> list[Task]:
+    def _take_on_loop(self) -> list[Task]:
         """Return the tasks of a ready batch that may run on the event loop, or none. Called with the lock held."""
-        if not self._idle or self._is_on_loop or self._stopping:
+        if not self._loop_runs.may_run or not self._idle or self._is_on_loop or self._stopping:
             return []
         now_s = self._clock.monotonic_s()
         batch = self._queue.ready(now_s)
-        if batch is None or not runs.allows(batch, now_s) or not self._turns[0].take():
+        if batch is None or not self._loop_runs.allows(batch, now_s) or not self._turns[0].take():
             return []
         tasks = self._take(0, now_s)
         self._is_on_loop = bool(tasks)
         return tasks
 
-    def _run_on_loop(self, tasks: list[Task], runs: LoopRuns, loop: "asyncio.AbstractEventLoop") -> None:
+    def _run_on_loop(self, tasks: list[Task], loop: "asyncio.AbstractEventLoop") -> None:
         """Run a batch while the device thread waits."""
         runner, turn = self._runners[0], self._turns[0]
         runner.start(tasks)
-        has_run = runner.in_flight > 0
-        run_s = runner.finish(loop) if has_run else 0.0
+        run_s = runner.finish(loop) if runner.in_flight else None
         with self._lock:
-            if has_run:
-                self._taken.ended(0, 0)
-            else:
+            if run_s is None:
                 self._taken.dropped(0, 0)
-            turn.used_s += run_s
+            else:
+                self._taken.ended(0, 0)
+                self._loop_runs.ended(run_s, self._clock.monotonic_s())
+                turn.used_s += run_s
             turn.give_back()
-            runs.ended(run_s, self._clock.monotonic_s())
             self._is_on_loop = False
             if self._is_held:
                 self._is_held = False

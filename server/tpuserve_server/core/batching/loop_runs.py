@@ -24,10 +24,11 @@ MOST_PAUSE_S: Final = 64.0
 class LoopRuns:
     """The choice for one version, by the expected and the actual duration of runs. The batcher's lock guards it."""
 
-    __slots__ = ("_not_before_s", "_pause_s")
+    __slots__ = ("_not_before_s", "_pause_s", "may_run")
 
-    def __init__(self) -> None:
-        """Start without slow runs."""
+    def __init__(self, may_run: bool) -> None:
+        """Start without slow runs. `may_run`: the version and its threads allow runs on an event loop."""
+        self.may_run = may_run
         self._not_before_s = -math.inf
         self._pause_s = PAUSE_S
 
