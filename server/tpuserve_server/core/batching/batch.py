@@ -32,12 +32,6 @@ class Batch:
         """Whether no task can join."""
         return self.rows >= self.lane.max_rows or not (self.tasks == [] or self.tasks[0].shareable)
 
-    @property
-    def has_sure_cost(self) -> bool:
-        """Whether the cost is that of runs with the same shapes and outputs."""
-        lane, first = self.lane, self.tasks[0]
-        return lane.has_equal_rows and first.shareable and len(first.output_names) == lane.outputs
-
     def rows_to_run(self) -> int:
         """Return how many rows the padding policy runs now: whole tasks, unless the first task may be cut."""
         lane, tasks = self.lane, self.tasks

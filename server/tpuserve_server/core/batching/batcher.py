@@ -39,8 +39,7 @@ class Batcher:
     """Collects requests into batches and runs them.
 
     A batch is ready when it is full or has waited its timeout, which is 0 by default. It leaves when a device thread is
-    free and has its turn on the device. Rows gather until then. The event loop runs short batches instead of
-    the only device thread (`LoopRuns`).
+    free and has its turn on the device. Rows gather until then. The event loop runs some batches itself (`LoopRuns`).
 
     Any number of event loops may submit tasks, and none of them waits for the device. `_changed` guards all state of
     the queue. `_idle` counts the device threads that wait for a batch. `_waking` is the loop that is about to wake one.
@@ -267,7 +266,7 @@ class Batcher:
         """Run a short batch on this loop, or wake a device thread."""
         with self._lock:
             self._waking = None
-            tasks = self._take_on_loop()
+            tasks = self._take_on_loop(loop)
             if not tasks:
                 self._changed.notify()
         if tasks:
@@ -358,6 +357,7 @@ class Batcher:
         run_s = runner.finish()
         with self._changed:
             self._taken.ended(thread, runner.in_flight)
+            self._loop_runs.ran_on_thread(tasks)
         turn.used_s += run_s
         if self._regroups and run_s >= LEAST_RUN_S:
             with self._changed:
@@ -366,21 +366,21 @@ class Batcher:
 
     # The event loop instead of the device thread.
 
-    def _take_on_loop(self) -> list[Task]:
-        """Return the tasks of a ready batch that may run on the event loop, or none. Called with the lock held."""
+    def _take_on_loop(self, loop: "asyncio.AbstractEventLoop") -> list[Task]:
+        """Return the tasks of the only batch if the event loop may run it, or none. Called with the lock held."""
         if not self._loop_runs.may_run or not self._idle or self._is_on_loop or self._stopping:
             return []
-        now_s = self._clock.monotonic_s()
-        batch = self._queue.ready(now_s)
-        if batch is None or not self._loop_runs.allows(batch, now_s) or not self._turns[0].take():
+        now_s, batch = self._clock.monotonic_s(), self._queue.single()
+        if batch is None or not (self._loop_runs.allows(batch, now_s) and self._device.loops.may_run(loop)):
             return []
-        tasks = self._take(0, now_s)
+        tasks = self._take(0, now_s) if self._turns[0].take() else []
         self._is_on_loop = bool(tasks)
         return tasks
 
     def _run_on_loop(self, tasks: list[Task], loop: "asyncio.AbstractEventLoop") -> None:
         """Run a batch while the device thread waits."""
         runner, turn = self._runners[0], self._turns[0]
+        self._device.loops.ran(loop)
         runner.start(tasks)
         run_s = runner.finish(loop) if runner.in_flight else None
         with self._lock:

@@ -108,9 +108,11 @@ class BatchQueue:
                 return tasks
         return []
 
-    def ready(self, now_s: float) -> Batch | None:
-        """Return the batch that `take` would take, or begin with, or None if no batch is ready."""
-        return self._high.ready(now_s) or self._low.ready(now_s)
+    def single(self) -> Batch | None:
+        """Return the only waiting batch, ready or not, or None if none or several wait."""
+        if self._low:
+            return None if self._high else self._low.single()
+        return self._high.single()
 
     def hopeless(self) -> list[Task]:
         """Remove and return the tasks that `take` has dropped because they cannot be in time."""

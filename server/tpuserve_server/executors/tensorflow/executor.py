@@ -35,6 +35,7 @@ from tpuserve_server.executors.tensorflow.saved_session import SavedSession, Ses
 from tpuserve_server.executors.tensorflow.screening import check_operations
 from tpuserve_server.executors.tensorflow.session_config import (
     cpu_has_bfloat16,
+    may_wait,
     run_options,
     session_config,
 )
@@ -86,7 +87,7 @@ class TensorFlowExecutor:
             signatures = _read(meta_graph, path)
             graph, find_op = RunGraph.of(meta_graph), op_def_registry.get
             unrepeatable = find_unrepeatable(graph, signatures.values(), find_op) if is_cached else ""
-            blocks = may_block(graph, signatures.values(), find_op)
+            blocks = may_wait(config) or may_block(graph, signatures.values())
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
             raise _load_error(InvalidArgument(str(error)), path) from error

@@ -12,7 +12,7 @@ from tpuserve_server.core.types import Signature
 from tpuserve_server.executors.tensorflow.run_graph import RunGraph
 
 # Operations with state whose output changes only if another operation writes the state. No list has one that writes.
-_READS: Final = frozenset(
+READS: Final = frozenset(
     {
         "VarHandleOp", "Variable", "VariableV2", "ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized",
         "VariableShape", "ResourceGather", "ResourceGatherNd", "HashTable", "HashTableV2", "AnonymousHashTable",
@@ -29,9 +29,9 @@ _CONTROL: Final = frozenset(
         "TensorArraySizeV3", "TensorArraySplitV3", "TensorArrayWriteV3",
     }
 )  # fmt: skip
-ALLOWED_STATE: Final = _READS | _CONTROL
+_ALLOWED: Final = READS | _CONTROL
 # TensorFlow does not mark these, although they read files or run any Python code.
-UNMARKED: Final = frozenset({"MatchingFiles", "PyFuncStateless", "ReadFile"})
+_UNMARKED: Final = frozenset({"MatchingFiles", "PyFuncStateless", "ReadFile"})
 
 
 class _Argument(Protocol):
@@ -66,10 +66,10 @@ def find_unrepeatable(graph: RunGraph, signatures: Iterable[Signature], find_op:
 
 
 def _why_not(op: str, functions: Container[str], find_op: Callable[[str], OpDef | None]) -> str:
-    if op in ALLOWED_STATE or op in functions:
+    if op in _ALLOWED or op in functions:
         return ""
     definition = find_op(op)
     if definition is None:
         return f"has the operation {op}, which this server's TensorFlow does not define"
     is_marked = definition.is_stateful or any(one.is_ref for one in definition.input_arg)
-    return f"has the operation {op}, which has state or is random" if is_marked or op in UNMARKED else ""
+    return f"has the operation {op}, which has state or is random" if is_marked or op in _UNMARKED else ""

@@ -1,6 +1,6 @@
 """RunGraph: the operations that a run of a signature may execute, read from a MetaGraphDef."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,18 +17,23 @@ _COMPILED: Final = "_XlaMustCompile"
 
 @dataclass(frozen=True, slots=True)
 class RunNode:
-    """The parts of a NodeDef that the searches need. Constants are not kept.
+    """The parts of a NodeDef that the searches need. The values of constants are not kept.
 
-    `is_compiled`: XLA compiles the function that the node calls, in the first run of each shape.
+    `is_compiled`: XLA compiles the function that the node calls, in the first run of each shape. `constants` are the
+    names of all constants of the same graph or function.
     """
 
     op: str
     inputs: tuple[str, ...]
     functions: tuple[str, ...]
-    is_compiled: bool = False
+    is_compiled: bool
+    constants: Set[str]
 
     @classmethod
-    def of(cls, node: NodeDef) -> "RunNode":
+    def of(cls, node: NodeDef, constants: set[str]) -> "RunNode":
+        """Return the parts of a node. Add its name to `constants` if it is one."""
+        if node.op == "Const":
+            constants.add(node.name)
         functions = [
             one.name
             for value in node.attr.values()
@@ -36,7 +41,11 @@ class RunNode:
             for one in (value.func, *value.list.func)
             if one.name
         ]
-        return cls(node.op, tuple(node.input), tuple(functions), node.attr[_COMPILED].b)
+        return cls(node.op, tuple(node.input), tuple(functions), node.attr[_COMPILED].b, constants)
+
+    def is_constant(self, index: int) -> bool:
+        """Return whether an input is the output of a constant."""
+        return index < len(self.inputs) and _node_name(self.inputs[index]) in self.constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +76,16 @@ def _read(meta_graph: bytes) -> tuple[dict[str, RunNode], dict[str, tuple[RunNod
     """
     nodes: dict[str, RunNode] = {}
     functions: dict[str, tuple[RunNode, ...]] = {}
+    constants = set[str]()
     for graph in _parts(memoryview(meta_graph), _GRAPH_DEF):
         for part in _parts(graph, _NODE):
             node = NodeDef.FromString(bytes(part))
-            nodes[node.name] = RunNode.of(node)
+            nodes[node.name] = RunNode.of(node, constants)
         for library in _parts(graph, _LIBRARY):
             for part in _parts(library, _FUNCTION):
                 function = FunctionDef.FromString(bytes(part))
-                functions[function.signature.name] = tuple(map(RunNode.of, function.node_def))
+                own = set[str]()
+                functions[function.signature.name] = tuple(RunNode.of(node, own) for node in function.node_def)
     return nodes, functions
 
 
@@ -90,7 +101,7 @@ def _needed(nodes: Mapping[str, RunNode], signature: Signature) -> Iterator[RunN
     seen = set[str]()
     while pending:
         tensor = pending.pop()
-        name = tensor.lstrip("^").partition(":")[0]
+        name = _node_name(tensor)
         if name in seen or name not in nodes or tensor in fed or f"{tensor}:0" in fed:
             continue
         seen.add(name)
@@ -108,3 +119,8 @@ def _with_functions(nodes: Iterable[RunNode], functions: Mapping[str, tuple[RunN
         for name in {node.op, *node.functions} & functions.keys() - seen:
             seen.add(name)
             pending += functions[name]
+
+
+def _node_name(tensor: str) -> str:
+    """Return the name of the node that a NodeDef names as input."""
+    return tensor.lstrip("^").partition(":")[0]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics, double_task
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.loop_runs import MOST_PAUSE_S, MOST_REQUESTS, MOST_RUN_S, PAUSE_S, SLOW_RUN_S
+from tpuserve_server.core.batching.loop_runs import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, SLOW_RUN_S
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Outcome, Task
@@ -22,6 +22,8 @@ from tpuserve_server.core.deadline import SystemClock, WaitingClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import InvalidArgument, Unavailable
 from tpuserve_server.core.types import ServableId, Signature
+from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.watchdog_options import WatchdogOptions
 
 A, B = ServableId("a", 1), ServableId("b", 1)
 BUCKETS = (1, 2, 4, 8)
@@ -51,13 +53,15 @@ def batching(
     threads: int = 1,
     timeout_s: float = 0.0,
     device: DeviceShare | None = None,
+    watchdog: Watchdog | None = None,
+    servable_id: ServableId = A,
 ) -> Iterator[Batcher]:
     costs = CostModel()
     # One slow run then changes the mean little.
     for rows in 500 * BUCKETS if cost_s else ():
         costs.learn(DOUBLE.name, rows, cost_s)
     batcher = Batcher(
-        A,
+        servable_id,
         servable,
         {DOUBLE.name: BatchingOptions(BUCKETS[-1], BUCKETS, timeout_s=timeout_s)},
         parameters=BatchingParameters(num_batch_threads=threads),
@@ -65,6 +69,7 @@ def batching(
         metrics=RecordingMetrics(),
         costs=costs,
         device=device,
+        watchdog=watchdog,
     )
     if isinstance(clock, FakeClock):
         for _ in range(threads):  # until all are idle
@@ -75,10 +80,9 @@ def batching(
         batcher.stop()
 
 
-def request(*values: float) -> Task:
-    """Return a request for all outputs."""
+def request(*values: float, outputs: tuple[str, ...] = ("y", "x")) -> Task:
     task = double_task(*values)
-    task.output_names = ("y", "x")
+    task.output_names = outputs
     return task
 
 
@@ -89,158 +93,243 @@ async def answers(batcher: Batcher, *tasks: Task) -> list[Outcome]:
     return [await asyncio.wait_for(task.future, 60) for task in tasks]
 
 
-async def test_short_runs_of_few_requests_run_on_the_loop() -> None:
-    servable = Observed()
-    with batching(servable, FakeClock()) as batcher:
+async def until_idle(clock: FakeClock) -> None:
+    """Wait until the device thread waits for a batch again, after it was woken once."""
+    await asyncio.to_thread(clock.waits.get, timeout=60)
+
+
+async def ran_on(batcher: Batcher, servable: Observed, clock: FakeClock, *tasks: Task) -> str:
+    """Run the tasks together, and return where, once the device thread is idle."""
+    await answers(batcher, *(tasks or (request(1.0),)))
+    if servable.ran_on[-1] == THREAD:
+        await until_idle(clock)
+    return servable.ran_on[-1]
+
+
+async def test_short_runs_of_few_requests_run_on_the_loop_after_the_first_of_each_bucket() -> None:
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock) as batcher:
+        for rows in (1, 2, 4):
+            assert await ran_on(batcher, servable, clock, *map(request, range(rows))) == THREAD
         for count in range(1, MOST_REQUESTS + 1):
             found = await answers(batcher, *(request(float(number)) for number in range(count)))
             for number, outputs in enumerate(found):
                 assert isinstance(outputs, dict)
                 assert outputs["y"].tolist() == [[2.0 * number, 2.0 * number]]
-    assert set(servable.ran_on) == {LOOP}
+            assert servable.ran_on[-1] == LOOP
+        # The executor prepares other outputs in their first run.
+        for expected in (THREAD, LOOP):
+            assert await ran_on(batcher, servable, clock, request(1.0, outputs=("y",))) == expected
 
 
 @pytest.mark.parametrize(
-    ("cost_s", "threads", "signature", "outputs", "count"),
+    ("cost_s", "threads", "signature", "count"),
     [
-        pytest.param(0.0, 1, DOUBLE, ("y", "x"), 1, id="unknown cost"),
-        pytest.param(2 * MOST_RUN_S, 1, DOUBLE, ("y", "x"), 1, id="long run"),
-        pytest.param(MOST_RUN_S / 2, 2, DOUBLE, ("y", "x"), 1, id="two device threads"),
-        pytest.param(MOST_RUN_S / 2, 1, DOUBLE_WIDE, ("y", "x"), 1, id="rows of any size"),
-        pytest.param(MOST_RUN_S / 2, 1, DOUBLE, ("y",), 1, id="outputs that no run had"),
-        pytest.param(MOST_RUN_S / 2, 1, DOUBLE, ("y", "x"), MOST_REQUESTS + 1, id="many requests"),
+        pytest.param(0.0, 1, DOUBLE, 1, id="unknown cost"),
+        pytest.param(2 * MOST_RUN_S, 1, DOUBLE, 1, id="long run"),
+        pytest.param(MOST_RUN_S / 2, 2, DOUBLE, 1, id="two device threads"),
+        pytest.param(MOST_RUN_S / 2, 1, DOUBLE_WIDE, 1, id="rows of any size"),
+        pytest.param(MOST_RUN_S / 2, 1, DOUBLE, MOST_REQUESTS + 1, id="many requests"),
     ],
 )
 async def test_other_batches_run_on_the_device_thread(
-    cost_s: float, threads: int, signature: Signature, outputs: tuple[str, ...], count: int
+    cost_s: float, threads: int, signature: Signature, count: int
 ) -> None:
-    servable = Observed({signature.name: signature})
-    with batching(servable, FakeClock(), cost_s=cost_s, threads=threads) as batcher:
-        tasks = [request(float(number)) for number in range(count)]
-        for task in tasks:
-            task.output_names = outputs
-        await answers(batcher, *tasks)
-    assert set(servable.ran_on) == {THREAD}
+    servable, clock = Observed({signature.name: signature}), FakeClock()
+    with batching(servable, clock, cost_s=cost_s, threads=threads) as batcher:
+        for _ in range(3):
+            assert await ran_on(batcher, servable, clock, *map(request, range(count))) == THREAD
 
 
 async def test_a_version_that_may_block_never_runs_on_the_loop() -> None:
-    servable = Observed()
+    servable, clock = Observed(), FakeClock()
     servable.never_blocks = False
-    with batching(servable, FakeClock()) as batcher:
-        await answers(batcher, request(1.0))
-    assert servable.ran_on == [THREAD]
-
-
-async def test_slow_runs_go_back_to_the_device_thread_for_longer_and_longer() -> None:
-    clock = FakeClock()
-    servable = Observed()
     with batching(servable, clock) as batcher:
+        for _ in range(3):
+            assert await ran_on(batcher, servable, clock) == THREAD
 
-        async def ran_on() -> str:
-            await answers(batcher, request(1.0))
-            return servable.ran_on[-1]
 
-        def take_long(_inputs: object) -> None:
-            if servable.ran_on[-1] == LOOP:
-                clock.advance(1.1 * SLOW_RUN_S)
+async def test_a_run_that_failed_prepares_nothing() -> None:
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock) as batcher:
+        assert await ran_on(batcher, servable, clock, request(-1.0)) == THREAD
+        assert await ran_on(batcher, servable, clock) == THREAD
+        assert await ran_on(batcher, servable, clock) == LOOP
 
-        servable.on_inputs = take_long
-        pause_s = PAUSE_S
-        while pause_s <= MOST_PAUSE_S:
-            # The device thread may still be on its way back to its wait.
-            while await ran_on() == THREAD:
-                pass
-            assert [await ran_on() for _ in range(3)] == [THREAD] * 3
-            clock.advance(0.9 * pause_s)
-            assert [await ran_on() for _ in range(3)] == [THREAD] * 3
+
+async def test_a_slow_run_goes_back_to_the_device_thread_at_once_and_each_further_one_for_longer() -> None:
+    servable, clock = Observed(), FakeClock()
+    took_s = 0.0
+
+    def take_long(_inputs: object) -> None:
+        if servable.ran_on[-1] == LOOP and took_s:
+            clock.advance(took_s)
+
+    servable.on_inputs = take_long
+    with batching(servable, clock) as batcher:
+        assert await ran_on(batcher, servable, clock) == THREAD
+
+        async def expect_pause(pause_s: float) -> None:
+            assert await ran_on(batcher, servable, clock) == LOOP
+            # The time that passed has woken the thread.
+            await until_idle(clock)
+            for part in (0.0, 0.9):
+                clock.advance(part * pause_s)
+                await until_idle(clock)
+                assert await ran_on(batcher, servable, clock) == THREAD
             clock.advance(0.2 * pause_s)
-            pause_s *= 2
+            await until_idle(clock)
+
+        for number in range(6):
+            took_s = 2 * SLOW_RUN_S
+            await expect_pause(2**number * LEAST_PAUSE * took_s)
+        # 1.01 ** 450 > 2 ** 6
+        took_s = 0.0
+        for _ in range(450):
+            assert await ran_on(batcher, servable, clock) == LOOP
+        took_s = 2 * SLOW_RUN_S
+        await expect_pause(LEAST_PAUSE * took_s)
+
+
+async def test_the_loop_runs_one_batch_before_it_looks_at_its_sockets_again() -> None:
+    """Runs of several models would otherwise follow each other, and other requests would wait for all of them."""
+    device = DeviceShare(2)
+    servables, clocks = (Observed(), Observed()), (FakeClock(), FakeClock())
+    with (
+        batching(servables[0], clocks[0], device=device) as first,
+        batching(servables[1], clocks[1], device=device, servable_id=B) as second,
+    ):
+        for expected in (THREAD, LOOP):
+            for batcher, servable, clock in zip((first, second), servables, clocks, strict=True):
+                assert await ran_on(batcher, servable, clock) == expected
+                await asyncio.sleep(0)
+        tasks = request(1.0), request(2.0)
+        first.submit(tasks[0])
+        second.submit(tasks[1])
+        for task in tasks:
+            await asyncio.wait_for(task.future, 60)
+        assert [servable.ran_on[-1] for servable in servables] == [LOOP, THREAD]
+
+
+async def test_the_watchdog_finds_a_run_that_hangs_on_the_loop() -> None:
+    servable, clock, limit_s = Observed(), FakeClock(), 30.0
+    watchdog, changed = Watchdog(clock, WatchdogOptions(run_timeout_s=limit_s)), threading.Event()
+    reasons: list[str] = []
+
+    def hang(_inputs: object) -> None:
+        if servable.ran_on[-1] == LOOP:
+            clock.advance(limit_s)
+            assert changed.wait(60)
+            reasons.append(watchdog.why_not_live())
+
+    servable.on_inputs = hang
+    with batching(servable, clock, watchdog=watchdog) as batcher:
+        assert await ran_on(batcher, servable, clock) == THREAD
+        watchdog.subscribe(changed.set)
+        watchdog.start()
+        try:
+            [late] = await answers(batcher, request(1.0))
+            assert servable.ran_on[-1] == LOOP
+            [outputs] = await answers(batcher, request(2.0))
+        finally:
+            watchdog.stop()
+    assert isinstance(late, dict), "the run had ended before the loop could pass on the watchdog's error"
+    assert isinstance(outputs, dict)
+    assert servable.ran_on[-1] == THREAD
+    assert str(A) in reasons[0]
+    assert not watchdog.why_not_live()
 
 
 async def test_a_bad_request_fails_alone() -> None:
-    servable = Observed()
-    with batching(servable, FakeClock()) as batcher:
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock) as batcher:
+        assert await ran_on(batcher, servable, clock, request(1.0), request(2.0)) == THREAD
         bad, good = await answers(batcher, request(-1.0), request(3.0))
     assert isinstance(bad, InvalidArgument)
     assert isinstance(good, dict)
     assert good["y"].tolist() == [[6.0, 6.0]]
-    assert set(servable.ran_on) == {LOOP}
+    assert set(servable.ran_on[1:]) == {LOOP}
 
 
 async def test_a_batch_whose_requests_were_all_cancelled_is_not_run() -> None:
-    servable = Observed()
-    with batching(servable, FakeClock()) as batcher:
-        task = request(1.0)
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock) as batcher:
+        assert await ran_on(batcher, servable, clock) == THREAD
+        task = request(2.0)
         batcher.submit(task)
         task.future.cancel()
         # Behind the callback that runs the batch.
         await asyncio.sleep(0)
-        await answers(batcher, request(2.0))
-    assert [batch["x"].tolist() for batch in servable.batches] == [[[2.0, 2.0]]]
+        await answers(batcher, request(3.0))
+    assert [batch["x"].tolist() for batch in servable.batches] == [[[1.0, 1.0]], [[3.0, 3.0]]]
+    assert servable.ran_on == [THREAD, LOOP]
 
 
 async def test_a_batch_that_waits_for_rows_leaves_by_the_device_thread() -> None:
-    clock = FakeClock()
-    servable = Observed()
+    servable, clock = Observed(), FakeClock()
     with batching(servable, clock, timeout_s=0.5) as batcher:
-        task = request(1.0)
-        batcher.submit(task)
-        assert await asyncio.to_thread(clock.waits.get, timeout=60) == clock.now_s + 0.5
-        clock.advance(0.5)
-        await asyncio.wait_for(task.future, 60)
-    assert servable.ran_on == [THREAD]
+        for _ in range(2):
+            task = request(1.0)
+            batcher.submit(task)
+            assert await asyncio.to_thread(clock.waits.get, timeout=60) == clock.now_s + 0.5
+            clock.advance(0.5)
+            await asyncio.wait_for(task.future, 60)
+            assert await asyncio.to_thread(clock.waits.get, timeout=60) == math.inf
+    assert servable.ran_on == [THREAD, THREAD]
 
 
 async def test_the_loop_does_not_take_the_turn_of_another_model() -> None:
     device = DeviceShare(1)
     device.join(B, 1.0)
     other = device.turn(B)
-    assert other.take()
-    servable = Observed()
-    with batching(servable, FakeClock(), device=device) as batcher:
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock, device=device) as batcher:
+        for expected in (THREAD, LOOP):
+            assert await ran_on(batcher, servable, clock) == expected
+        assert other.take()
         task = request(1.0)
         batcher.submit(task)
         await asyncio.sleep(0)
-        assert not servable.ran_on
+        assert servable.ran_on == [THREAD, LOOP]
         await asyncio.to_thread(other.give_back)
         await asyncio.wait_for(task.future, 60)
-        assert servable.ran_on == [THREAD]
-        await answers(batcher, request(1.0))
-        assert servable.ran_on == [THREAD, LOOP]
+        await until_idle(clock)
+        assert servable.ran_on == [THREAD, LOOP, THREAD]
+        assert await ran_on(batcher, servable, clock) == LOOP
         # The loop has given the slot back.
         assert other.take()
         other.give_back()
 
 
 async def test_a_stop_waits_for_the_run_on_the_loop() -> None:
-    servable = Observed()
+    servable, clock = Observed(), FakeClock()
     stopping: list[threading.Thread] = []
 
     def stop_meanwhile() -> None:
-        if not stopping:
-            stopping.append(threading.Thread(target=stop))
-            stopping[0].start()
-            # The stop has begun, and cannot end before this run.
-            while True:
-                try:
-                    batcher.submit(later)
-                except Unavailable:
-                    break
-                batcher.discard(later, "cancelled")
-            assert stopping[0].is_alive()
-            servable.record()
+        servable.record()
+        stopping.append(threading.Thread(target=stop))
+        stopping[0].start()
+        # The stop has begun, and cannot end before this run.
+        while True:
+            try:
+                batcher.submit(later)
+            except Unavailable:
+                break
+            batcher.discard(later, "cancelled")
+        assert stopping[0].is_alive()
 
     def stop() -> None:
         batcher.stop()
         servable.closed = True
 
-    with batching(servable, FakeClock()) as batcher:
+    with batching(servable, clock) as batcher:
+        assert await ran_on(batcher, servable, clock) == THREAD
         later = request(9.0)
         servable.on_batch = stop_meanwhile
         [outputs] = await answers(batcher, request(1.0))
         assert isinstance(outputs, dict)
         await asyncio.to_thread(stopping[0].join, 60)
-    assert servable.ran_on == [LOOP]
+    assert servable.ran_on == [THREAD, LOOP]
     assert servable.closed
 
 
@@ -249,10 +338,11 @@ class Exclusive(Observed):
 
     def record(self) -> None:
         assert self.running.acquire(blocking=False), "two runs at once"
-        super().record()
+        self.threads.add(threading.current_thread().name)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.threads = set[str]()
         self.running = threading.Lock()
         self.on_inputs = lambda inputs: self.running.release()
 
@@ -286,4 +376,7 @@ def test_requests_of_several_loops_all_get_their_own_answers(seed: int) -> None:
 
     with batching(servable, clock) as batcher, ThreadPoolExecutor(3) as clients:
         assert min(clients.map(run, range(3))) > 0
+        # The three loops are none of the test's thread.
+        assert any(name.startswith("ThreadPoolExecutor") for name in servable.threads)
+        assert any(name.startswith("device-") for name in servable.threads)
     assert not servable.running.locked()

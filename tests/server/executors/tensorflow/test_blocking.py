@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
+from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
@@ -17,8 +18,8 @@ X = tf.TensorSpec([None, 2], tf.float32, "x")
 TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2]), 0)
 
 
-def never_blocks(path: Path, *allowed: str) -> bool:
-    options = TensorFlowOptions(allowed_ops=allowed)
+def never_blocks(path: Path, *allowed: str, config: ConfigProto | None = None) -> bool:
+    options = TensorFlowOptions(allowed_ops=allowed, session_config=config)
     servable = TensorFlowExecutor(options).load(ServableId("m", 1), VersionFiles(path))
     try:
         return servable.never_blocks
@@ -35,8 +36,23 @@ def look_up(x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"y": TABLE.lookup(tf.cast(x, tf.int32))}
 
 
+def fixed_sizes(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    wide = tf.pad(tf.one_hot(tf.cast(x, tf.int32), 4), [[0, 0], [1, 1], [0, 0]]) + tf.fill([4], 2.0)
+    return {"y": tf.tile(wide, [1, 2, 1])}
+
+
+@pytest.mark.parametrize("function", [look_up, fixed_sizes])
+def test_tables_and_outputs_of_fixed_sizes_never_block(
+    tmp_path: Path, function: Callable[[tf.Tensor], dict[str, tf.Tensor]]
+) -> None:
+    module = tf.Module()
+    module.table = TABLE
+    module.serve = tf.function(function, input_signature=[X])
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.serve})
+    assert never_blocks(tmp_path / "1")
+
+
 def choose(x: tf.Tensor) -> dict[str, tf.Tensor]:
-    tf.debugging.assert_non_negative(x)
     return {"y": tf.cond(x[0, 0] > 0, lambda: x, lambda: -x)}
 
 
@@ -48,8 +64,12 @@ def map_rows(x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"y": tf.map_fn(lambda row: -row, x)}
 
 
-def loop_in_a_branch(x: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"y": tf.cond(x[0, 0] > 0, lambda: x, lambda: loop(x)["y"])}
+def size_from_a_value(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"y": x + tf.reduce_sum(tf.range(x[0, 0]))}
+
+
+def batch_in_the_graph(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"y": tf.nondifferentiable_batch_function(1, 8, 1000)(lambda y: y + 1)(x)}
 
 
 def print_it(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -73,20 +93,31 @@ def draw(x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"y": x + tf.random.uniform([2])}
 
 
-@pytest.mark.parametrize("function", [look_up, choose])
-def test_tables_and_branches_never_block(tmp_path: Path, function: Callable[[tf.Tensor], dict[str, tf.Tensor]]) -> None:
-    module = tf.Module()
-    module.table = TABLE
-    module.serve = tf.function(function, input_signature=[X])
-    tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.serve})
-    assert never_blocks(tmp_path / "1")
-
-
 @pytest.mark.parametrize(
-    "function", [loop, map_rows, loop_in_a_branch, print_it, compile_it, run_python, read_a_file, draw]
+    "function",
+    [
+        choose,
+        loop,
+        map_rows,
+        size_from_a_value,
+        batch_in_the_graph,
+        print_it,
+        compile_it,
+        run_python,
+        read_a_file,
+        draw,
+    ],
 )
-def test_loops_output_compilers_files_and_state_may_block(
+def test_runs_that_may_wait_or_take_any_time_may_block(
     tmp_path: Path, function: Callable[[tf.Tensor], dict[str, tf.Tensor]]
 ) -> None:
     path = save_function(tmp_path / "1", function, X)
     assert not never_blocks(path, "PyFunc", "ReadFile")
+
+
+def test_an_own_thread_pool_and_automatic_compilation_may_block(tmp_path: Path) -> None:
+    path = save_mlp(tmp_path / "1")
+    assert not never_blocks(path, config=ConfigProto(inter_op_parallelism_threads=2))
+    compiled = ConfigProto()
+    compiled.graph_options.optimizer_options.global_jit_level = 1
+    assert not never_blocks(path, config=compiled)
