@@ -11,10 +11,8 @@ _Case = TypeVar("_Case")
 
 
 def in_turn(cases: Sequence[_Case], number: int) -> tuple[_Case, ...]:
-    """Return the cases in the order of a round, from 0. Odd rounds reverse the order; each pair begins one case later.
+    """Return the cases in the order of a round, from 0: odd rounds reverse it.
 
-    Use an even number of rounds, in which each case follows its neighbours of both sides equally often.
+    Each case then follows either neighbour equally often. The cases at the ends follow one neighbour and themselves.
     """
-    start = number // 2 % max(len(cases), 1)
-    rotated = (*cases[start:], *cases[:start])
-    return rotated[::-1] if number % 2 else rotated
+    return tuple(cases[::-1] if number % 2 else cases)
