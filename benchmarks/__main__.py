@@ -12,6 +12,7 @@ import click
 # Modules by benchmark name. `main` is a click command, or a function that reads sys.argv and may return a status.
 BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
+    "loop_delay": "overhead.loop_delay",
     "codecs": "codecs.codecs",
     "observation": "observation.observation",
     "access": "access.access",

@@ -73,7 +73,7 @@ class ServerLine:
     def refuses(self, attempt: Attempt) -> float | None:
         """Return the retry hint if the batcher refuses the attempt before it is decoded."""
         try:
-            self.batcher.check_deadline(ROW_TO_ROW.name, Deadline(attempt.server_due_s))
+            self.batcher.refusals.check(ROW_TO_ROW.name, Deadline(attempt.server_due_s))
         except TooLate as error:
             return error.retry_after_s
         return None

@@ -52,6 +52,7 @@ class InOrder:
     max_in_flight: int
     device: str = "in order"
     unrepeatable: str = ""
+    never_blocks: bool = False
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:

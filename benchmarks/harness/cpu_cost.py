@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.harness.turns import in_turn
+
 ROUNDS, QUICK_ROUNDS = 15, 5
 WIDTH = 100
 
@@ -36,10 +38,9 @@ class Cost:
 
 
 def turns(cases: Sequence[_Case], rounds: int) -> Iterator[tuple[_Case, ...]]:
-    """Yield all cases once in each round, so that they meet the same machine. The order changes with the round."""
+    """Yield all cases once in each round, so that they meet the same machine, in the order of `in_turn`."""
     for number in track(range(rounds), console=Console(stderr=True), transient=True):
-        start = number % len(cases)
-        yield (*cases[start:], *cases[:start])
+        yield in_turn(cases, number)
 
 
 def cost_table(costs: Sequence[Cost], *, title: str, part: str) -> Table:

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +84,26 @@ def measure(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scr
     cpu_s = target.tree.cpu_seconds() - before
     target.tree.check_alive()
     return Point(target.host, target.kind, target.protocol, in_flight, load, 1000 * cpu_s / load.requests)
+
+
+def joined(turns: Sequence[Point]) -> Point:
+    """Return one point for several turns of the same target and load. Latencies are means over the requests."""
+    loads = [turn.load for turn in turns]
+    requests = sum(load.requests for load in loads)
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(value * load.requests for value, load in zip(values, loads, strict=True)) / requests
+
+    load = Load(
+        requests=requests,
+        failures=sum(load.failures for load in loads),
+        elapsed_s=sum(load.elapsed_s for load in loads),
+        p50_ms=mean(load.p50_ms for load in loads),
+        p99_ms=mean(load.p99_ms for load in loads),
+        generator_cores=mean(load.generator_cores for load in loads),
+        data_bytes=None if loads[0].data_bytes is None else sum(load.data_bytes or 0 for load in loads),
+    )
+    return replace(turns[0], load=load, cpu_s_per_1000=mean(turn.cpu_s_per_1000 for turn in turns))
 
 
 def check_secure_answer(server: Mapping[Protocol, Target], ca: Path) -> None:

@@ -55,6 +55,11 @@ class ScriptedServable:
         """The model's."""
         return self.model.unrepeatable
 
+    @property
+    def never_blocks(self) -> bool:
+        """False, because a run sleeps."""
+        return False
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "ScriptedRun":
         """Start after all earlier dispatches have finished. Only the thread of the model's device share calls this."""
         rows = len(next(iter(inputs.values())))

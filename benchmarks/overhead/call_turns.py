@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.measurement import TOLERANCE, WARM_UP_S, WrongAnswer, check_size
 from benchmarks.harness.targets import Host, Target, model_server, write_image
+from benchmarks.harness.turns import in_turn
 from benchmarks.overhead.calls import IN_FLIGHT, Call, calls
 from tpuserve_client.errors import TpuserveError
 from tpuserve_client.grpc_transport import GrpcTransport
@@ -49,7 +50,7 @@ def measure_calls(
         loads: dict[tuple[str, str], list[Load]] = {call.key: [] for call in listed}
         cpu_s: dict[tuple[str, str], list[float]] = {call.key: [] for call in listed}
         for number in range(rounds):
-            for call in listed:
+            for call in in_turn(listed, number):
                 progress(f"{call.name} of {call.size} on {host}, turn {number + 1} of {rounds}")
                 target = server[call.protocol]
                 before_s = target.tree.cpu_seconds()

@@ -42,6 +42,7 @@ class InstantServable:
     device: str = "instant"
     max_in_flight: int = 1
     unrepeatable: str = ""
+    never_blocks: bool = True
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> "_Ended":
         """Compute the output."""

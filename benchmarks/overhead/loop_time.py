@@ -15,6 +15,7 @@ from rich.table import Table
 from benchmarks.harness.echo_asgi import app as echo
 from benchmarks.harness.measurement import FRAME_HEADER_BYTES, WrongAnswer
 from benchmarks.harness.mlp_model import example
+from benchmarks.harness.turns import in_turn
 from benchmarks.overhead.instant_model import answer, instant_registry
 from benchmarks.overhead.loop_load import IN_FLIGHT, Request, replies, run
 from benchmarks.peers.wire import INFER_BINARY, INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, Wire
@@ -75,9 +76,9 @@ def measure_loop(rounds: int, requests: int = REQUESTS) -> tuple[LoopTime, ...]:
     with instant_registry(metrics) as registry:
         service = InferenceService(registry, SystemClock())
         found = [_Turns(wire, service, registry, metrics, requests) for wire in WIRES]
-        for _ in range(rounds):
-            for turns in found:
-                turns.take()
+        for number in range(rounds):
+            for turns in in_turn(found, number):
+                turns.take(number)
     return tuple(turns.result() for turns in found)
 
 
@@ -98,9 +99,9 @@ class _Turns:
         for app in self._apps.values():
             run(app, self._request, requests)
 
-    def take(self) -> None:
-        for name, app in self._apps.items():
-            self._times[name].append(run(app, self._request, self._requests))
+    def take(self, number: int) -> None:
+        for name in in_turn(tuple(self._apps), number):
+            self._times[name].append(run(self._apps[name], self._request, self._requests))
 
     def result(self) -> LoopTime:
         return _attributed(self._title, {name: _medians(found) for name, found in self._times.items()})

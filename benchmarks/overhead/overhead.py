@@ -1,11 +1,12 @@
 """Measure the server's overhead: a small MLP over gRPC and REST next to a byte echo, on both hosts. Linux only.
 
-Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 8 minutes, or 4 with `--quick`. The benchmark
+Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 10 minutes, or 5 with `--quick`. The benchmark
 starts all processes on loopback, and always stops them. `call_turns.py` then compares the protocols, and
 `handshakes.py` measures new connections. `loop_time.py` divides the loop time of a request by its parts.
 """
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from benchmarks.harness.targets import (
     HOSTS,
     PROTOCOLS,
     Host,
+    Kind,
     Protocol,
     Target,
     echoes,
@@ -30,6 +32,7 @@ from benchmarks.harness.targets import (
     write_ensemble,
     write_model,
 )
+from benchmarks.harness.turns import in_turn
 from benchmarks.overhead import report as overhead_report
 from benchmarks.overhead.call_turns import CallPoint, measure_calls
 from benchmarks.overhead.handshakes import HandshakePoint, measure_handshakes
@@ -42,7 +45,9 @@ IN_FLIGHT = (1, 32, 256)
 COMPARED_IN_FLIGHT = (1, 32)
 CACHE_FLAG = "--response_cache_max_bytes=10000000"
 # Turns of each call in the comparison of protocols, and seconds for each turn.
-CALL_ROUNDS, CALL_S = 3, 2
+CALL_ROUNDS, CALL_S = 4, 2
+# Turns of each server under each load, which share its duration.
+POINT_ROUNDS = 2
 WIDTH = 150
 
 
@@ -123,16 +128,24 @@ class Run:
         echo: dict[Protocol, Target],
         bodies: Bodies,
     ) -> None:
-        """Measure the echo and the servers in turn at every load, so that all run under the same conditions."""
+        """Measure the echo and the servers in turns at every load, so that all run under the same conditions."""
         for protocol, in_flight in ((protocol, load) for protocol in PROTOCOLS for load in IN_FLIGHT):
             sides = (echo, server, *(compared if in_flight in COMPARED_IN_FLIGHT else ()))
-            for target in (targets[protocol] for targets in sides if protocol in targets):
-                what = f"{target.kind} on {target.host}, {protocol}, {in_flight} in flight"
-                self.console.print(f"measuring {what}", markup=False, highlight=False)
-                point = measurement.measure(target, in_flight, self.duration_s, bodies, self.scratch)
-                if point.load.failures:
-                    self.warnings.append(f"{what}: {point.load.failures} of {point.load.requests} requests failed")
-                self.points.append(point)
+            targets = [side[protocol] for side in sides if protocol in side]
+            found: dict[Kind, list[Point]] = {target.kind: [] for target in targets}
+            for number in range(POINT_ROUNDS):
+                for target in in_turn(targets, number):
+                    found[target.kind].append(self._measure_point(target, in_flight, bodies))
+            self.points += map(measurement.joined, found.values())
+
+    def _measure_point(self, target: Target, in_flight: int, bodies: Bodies) -> Point:
+        what = f"{target.kind} on {target.host}, {target.protocol}, {in_flight} in flight"
+        self.console.print(f"measuring {what}", markup=False, highlight=False)
+        duration_s = math.ceil(self.duration_s / POINT_ROUNDS)
+        point = measurement.measure(target, in_flight, duration_s, bodies, self.scratch)
+        if point.load.failures:
+            self.warnings.append(f"{what}: {point.load.failures} of {point.load.requests} requests failed")
+        return point
 
 
 def compare_counts(
@@ -142,14 +155,14 @@ def compare_counts(
 
     The server also counts the warm-up and the checks, so its count must be at least that of the tools. A tool closes
     its connections during its last requests, which may count as cancelled. These are at most one per in-flight request,
-    for the warm-up and for the measurement.
+    for the warm-up and for the measurement of each turn.
     """
     for protocol in after:
         mine = [p for p in points if (p.host, p.kind, p.protocol) == (host, "server", protocol)]
         ok = after[protocol].ok - before[protocol].ok
         not_ok = after[protocol].not_ok - before[protocol].not_ok
         claimed = sum(point.load.requests - point.load.failures for point in mine)
-        abandoned = 2 * sum(point.in_flight for point in mine)
+        abandoned = 2 * POINT_ROUNDS * sum(point.in_flight for point in mine)
         if ok < claimed or not_ok > abandoned:
             yield (
                 f"{protocol} on {host}: the load generators counted {claimed} successes, "

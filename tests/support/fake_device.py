@@ -49,6 +49,7 @@ class FakeServable:
     device: str = "fake"
     max_in_flight: int = 1
     unrepeatable: str = ""
+    never_blocks: bool = False
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     batches: list[dict[str, Array]] = field(default_factory=list)

@@ -205,6 +205,7 @@ class _Device:
 
     device = "virtual"
     unrepeatable = ""
+    never_blocks = False
 
     def __init__(self, play: Play) -> None:
         self.max_in_flight = play.world.max_in_flight

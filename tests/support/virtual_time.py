@@ -189,6 +189,7 @@ class SimulatedDevice:
     signatures: Mapping[str, Signature] = field(default_factory=lambda: {ROW_TO_ROW.name: ROW_TO_ROW})
     device: str = "simulated"
     unrepeatable: str = ""
+    never_blocks: bool = False
     max_in_flight: int = 1
     # Time at which all dispatched batches have finished.
     free_s: float = 0.0

@@ -130,7 +130,7 @@ class AcquiredModel(_Acquired):
         """
         # The response cache may have the response.
         if deadline.is_finite and self._loaded.responses is None:
-            self._loaded.batcher.check_deadline(self.signature.name, deadline, priority)
+            self._loaded.batcher.refusals.check(self.signature.name, deadline, priority)
 
     def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PreparedRequest | None:
         """Check a request for `predict_prepared`, for all inputs with the same names, dtypes and shapes.

@@ -9,6 +9,7 @@ import math
 import threading
 from collections import deque
 
+from tpuserve_server.core.loop_share import LoopShare
 from tpuserve_server.core.types import ServableId
 
 
@@ -35,6 +36,8 @@ class DeviceShare:
 
     def __init__(self, slots: int, *, only_weighted: bool = False) -> None:
         """Share `slots` slots, at least 1. With `only_weighted` there is no limit while all weights are equal."""
+        # Of the event loops that run batches themselves.
+        self.loops = LoopShare()
         self._lock = threading.Lock()
         self._limit = slots
         self._only_weighted = only_weighted

@@ -37,7 +37,9 @@ class OverloadGate:
         """Whether every version has refused requests lately. Most requests end the check here."""
         serving = self._serving()
         for loaded in serving:
-            if not isinstance(loaded, LoadedVersion) or not loaded.batcher.is_refusing or loaded.responses is not None:
+            if not isinstance(loaded, LoadedVersion) or loaded.responses is not None:
+                return False
+            if not loaded.batcher.refusals.is_active:
                 return False
         return bool(serving)
 
@@ -60,7 +62,9 @@ class OverloadGate:
     def _least_lateness_s(self, deadline: Deadline) -> float:
         now_s, least_s = self._clock.monotonic_s(), float("inf")
         for loaded in self._serving():
-            lateness_s = loaded.batcher.lateness_s(deadline, now_s) if isinstance(loaded, LoadedVersion) else 0.0
+            if not isinstance(loaded, LoadedVersion):
+                return 0.0
+            lateness_s = loaded.batcher.refusals.lateness_s(deadline, now_s)
             if not lateness_s:
                 return 0.0
             least_s = min(least_s, lateness_s)

@@ -54,6 +54,14 @@ class Servable(Protocol):
         """
         ...
 
+    @property
+    def never_blocks(self) -> bool:
+        """Whether a run only computes, without unbounded loops: it never waits for a file, another run or a device.
+
+        An event loop may then run the version, while its runs are short. Constant.
+        """
+        ...
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Start a run. The caller may reuse the arrays only after `InFlight.result` has returned or raised.
 

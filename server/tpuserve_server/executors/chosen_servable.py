@@ -16,6 +16,7 @@ class ChosenServable:
         self.signatures: Mapping[str, Signature] = servable.signatures
         self.max_in_flight = servable.max_in_flight
         self.unrepeatable = servable.unrepeatable
+        self.never_blocks = servable.never_blocks
         self.device = device
         self._closed = closed
 

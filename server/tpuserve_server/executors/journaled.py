@@ -62,6 +62,10 @@ class _JournaledServable:
     def unrepeatable(self) -> str:
         return self._servable.unrepeatable
 
+    @property
+    def never_blocks(self) -> bool:
+        return self._servable.never_blocks
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         mark = self._entry.begin_run()
         try:

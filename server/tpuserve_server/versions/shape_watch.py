@@ -26,6 +26,7 @@ class ShapeWatch:
         self.device = servable.device
         self.max_in_flight = servable.max_in_flight
         self.unrepeatable = servable.unrepeatable
+        self.never_blocks = servable.never_blocks
 
     def observe(self, on_new: Callable[[str], object]) -> None:
         """Call `on_new` with the signature's name for each new shape from now on, on the thread that runs it."""

@@ -102,15 +102,15 @@ def test_a_server_that_counted_fewer_successes_than_the_tools_is_reported() -> N
     points = [point("envoy", "server", "grpc", 32, 500, 0.1), point("envoy", "echo", "grpc", 32, 9000, 0.1)]
     before: dict[Protocol, Served] = {"grpc": Served(10, 0)}
     fine: dict[Protocol, Served] = {
-        "grpc": Served(10 + 1000 + 400, 64)
+        "grpc": Served(10 + 1000 + 400, 128)
     }  # warm-up, measured requests and interrupted last requests
     assert list(compare_counts("envoy", before, fine, points)) == []
     short: dict[Protocol, Served] = {"grpc": Served(10 + 999, 0)}
     assert "the load generators counted 1000 successes, the server 999" in next(
         compare_counts("envoy", before, short, points)
     )
-    failing: dict[Protocol, Served] = {"grpc": Served(10 + 1400, 65)}
-    assert "65 failures" in next(compare_counts("envoy", before, failing, points))
+    failing: dict[Protocol, Served] = {"grpc": Served(10 + 1400, 129)}
+    assert "129 failures" in next(compare_counts("envoy", before, failing, points))
 
 
 def test_tls_is_compared_with_the_same_load_in_the_clear() -> None:

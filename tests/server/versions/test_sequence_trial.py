@@ -33,6 +33,7 @@ class Model:
     runs: list[tuple[int, ...]] = field(default_factory=list)
     device: str = "numpy"
     unrepeatable: str = ""
+    never_blocks: bool = False
     max_in_flight: int = 1
 
     @property

@@ -62,6 +62,10 @@ class Watched:
     def unrepeatable(self) -> str:
         return self._servable.unrepeatable
 
+    @property
+    def never_blocks(self) -> bool:
+        return self._servable.never_blocks
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         self.runs.append((signature_name, len(next(iter(inputs.values()))), tuple(output_names)))
         return self._servable.dispatch(signature_name, inputs, output_names)

@@ -123,6 +123,13 @@ class Backlog:
             depths[name] = depths.get(name, QueueDepth()).plus(QueueDepth(len(batch.tasks), batch.rows))
         return depths
 
+    def single(self) -> Batch | None:
+        """Return the only waiting batch, ready or not, or None if none or several wait."""
+        if len(self._batches) != 1:
+            return None
+        [batches] = self._batches.values()
+        return batches[0] if len(batches) == 1 else None
+
     def ready(self, now_s: float, *, closed: bool = False) -> Batch | None:
         """Return the ready batch with the earliest task in order, or None if no batch is ready.
 

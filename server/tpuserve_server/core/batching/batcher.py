@@ -9,20 +9,22 @@ from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.hung_runs import HungRuns
+from tpuserve_server.core.batching.loop_runs import LoopRuns
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.batching.refusals import Refusals
 from tpuserve_server.core.batching.regroup import LEAST_RUN_S
 from tpuserve_server.core.batching.runner import BatchRunner
 from tpuserve_server.core.batching.running import RunningBatches
-from tpuserve_server.core.batching.task import Task, complete
+from tpuserve_server.core.batching.taken_batches import TakenBatches
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline, WaitingClock
+from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.device_share import DeviceShare, Turn
 from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.thread_name import name_thread
 from tpuserve_server.core.tracer import SpanRecorder
@@ -32,15 +34,12 @@ from tpuserve_server.core.watchdog import Watchdog
 if TYPE_CHECKING:
     import asyncio
 
-# After a refusal, requests are checked before they are decoded for this long.
-_REFUSES_FOR_S = 1.0
-
 
 class Batcher:
     """Collects requests into batches and runs them.
 
     A batch is ready when it is full or has waited its timeout, which is 0 by default. It leaves when a device thread is
-    free and has its turn on the device. Rows gather until then.
+    free and has its turn on the device. Rows gather until then. The event loop runs some batches itself (`LoopRuns`).
 
     Any number of event loops may submit tasks, and none of them waits for the device. `_changed` guards all state of
     the queue. `_idle` counts the device threads that wait for a batch. `_waking` is the loop that is about to wake one.
@@ -94,18 +93,22 @@ class Batcher:
             admission=self._admission,
             deadlines=self._deadlines,
         )
+        # Checks requests before they are decoded.
+        self.refusals = Refusals(servable_id, self._queue, self._deadlines, self._lock, clock, metrics)
         # Regrouping needs one batch at a time: then the callers that come back are those of the batch that has just
         # ended.
         self._regroups = parameters.threads == 1 and servable.max_in_flight == 1
-        # Requests are checked before they are decoded until then. 0 if no request has been refused for a while.
-        self._refuses_until_s = 0.0
-        self._stopping = False
-        self._idle = 0
+        self._stopping, self._idle = False, 0
         self._waking: asyncio.AbstractEventLoop | None = None
         self._device = DeviceShare(parameters.threads) if device is None else device
         self._device.join(servable_id, parameters.weight)
         self._turns = [self._device.turn(servable_id) for _ in range(parameters.threads)]
         self._threads: list[threading.Thread] = []
+        self._runners: list[BatchRunner] = []
+        # A runner belongs to one thread at a time, so the event loop needs an idle one.
+        self._loop_runs = LoopRuns(servable.never_blocks and parameters.threads == 1 and servable.max_in_flight == 1)
+        # Whether an event loop runs a batch, and whether the device thread waits for its end.
+        self._is_on_loop = self._is_held = False
         self._running = RunningBatches(parameters.threads)
         self._hung = HungRuns(
             servable_id,
@@ -116,6 +119,9 @@ class Batcher:
             drain=self._queue.drain,
             give_back=self._give_back,
             watchdog=watchdog,
+        )
+        self._taken = TakenBatches(
+            servable_id, self._running, self._deadlines, self._admission, self._hung, clock, metrics
         )
         self._start(servable, watchdog, spans)
         self._hung.watch()
@@ -128,6 +134,7 @@ class Batcher:
         for index, turn in enumerate(self._turns):
             buffers = [BatchBuffers(size_bytes) for _ in range(in_flight)]
             runner = BatchRunner(
+                index,
                 self._id,
                 servable,
                 self._options,
@@ -140,6 +147,7 @@ class Batcher:
                 watchdog,
                 spans,
             )
+            self._runners.append(runner)
             name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
             thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
             try:
@@ -186,51 +194,13 @@ class Batcher:
         task.enqueued_s = self._clock.monotonic_s()
         loop = task.future.get_loop()
         with self._lock:
-            wakes = self._admit(task) and self._idle > 0 and self._waking is not loop
+            wakes = self._admit(task) and self._idle > 0 and not self._is_on_loop and self._waking is not loop
             if wakes:
                 self._waking = loop
         if wakes:
             # Not at once: the loop is about to submit more requests. They would compete with the device thread for the
             # interpreter's lock, and the device would run a batch of one. One wake-up after them serves all.
-            loop.call_soon(self._wake)
-
-    def check_deadline(self, signature_name: str, deadline: Deadline, priority: Priority = Priority.HIGH) -> None:
-        """Check whether a request would be in time, before it is decoded. Cheap.
-
-        It checks only while the batcher refuses requests, so that it costs nothing otherwise.
-
-        Raises:
-            TooLate: even a request of one row would be answered after its deadline.
-        """
-        if not self._refuses_until_s:
-            return
-        now_s = self._clock.monotonic_s()
-        try:
-            with self._changed:
-                self._queue.check_deadline(signature_name, deadline, priority, now_s)
-                if now_s > self._refuses_until_s:
-                    self._refuses_until_s = 0.0
-        except TooLate:
-            self._record_refusal(priority, now_s)
-            raise
-
-    @property
-    def is_refusing(self) -> bool:
-        """Whether the batcher has refused a request for its deadline within the last second, or expects to."""
-        return self._refuses_until_s > 0.0
-
-    def lateness_s(self, deadline: Deadline, now_s: float) -> float:
-        """Return by how many seconds a request of high priority for any signature would miss its deadline, or 0.
-
-        It is 0, too, for a signature with a latency objective, and if the batcher has refused no request lately.
-        """
-        if not self._refuses_until_s:
-            return 0.0
-        with self._changed:
-            lateness_s = self._queue.lateness_s(deadline, now_s)
-        if lateness_s:
-            self._refuses_until_s = now_s + _REFUSES_FOR_S
-        return lateness_s
+            loop.call_soon(self._wake, loop)
 
     def queued(self) -> dict[str, QueueDepth]:
         """Return the waiting requests by signature. Signatures without waiting requests are absent."""
@@ -248,7 +218,7 @@ class Batcher:
             if self._stopping:
                 self._close_turns()
         if reason == "expired":
-            self._refuses_until_s = self._clock.monotonic_s() + _REFUSES_FOR_S
+            self.refusals.begin(self._clock.monotonic_s())
         self._metrics.task_dropped(servable=self._id, reason=reason, priority=task.priority)
         return True
 
@@ -266,20 +236,14 @@ class Batcher:
             self._turns.clear()
             self._device.leave(self._id)
 
-    @property
-    def servable_id(self) -> ServableId:
-        """The version whose batches run."""
-        return self._id
-
     def hung_s(self) -> float:
         """Return for how long the longest hung run has taken, or 0 if none hangs."""
         return self._hung.hung_s()
 
     def _give_back(self, thread: int) -> None:
         """End the turn of a device thread on the device."""
-        for turn, own in zip(self._turns, self._threads, strict=False):
-            if own.ident == thread:
-                turn.give_back()
+        if self._turns:
+            self._turns[thread].give_back()
 
     # The queue.
 
@@ -295,17 +259,18 @@ class Batcher:
             self._metrics.task_dropped(servable=self._id, reason="queue_full", priority=task.priority)
             raise
         except TooLate:
-            self._record_refusal(task.priority, task.enqueued_s)
+            self.refusals.refused(task.priority, task.enqueued_s)
             raise
 
-    def _record_refusal(self, priority: Priority, now_s: float) -> None:
-        self._refuses_until_s = now_s + _REFUSES_FOR_S
-        self._metrics.task_dropped(servable=self._id, reason="too_late", priority=priority)
-
-    def _wake(self) -> None:
-        with self._changed:
+    def _wake(self, loop: "asyncio.AbstractEventLoop") -> None:
+        """Run a short batch on this loop, or wake a device thread."""
+        with self._lock:
             self._waking = None
-            self._changed.notify()
+            tasks = self._take_on_loop(loop)
+            if not tasks:
+                self._changed.notify()
+        if tasks:
+            self._run_on_loop(tasks, loop)
 
     def _close_turns(self) -> None:
         """Release the threads that wait for a turn if the queue is empty. Other models' batches must not delay them."""
@@ -313,20 +278,27 @@ class Batcher:
             for turn in self._turns:
                 turn.close()
 
-    def _next_batch(self, turn: Turn) -> list[Task]:
+    def _next_batch(self, thread: int, turn: Turn) -> list[Task]:
         """Wait for a ready batch and a turn on the device. Return no tasks once stopped and drained."""
-        while (tasks := self._wait_for_batch(turn)) is None:
+        while (tasks := self._wait_for_batch(thread, turn)) is None:
             if turn.line_up():
                 turn.wait()
         return tasks
 
-    def _wait_for_batch(self, turn: Turn) -> list[Task] | None:
+    def _wait_for_batch(self, thread: int, turn: Turn) -> list[Task] | None:
         """Wait for a ready batch. Return its tasks, or None if a batch is ready but another thread has the turn."""
         with self._changed:
             while True:
+                if self._is_on_loop:
+                    # The loop uses the runner and the turn of this thread.
+                    self._is_held = True
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+                    continue
                 now_s = self._clock.monotonic_s()
                 if turn.take():
-                    if tasks := self._take(now_s):
+                    if tasks := self._take(thread, now_s):
                         if self._idle and self._queue:
                             # One wake-up serves all tasks that were submitted together, so another thread must look for
                             # the rest.
@@ -341,33 +313,20 @@ class Batcher:
                 self._clock.wait_until(self._changed, self._queue.next_s())
                 self._idle -= 1
 
-    def _following_batch(self, turn: Turn) -> list[Task]:
+    def _following_batch(self, thread: int, turn: Turn) -> list[Task]:
         """Return a batch to run behind those in flight, or no tasks while every waiting batch may still gain rows."""
         with self._changed:
-            return self._take(self._clock.monotonic_s(), closed=True) if turn.take() else []
+            return self._take(thread, self._clock.monotonic_s(), closed=True) if turn.take() else []
 
-    def _take(self, now_s: float, *, closed: bool = False) -> list[Task]:
+    def _take(self, thread: int, now_s: float, *, closed: bool = False) -> list[Task]:
         tasks = self._queue.take(now_s, closed=closed)
         if hopeless := self._queue.hopeless():
-            self._refuse(hopeless, now_s)
+            self.refusals.answer(hopeless, now_s)
+            if self._stopping:
+                self._close_turns()
         if tasks:
-            self._running.started(threading.get_ident(), tasks, now_s)
-            self._deadlines.started(threading.get_ident(), now_s, self._queue.run_s(tasks))
-        if tasks and self._admission is not None:
-            self._admission.started(threading.get_ident(), tasks, now_s)
+            self._taken.started(thread, tasks, now_s, self._queue.run_s(tasks))
         return tasks
-
-    def _refuse(self, tasks: list[Task], now_s: float) -> None:
-        """Answer waiting tasks that cannot be in time any more."""
-        self._refuses_until_s = now_s + _REFUSES_FOR_S
-        for task in tasks:
-            if task.split_request is not None and task.split_request.failed:
-                continue
-            reason = "expired" if task.deadline.expired(now_s) else "too_late"
-            self._metrics.task_dropped(servable=self._id, reason=reason, priority=task.priority)
-            complete([(task, self._deadlines.hopeless_error(task.deadline, now_s))])
-        if self._stopping:
-            self._close_turns()
 
     # The device threads.
 
@@ -382,17 +341,14 @@ class Batcher:
         A separate frame frees everything of the last batch while the thread waits for the next.
         """
         in_flight = runner.in_flight
-        tasks = self._following_batch(turn) if in_flight else self._next_batch(turn)
+        thread = runner.thread
+        tasks = self._following_batch(thread, turn) if in_flight else self._next_batch(thread, turn)
         if tasks:
             has_room = runner.start(tasks)
             if runner.in_flight == in_flight:
                 # All its requests had ended.
                 with self._changed:
-                    self._running.dropped(threading.get_ident())
-                    if not in_flight:
-                        self._deadlines.ended(threading.get_ident())
-                    if self._admission is not None:
-                        self._admission.dropped(threading.get_ident())
+                    self._taken.dropped(thread, in_flight)
             if has_room:
                 # Another batch may follow at once.
                 return True
@@ -400,23 +356,45 @@ class Batcher:
             return False
         run_s = runner.finish()
         with self._changed:
-            self._hung.ended(threading.get_ident())
-            if not runner.in_flight:
-                self._deadlines.ended(threading.get_ident())
+            self._taken.ended(thread, runner.in_flight)
+            self._loop_runs.ran_on_thread(tasks)
         turn.used_s += run_s
         if self._regroups and run_s >= LEAST_RUN_S:
             with self._changed:
                 self._queue.completed(tasks, run_s, self._clock.monotonic_s())
-        if self._admission is not None:
-            self._compare(self._admission, runner.in_flight)
         return True
 
-    def _compare(self, admission: Admission, in_flight: int) -> None:
-        """Report the difference between the predicted and the actual finish of the batch that was just answered."""
-        with self._changed:
-            signature_name, errors_s = admission.finished(threading.get_ident(), in_flight, self._clock.monotonic_s())
-            host_s = admission.host_s(signature_name)
-        if errors_s:
-            self._metrics.finish_predicted(
-                servable=self._id, signature=signature_name, errors_s=errors_s, host_s=host_s
-            )
+    # The event loop instead of the device thread.
+
+    def _take_on_loop(self, loop: "asyncio.AbstractEventLoop") -> list[Task]:
+        """Return the tasks of the only batch if the event loop may run it, or none. Called with the lock held."""
+        if not self._loop_runs.may_run or not self._idle or self._is_on_loop or self._stopping:
+            return []
+        now_s, batch = self._clock.monotonic_s(), self._queue.single()
+        if batch is None or not (self._loop_runs.allows(batch, now_s) and self._device.loops.may_run(loop)):
+            return []
+        tasks = self._take(0, now_s) if self._turns[0].take() else []
+        self._is_on_loop = bool(tasks)
+        return tasks
+
+    def _run_on_loop(self, tasks: list[Task], loop: "asyncio.AbstractEventLoop") -> None:
+        """Run a batch while the device thread waits."""
+        runner, turn = self._runners[0], self._turns[0]
+        self._device.loops.ran(loop)
+        runner.start(tasks)
+        run_s = runner.finish(loop) if runner.in_flight else None
+        with self._lock:
+            if run_s is None:
+                self._taken.dropped(0, 0)
+            else:
+                self._taken.ended(0, 0)
+                self._loop_runs.ended(run_s, self._clock.monotonic_s())
+                turn.used_s += run_s
+            turn.give_back()
+            self._is_on_loop = False
+            if self._is_held:
+                self._is_held = False
+                self._changed.notify_all()
+            elif self._queue:
+                self._waking = loop
+                loop.call_soon(self._wake, loop)

@@ -34,14 +34,15 @@ class Lane:
     """One signature's rules, for tasks of one priority. `enqueued` counts its waiting batches of all keys."""
 
     __slots__ = (
-        "_buckets",
         "_is_greedy",
         "_mean_s",
         "_objective_s",
         "_runs_s",
         "_uses_left",
+        "buckets",
         "enqueued",
         "free_rows",
+        "has_equal_rows",
         "has_objective",
         "latest_run_s",
         "least_bucket",
@@ -70,6 +71,9 @@ class Lane:
         shapes = [spec.shape for spec in signature.inputs.values()]
         # A signature with batching has no input of unknown rank.
         self.free_rows = any(shape is not None and None in shape[1:] for shape in shapes)
+        # Whether a row takes the same time as any other. Strings differ in length, and free dimensions in size.
+        texts = any(spec.dtype == object for spec in signature.inputs.values())
+        self.has_equal_rows = options is not None and not texts and not (self.free_rows and self.sequences is None)
         objective = None if options is None else options.objective
         self.has_objective = objective is not None
         self._objective_s = PATIENCE_S if objective is None else objective.latency_s
@@ -81,7 +85,7 @@ class Lane:
         self._uses_left = _BATCHES_A_LOOK
         # Only batches above this size leave a choice of how many rows to run.
         self.least_bucket = options.buckets[0] if options and options.buckets else self.max_rows
-        self._buckets = options.buckets if options else ()
+        self.buckets = options.buckets if options else ()
         self._mean_s = _mean_costs(signature.name, costs)
         self.plan = None if options is None else _make_plan(options, self._mean_s)
         # Set once a batch has taken long enough to make a short wait worthwhile.
@@ -138,7 +142,7 @@ class Lane:
 
     def _look_up_s(self, rows: int, lengths: tuple[int, ...]) -> float:
         if rows <= self.max_rows:
-            return self._mean_s(choose_bucket(rows, self._buckets), lengths) or 0.0
+            return self._mean_s(choose_bucket(rows, self.buckets), lengths) or 0.0
         full, last = divmod(rows, self.max_rows)
         return full * self.run_s(self.max_rows, lengths) + (self.run_s(last, lengths) if last else 0.0)
 
@@ -166,7 +170,7 @@ class Lane:
 
     def _cost_s(self, rows: int) -> float | None:
         """Return the mean seconds of a batch without padded lengths. Padded ones have other costs and never regroup."""
-        return self._mean_s(choose_bucket(rows, self._buckets), ())
+        return self._mean_s(choose_bucket(rows, self.buckets), ())
 
     def may_cut(self, task: Task) -> bool:
         """Return whether a waiting task may run in parts.

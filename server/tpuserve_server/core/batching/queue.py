@@ -108,6 +108,12 @@ class BatchQueue:
                 return tasks
         return []
 
+    def single(self) -> Batch | None:
+        """Return the only waiting batch, ready or not, or None if none or several wait."""
+        if self._low:
+            return None if self._high else self._low.single()
+        return self._high.single()
+
     def hopeless(self) -> list[Task]:
         """Remove and return the tasks that `take` has dropped because they cannot be in time."""
         return [*self._high.hopeless(), *self._low.hopeless()]

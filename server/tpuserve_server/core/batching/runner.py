@@ -1,7 +1,7 @@
 """BatchRunner: runs batches on the device and answers each of their tasks. Each device thread has one."""
 
+import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -66,10 +66,14 @@ class _Run:
 
 
 class BatchRunner:
-    """Runs batches of one servable, as many at a time as it has buffers. All fields belong to its thread."""
+    """Runs batches of one servable, as many at a time as it has buffers.
+
+    All fields belong to its device thread, or to an event loop instead of the thread.
+    """
 
     def __init__(
         self,
+        thread: int,
         servable_id: ServableId,
         servable: Servable,
         options: Mapping[str, BatchingOptions],
@@ -82,11 +86,12 @@ class BatchRunner:
         watchdog: Watchdog | None,
         spans: SpanRecorder | None = None,
     ) -> None:
-        """`buffers` holds one entry for each batch in flight. No other runner uses them.
+        """`thread` is the number of its device thread.
 
-        `running` has the batches of this thread. `watchdog` gets the loss of the device. `spans` gets the
-        start and the end of each batch.
+        `buffers` holds one entry for each batch in flight. No other runner uses them. `running` has the batches of this
+        thread. `watchdog` gets the loss of the device. `spans` gets the start and the end of each batch.
         """
+        self.thread = thread
         self._id = servable_id
         self._servable = servable
         self._options = options
@@ -117,24 +122,24 @@ class BatchRunner:
             self._runs.append(self._start(live, self._free_buffers.pop()))
         return bool(self._free_buffers)
 
-    def finish(self) -> float:
+    def finish(self, loop: asyncio.AbstractEventLoop | None = None) -> float:
         """Wait for the oldest batch in flight and answer all its tasks.
 
         If the model rejects the inputs of several requests, run them again in halves. Halving isolates the request with
         the invalid data, and costs the others a few runs instead of one each. Return the seconds that the device was
-        busy. Blocks; never raises.
+        busy. Blocks; never raises. `loop` is the running event loop if one calls this.
         """
         run = self._runs.popleft()
         begun_s = max(run.facts.started_s, self._ended_s)
         if self._spans is not None and self._spans.is_recording:
             with self._span(self._spans, "results", run.tasks[0], run.facts):
-                self._finish(run)
+                self._finish(run, loop)
         else:
-            self._finish(run)
+            self._finish(run, loop)
         self._free_buffers.append(run.buffers)
         return self._ended_s - begun_s
 
-    def _finish(self, run: _Run) -> None:
+    def _finish(self, run: _Run, loop: asyncio.AbstractEventLoop | None) -> None:
         outcomes = self._outcomes(run)
         tasks = run.tasks
         if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
@@ -145,13 +150,13 @@ class BatchRunner:
             for half in (tasks[:middle], tasks[middle:]):
                 # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
                 if live := self._drop_dead(half):
-                    self._running.run_again(threading.get_ident(), self._clock.monotonic_s())
+                    self._running.run_again(self.thread, self._clock.monotonic_s())
                     share_run(live, run.facts.again())
                     part = self._start(live, run.buffers)
                     part.is_timed = not self._runs
-                    self._finish(part)
+                    self._finish(part, loop)
             return
-        complete_batch(tasks, outcomes, partial(self._record_host, self._clock.monotonic_s()))
+        complete_batch(tasks, outcomes, partial(self._record_host, self._clock.monotonic_s()), loop)
 
     def _record_host(self, ended_s: float) -> None:
         """Record when the responses of a batch have been sent. Called on an event loop."""

@@ -166,13 +166,24 @@ def join_rows(parts: Sequence[Tensors]) -> Tensors:
         raise ResourceExhausted("The server has too little memory to join the parts of the response") from error
 
 
-def complete_batch(tasks: Sequence[Task], outcomes: Sequence[Outcome], sent: Callable[[], object]) -> None:
-    """Call `complete` for the tasks of a batch with their outcomes. Cheaper for whole requests of one event loop."""
+def complete_batch(
+    tasks: Sequence[Task],
+    outcomes: Sequence[Outcome],
+    sent: Callable[[], object],
+    running: asyncio.AbstractEventLoop | None = None,
+) -> None:
+    """Call `complete` for the tasks of a batch with their outcomes. Cheaper for whole requests of one event loop.
+
+    `running` is the running event loop of this thread, if any.
+    """
     loop = tasks[0].future.get_loop()
     for task in tasks:
         if task.split_request is not None or task.future.get_loop() is not loop:
             complete(list(zip(tasks, outcomes, strict=True)), sent)
             return
+    if loop is running:
+        _settle_batch(tasks, outcomes, sent)
+        return
     try:
         loop.call_soon_threadsafe(_settle_batch, tasks, outcomes, sent)
     except RuntimeError:

@@ -138,6 +138,11 @@ class PjrtServable:
         """Why equal requests may get different outputs, by the device programs and the SavedModels around them."""
         return next(filter(None, (self._unrepeatable, *(host.unrepeatable for host in self._hosts))), "")
 
+    @property
+    def never_blocks(self) -> bool:
+        """Whether a run only computes: no, because it waits for the device."""
+        return False
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Send the inputs to the device. Returns at once, or after the CPU's work before the device.
 

@@ -24,15 +24,18 @@ from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, Ser
 from tpuserve_server.core.freed_memory import trim_memory
 from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.executors.tensorflow.blocking import may_block
 from tpuserve_server.executors.tensorflow.call_graph import check_calls
 from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
+from tpuserve_server.executors.tensorflow.run_graph import RunGraph
 from tpuserve_server.executors.tensorflow.saved_model_file import read_saved_model
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.screening import check_operations
 from tpuserve_server.executors.tensorflow.session_config import (
     cpu_has_bfloat16,
+    may_wait,
     run_options,
     session_config,
 )
@@ -82,7 +85,9 @@ class TensorFlowExecutor:
         try:
             meta_graph = session.take_meta_graph()
             signatures = _read(meta_graph, path)
-            unrepeatable = find_unrepeatable(meta_graph, signatures.values(), op_def_registry.get) if is_cached else ""
+            graph, find_op = RunGraph.of(meta_graph), op_def_registry.get
+            unrepeatable = find_unrepeatable(graph, signatures.values(), find_op) if is_cached else ""
+            blocks = may_wait(config) or may_block(graph, signatures.values())
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
             raise _load_error(InvalidArgument(str(error)), path) from error
@@ -95,6 +100,7 @@ class TensorFlowExecutor:
             bfloat16=uses_bfloat16,
             exact_ranks=needs_exact_ranks(meta_graph),
             unrepeatable=unrepeatable,
+            blocks=blocks,
             allowed_ops=allowed,
         )
 
@@ -123,12 +129,14 @@ class TensorFlowServable:
         bfloat16: bool,
         exact_ranks: bool,
         unrepeatable: str = "",
+        blocks: bool = True,
         allowed_ops: Sequence[str] = (),
     ) -> None:
         """Take ownership of `session` until `close`. Every run uses `options`.
 
         With `exact_ranks`, inputs must have their signature's rank, because some kernels end the process at another
-        rank. For `unrepeatable` see Servable. `allowed_ops` are operations that only the operator allows.
+        rank. For `unrepeatable` see Servable. `blocks`: a run may wait, or take any time.
+        `allowed_ops` are operations that only the operator allows.
         """
         self._id = servable_id
         self._session = session
@@ -137,6 +145,7 @@ class TensorFlowServable:
         self._bfloat16 = bfloat16
         self._exact_ranks = exact_ranks
         self._unrepeatable = unrepeatable
+        self._blocks = blocks
         self._allowed_ops = allowed_ops
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
@@ -163,6 +172,11 @@ class TensorFlowServable:
     def unrepeatable(self) -> str:
         """Why equal requests may get different outputs, as the graph shows."""
         return self._unrepeatable
+
+    @property
+    def never_blocks(self) -> bool:
+        """Whether a run only computes, as the graph shows."""
+        return not self._blocks
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until done.

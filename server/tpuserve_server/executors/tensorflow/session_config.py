@@ -32,6 +32,12 @@ def run_options(config: ConfigProto) -> RunOptions:
     return RunOptions(inter_op_thread_pool=0 if wants_pool else IN_CALLERS_THREAD)
 
 
+def may_wait(config: ConfigProto) -> bool:
+    """Return whether runs may wait for threads of other runs, or for XLA's compiler, whatever their graph has."""
+    is_compiled = bool(config.graph_options.optimizer_options.global_jit_level > 0)
+    return is_compiled or run_options(config).inter_op_thread_pool != IN_CALLERS_THREAD
+
+
 def cpu_has_bfloat16(cpuinfo: Path) -> bool:
     """Return whether the CPU multiplies bfloat16 natively (AVX512_BF16, AMX_BF16, Arm's BF16); False if unknown."""
     try:

@@ -77,6 +77,11 @@ class TfliteServable:
         """The state and the random operations of a TensorFlow Lite model are unknown, so no model is repeatable."""
         return "the server does not examine TensorFlow Lite models for state and random operations"
 
+    @property
+    def never_blocks(self) -> bool:
+        """Whether a run only computes: no, because another run may hold the interpreters."""
+        return False
+
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until an interpreter is free and the run has ended.
 

@@ -36,6 +36,7 @@ class Stream:
     at_result: Callable[[], object] = lambda: None
     device: str = "stream"
     unrepeatable: str = ""
+    never_blocks: bool = False
     dispatched: int = 0
 
     @property

@@ -194,7 +194,7 @@ def test_requests_are_checked_before_decoding_once_one_was_refused() -> None:
 
     def ask(timeout_s: float) -> None:
         try:
-            traffic.batcher.check_deadline(ROW_TO_ROW.name, Deadline(traffic.clock.monotonic_s() + timeout_s))
+            traffic.batcher.refusals.check(ROW_TO_ROW.name, Deadline(traffic.clock.monotonic_s() + timeout_s))
         except TooLate:
             refused.append(timeout_s)
 

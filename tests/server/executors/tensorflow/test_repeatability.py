@@ -13,6 +13,7 @@ from tests.support.saved_models import save_function, save_half_plus_two, save_m
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures
 from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
+from tpuserve_server.executors.tensorflow.run_graph import RunGraph
 
 X = tf.TensorSpec([None, 2], tf.float32, "x")
 
@@ -22,7 +23,7 @@ def judge(path: Path) -> str:
     # GraphDef's obsolete version, which old TensorFlow wrote.
     saved.meta_graphs[0].graph_def.version = 24
     meta_graph = saved.meta_graphs[0].SerializeToString()
-    return find_unrepeatable(meta_graph, parse_signatures(meta_graph).values(), op_def_registry.get)
+    return find_unrepeatable(RunGraph.of(meta_graph), parse_signatures(meta_graph).values(), op_def_registry.get)
 
 
 @pytest.mark.parametrize("save", [save_mlp, save_half_plus_two, save_example_model])
@@ -142,11 +143,11 @@ def test_an_unknown_operation_is_no_proof(tmp_path: Path) -> None:
     path = save_mlp(tmp_path / "1")
     meta_graph = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0]
     signatures = parse_signatures(meta_graph.SerializeToString())
-    assert find_unrepeatable(meta_graph.SerializeToString(), signatures.values(), lambda op: None).endswith(
-        "which this server's TensorFlow does not define"
-    )
+    assert find_unrepeatable(
+        RunGraph.of(meta_graph.SerializeToString()), signatures.values(), lambda op: None
+    ).endswith("which this server's TensorFlow does not define")
 
 
 def test_a_damaged_graph_is_an_error() -> None:
     with pytest.raises(InvalidArgument, match="damaged"):
-        find_unrepeatable(b"\x12\x05ab", [], op_def_registry.get)
+        RunGraph.of(b"\x12\x05ab")

@@ -1,0 +1,126 @@
+"""RunGraph: the operations that a run of a signature may execute, read from a MetaGraphDef."""
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+
+from tpuserve_formats.messages.official import FunctionDef, NodeDef
+from tpuserve_server.core.types import Signature
+from tpuserve_server.executors.tensorflow.meta_graph import message_fields
+
+# Field numbers of MetaGraphDef, GraphDef and FunctionDefLibrary (tensorflow/core/framework/graph.proto, function.proto,
+# tensorflow/core/protobuf/meta_graph.proto).
+_GRAPH_DEF, _NODE, _LIBRARY, _FUNCTION = 2, 1, 2, 1
+# Attribute of calls with `jit_compile=True` (tensorflow/compiler/jit/defs.h, kXlaMustCompileAttr).
+_COMPILED: Final = "_XlaMustCompile"
+
+
+@dataclass(frozen=True, slots=True)
+class RunNode:
+    """The parts of a NodeDef that the searches need. The values of constants are not kept.
+
+    `is_compiled`: XLA compiles the function that the node calls, in the first run of each shape. `constants` are the
+    names of all constants of the same graph or function.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    functions: tuple[str, ...]
+    is_compiled: bool
+    constants: Set[str]
+
+    @classmethod
+    def of(cls, node: NodeDef, constants: set[str]) -> "RunNode":
+        """Return the parts of a node. Add its name to `constants` if it is one."""
+        if node.op == "Const":
+            constants.add(node.name)
+        functions = [
+            one.name
+            for value in node.attr.values()
+            if value.WhichOneof("value") in ("func", "list")
+            for one in (value.func, *value.list.func)
+            if one.name
+        ]
+        return cls(node.op, tuple(node.input), tuple(functions), node.attr[_COMPILED].b, constants)
+
+    def is_constant(self, index: int) -> bool:
+        """Return whether an input is the output of a constant."""
+        return index < len(self.inputs) and _node_name(self.inputs[index]) in self.constants
+
+
+@dataclass(frozen=True, slots=True)
+class RunGraph:
+    """The nodes of a graph and of its functions, by name."""
+
+    nodes: Mapping[str, RunNode]
+    functions: Mapping[str, tuple[RunNode, ...]]
+
+    @classmethod
+    def of(cls, meta_graph: bytes) -> "RunGraph":
+        """Read a serialized MetaGraphDef. Takes about 10 us for each node; blocks.
+
+        Raises:
+            InvalidArgument: the bytes are not a MetaGraphDef.
+        """
+        return cls(*_read(meta_graph))
+
+    def run_by(self, signature: Signature) -> Iterator[RunNode]:
+        """Yield every node that a run of the signature may execute. An operation may be the name of a function."""
+        return _with_functions(_needed(self.nodes, signature), self.functions)
+
+
+def _read(meta_graph: bytes) -> tuple[dict[str, RunNode], dict[str, tuple[RunNode, ...]]]:
+    """Return the nodes of the graph and of its functions, by name.
+
+    Parses the nodes one by one: parsing the whole graph would hold the interpreter's lock for long.
+    """
+    nodes: dict[str, RunNode] = {}
+    functions: dict[str, tuple[RunNode, ...]] = {}
+    constants = set[str]()
+    for graph in _parts(memoryview(meta_graph), _GRAPH_DEF):
+        for part in _parts(graph, _NODE):
+            node = NodeDef.FromString(bytes(part))
+            nodes[node.name] = RunNode.of(node, constants)
+        for library in _parts(graph, _LIBRARY):
+            for part in _parts(library, _FUNCTION):
+                function = FunctionDef.FromString(bytes(part))
+                own = set[str]()
+                functions[function.signature.name] = tuple(RunNode.of(node, own) for node in function.node_def)
+    return nodes, functions
+
+
+def _parts(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    """Yield the contents of a field of a serialized message."""
+    return (message[start:end] for number, _, start, end in message_fields(message) if number == wanted)
+
+
+def _needed(nodes: Mapping[str, RunNode], signature: Signature) -> Iterator[RunNode]:
+    """Yield every node that a run of the signature may execute. A fed tensor replaces its node."""
+    fed = {spec.graph_name for spec in signature.inputs.values()}
+    pending = [spec.graph_name for spec in signature.outputs.values()]
+    seen = set[str]()
+    while pending:
+        tensor = pending.pop()
+        name = _node_name(tensor)
+        if name in seen or name not in nodes or tensor in fed or f"{tensor}:0" in fed:
+            continue
+        seen.add(name)
+        yield nodes[name]
+        pending += nodes[name].inputs
+
+
+def _with_functions(nodes: Iterable[RunNode], functions: Mapping[str, tuple[RunNode, ...]]) -> Iterator[RunNode]:
+    """Yield the nodes and all nodes of the functions that they call, directly or not."""
+    pending = list(nodes)
+    seen = set[str]()
+    while pending:
+        node = pending.pop()
+        yield node
+        for name in {node.op, *node.functions} & functions.keys() - seen:
+            seen.add(name)
+            pending += functions[name]
+
+
+def _node_name(tensor: str) -> str:
+    """Return the name of the node that a NodeDef names as input."""
+    return tensor.lstrip("^").partition(":")[0]
