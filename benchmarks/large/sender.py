@@ -12,7 +12,7 @@ from types import FrameType
 _TIMEOUT_S = 60.0
 
 
-class _Stopped(Exception):  # noqa: N818 (an order, no error)
+class _Stopped(Exception):
     pass
 
 
@@ -21,7 +21,7 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 
 
 def send(port: int, path: str, body: bytes) -> int:
-    """Send `body` until SIGTERM, and return the number of responses. Raises RuntimeError for a status other than 200."""
+    """Send `body` until SIGTERM. Return the number of responses. Raises RuntimeError for a status other than 200."""
     responses = 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     try:
