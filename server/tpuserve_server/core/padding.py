@@ -15,6 +15,7 @@ from tpuserve_server.core.types import Array, Tensors
 # JAX on the CPU. numpy's own memory begins 16 bytes behind one.
 ALIGNMENT_BYTES: Final = 64
 
+
 def choose_bucket(rows: int, allowed_batch_sizes: Sequence[int]) -> int:
     """Return the smallest allowed size that holds `rows`, or `rows` if there are no sizes or none is large enough."""
     index = bisect.bisect_left(allowed_batch_sizes, rows)

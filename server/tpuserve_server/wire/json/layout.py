@@ -66,6 +66,10 @@ class Structure(NamedTuple):
     codes: Bytes
     depths: Positions
 
+    def part(self, index: "slice[int, int] | Positions") -> "Structure":
+        """Return the entries at an index."""
+        return Structure(self.positions[index], self.codes[index], self.depths[index])
+
 
 class _Shallow:
     """Collects the structure down to _SHALLOW_DEPTH."""
@@ -84,7 +88,7 @@ class _Shallow:
         index = np.flatnonzero(found.depths <= _SHALLOW_DEPTH)
         self._size += len(index)
         self._is_small = self._size <= _MOST_SHALLOW
-        self._parts = [*self._parts, Structure(*(column[index] for column in found))] if self._is_small else []
+        self._parts = [*self._parts, found.part(index)] if self._is_small else []
 
     def joined(self) -> Structure | None:
         """Return all chunks, or None if they are large."""
@@ -149,8 +153,8 @@ class Layout:
         With `depth`, deeper structure may be missing.
         """
         if depth is not None and depth <= _SHALLOW_DEPTH and self._shallow is not None:
-            inside = slice(*np.searchsorted(self._shallow.positions, span).tolist())
-            yield span, Structure(*(column[inside] for column in self._shallow))
+            first, last = np.searchsorted(self._shallow.positions, span).tolist()
+            yield span, self._shallow.part(slice(first, last))
             return
         for index in range(span.start // _CHUNK_BYTES, -(-span.stop // _CHUNK_BYTES)):
             start = index * _CHUNK_BYTES
