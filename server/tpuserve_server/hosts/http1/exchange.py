@@ -253,10 +253,9 @@ class Exchange:
         if self._expects_continue and not (self.disconnected or self._connection.transport.is_closing()):
             self._expects_continue = False
             self._connection.transport.write(_CONTINUE)
-        if not (self.disconnected or self.response_complete):
-            if not self._has_event:
-                self._connection.want_data()
-                await self._next_event()
+        if not (self._has_event or self.disconnected or self.response_complete):
+            self._connection.want_data()
+            await self._next_event()
         if self.disconnected or self.response_complete:
             return {"type": DISCONNECT}
         body, self._body = self._body, self._later.popleft() if self._later else b""

@@ -14,6 +14,7 @@ import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.padding import empty_aligned
 from tpuserve_server.core.types import Array
 from tpuserve_server.wire.json.body import JsonValue, parse_json
 from tpuserve_server.wire.json.conversion import convert_leaves
@@ -86,7 +87,9 @@ def _decode(
             if short is not None:
                 put_long_strings(array, short)
             arrays.append(array)
-    return np.concatenate(arrays), b",".join(nestings)
+    # Where runtimes read it in place, if it is the only request of a batch.
+    whole = empty_aligned((sum(map(len, arrays)),), dtype)
+    return np.concatenate(arrays, out=whole), b",".join(nestings)
 
 
 def _convert(text: bytes, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]) -> Array:
