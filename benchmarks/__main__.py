@@ -13,6 +13,7 @@ import click
 BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
     "codecs": "codecs.codecs",
+    "large": "large.large",
     "observation": "observation.observation",
     "access": "access.access",
     "client": "client.client",
