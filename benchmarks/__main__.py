@@ -14,6 +14,7 @@ BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
     "loop_delay": "overhead.loop_delay",
     "codecs": "codecs.codecs",
+    "large": "large.large",
     "observation": "observation.observation",
     "access": "access.access",
     "client": "client.client",

@@ -140,7 +140,7 @@ def parse_wrk(output: str, generator_cores: float) -> Load:
     )
 
 
-def percentile(ordered: Sequence[int], percent: float) -> float:
+def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return the smallest value that at least `percent` percent of the sorted values do not exceed, or NaN if empty."""
     if not ordered:
         return math.nan

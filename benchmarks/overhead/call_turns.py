@@ -44,9 +44,9 @@ def measure_calls(
     config = write_image(mlp_base, scratch)
     with model_server(host, mlp_base, scratch, f"--model_config_file={config}") as server:
         listed = calls()
-        sizes = {call.key: _check(call, server[call.protocol].port) for call in listed}
+        sizes = {call.key: check_call(call, server[call.protocol].port) for call in listed}
         for call in listed:
-            _load(call, server[call.protocol], WARM_UP_S, scratch)
+            load_call(call, server[call.protocol], WARM_UP_S, scratch)
         loads: dict[tuple[str, str], list[Load]] = {call.key: [] for call in listed}
         cpu_s: dict[tuple[str, str], list[float]] = {call.key: [] for call in listed}
         for number in range(rounds):
@@ -54,17 +54,17 @@ def measure_calls(
                 progress(f"{call.name} of {call.size} on {host}, turn {number + 1} of {rounds}")
                 target = server[call.protocol]
                 before_s = target.tree.cpu_seconds()
-                load = _load(call, target, seconds, scratch)
+                load = load_call(call, target, seconds, scratch)
                 loads[call.key].append(load)
                 cpu_s[call.key].append(1000 * (target.tree.cpu_seconds() - before_s) / load.requests)
                 _check_load(call, load, sizes[call.key])
                 target.tree.check_alive()
         for call in listed:
-            _check(call, server[call.protocol].port)
+            check_call(call, server[call.protocol].port)
     return [CallPoint(host, *call.key, tuple(loads[call.key]), tuple(cpu_s[call.key])) for call in listed]
 
 
-def _check(call: Call, port: int) -> int:
+def check_call(call: Call, port: int) -> int:
     """Send the call once, and return the size of the response. Raises WrongAnswer."""
     transport: Transport
     if call.protocol == "grpc":
@@ -89,12 +89,13 @@ def _check_load(call: Call, load: Load, answer_bytes: int) -> None:
     check_size(load, answer_bytes)
 
 
-def _load(call: Call, target: Target, seconds: int, scratch: Path) -> Load:
+def load_call(call: Call, target: Target, seconds: int, scratch: Path, in_flight: int | None = None) -> Load:
+    """Load a target with a call, with `in_flight` requests or the number for its size."""
     body = scratch / f"body-{call.size}-{call.name}".replace(" ", "-")
     is_grpc = call.protocol == "grpc"
     if not body.exists():
         body.write_bytes(framed(call.exchange.body) if is_grpc else call.exchange.body)
-    in_flight, path = IN_FLIGHT[call.size], call.exchange.path
+    in_flight, path = in_flight or IN_FLIGHT[call.size], call.exchange.path
     if is_grpc:
         return run_h2load(target.port, path, body, in_flight=in_flight, duration_s=seconds, scratch=scratch)
     headers = call.exchange.headers

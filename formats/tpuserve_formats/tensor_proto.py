@@ -112,8 +112,16 @@ class RepeatBudget:
 UNLIMITED = RepeatBudget(math.inf)
 
 
-def decode_tensor(proto: TensorProto, budget: RepeatBudget | None = None, *, lenient: bool = False) -> Array:
+def decode_tensor(
+    proto: TensorProto,
+    budget: RepeatBudget | None = None,
+    *,
+    lenient: bool = False,
+    content: bytes | memoryview | None = None,
+) -> Array:
     """Return the array in `proto`, possibly a read-only view of its bytes. Strings become an object array of bytes.
+
+    `content` replaces its tensor_content, and the array may be a view of it.
 
     `budget` limits the memory of arrays whose last value repeats. `lenient` accepts what TensorFlow accepts: quantized
     types as their integers, the low bits of integers out of range, and any byte of tensor_content as a bool.
@@ -124,7 +132,8 @@ def decode_tensor(proto: TensorProto, budget: RepeatBudget | None = None, *, len
     wire_type = (WITH_QUANTIZED if lenient else BY_NUMBER).get(proto.dtype)
     if wire_type is None:
         raise FormatError(f"dtype {proto.dtype} is not supported")
-    content = proto.tensor_content
+    if content is None:
+        content = proto.tensor_content
     shape = _decode_shape(proto.tensor_shape, wire_type, content)
     if content:
         return _decode_content(content, wire_type, shape, lenient)
@@ -171,7 +180,7 @@ def encode_tensor_head(dtype: DType, shape: tuple[int, ...], *, as_content: bool
     return b"".join((_header(wire_type.number, shape), _TAGS[field], varint(count * dtype.itemsize)))
 
 
-def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes) -> tuple[int, ...]:
+def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes | memoryview) -> tuple[int, ...]:
     if proto.unknown_rank:
         raise FormatError("the shape has unknown rank")
     shape = _sizes(proto)
@@ -203,9 +212,9 @@ def _known_sizes(serialized: bytes) -> tuple[int, ...]:
     return tuple([dim.size for dim in TensorShapeProto.FromString(serialized).dim])
 
 
-def _decode_content(content: bytes, wire_type: WireType, shape: tuple[int, ...], lenient: bool) -> Array:
+def _decode_content(content: bytes | memoryview, wire_type: WireType, shape: tuple[int, ...], lenient: bool) -> Array:
     if wire_type.field == "string_val":
-        return _decode_string_list(content, shape)
+        return _decode_string_list(bytes(content), shape)
     expected = math.prod(shape) * wire_type.dtype.itemsize
     if len(content) != expected:
         received, rest = divmod(len(content), wire_type.dtype.itemsize)

@@ -18,12 +18,12 @@ class ByteParts:
 
     def __init__(self) -> None:
         """Begin without bytes."""
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._tail = bytearray()
         self.size_bytes = 0
 
-    def add(self, chunk: bytes) -> None:
-        """Add a chunk."""
+    def add(self, chunk: bytes | memoryview) -> None:
+        """Add a chunk. A large one is not copied before `join`. A view must be one of bytes."""
         self.size_bytes += len(chunk)
         if len(chunk) >= _LARGE_CHUNK_BYTES:
             self._end_part()

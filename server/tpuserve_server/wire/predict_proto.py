@@ -1,6 +1,7 @@
 """PredictRequest and PredictResponse: converts bytes to the core's types and back."""
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -26,6 +27,7 @@ from tpuserve_server.wire.tensor_proto import unreadable_tensor
 
 # The setting that limits repeated values: they may take as much memory as the longest message.
 _BUDGET: Final = "max_request_bytes"
+_NO_CONTENTS: Final[Mapping[str, memoryview]] = {}
 
 
 def parse_predict_request(body: bytes) -> PredictRequest:
@@ -47,9 +49,14 @@ def decode_predict_spec(proto: PredictRequest) -> ModelSpec:
 
 
 def decode_predict_inputs(
-    proto: PredictRequest, max_repeated_bytes: int, max_repeated_rows: float = math.inf
+    proto: PredictRequest,
+    max_repeated_bytes: int,
+    max_repeated_rows: float = math.inf,
+    contents: Mapping[str, memoryview] = _NO_CONTENTS,
 ) -> dict[str, Array]:
     """Return the tensors as arrays, some of them views of the message. Raises InvalidArgument for a malformed tensor.
+
+    `contents` has the tensor_content of the inputs whose message lacks it (predict_contents.py).
 
     A short message can use up to `max_repeated_bytes` of memory, for at most `max_repeated_rows` rows. The caller
     should first check that the model exists and has these inputs.
@@ -58,7 +65,7 @@ def decode_predict_inputs(
     inputs = {}
     for name, tensor in proto.inputs.items():
         try:
-            inputs[name] = decode_tensor(tensor, budget)
+            inputs[name] = decode_tensor(tensor, budget, content=contents.get(name))
         except TooManyRows as error:
             raise too_many_rows(error.rows, int(max_repeated_rows), splits=True) from None
         except FormatError as error:

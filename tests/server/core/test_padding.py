@@ -1,10 +1,11 @@
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, split_rows
+from tpuserve_server.core.padding import ALIGNMENT_BYTES, choose_bucket, empty_batch, fill_batch, split_rows
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,14 @@ def test_joined_and_split_rows_come_back_to_their_owners(sizes: list[int], paddi
         np.testing.assert_array_equal(part["b"], back["b"])
     for row in batch["a"][rows:]:
         np.testing.assert_array_equal(row, parts[-1]["a"][-1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.complex128, ml_dtypes.bfloat16])
+def test_batches_begin_where_runtimes_read_in_place(dtype: type) -> None:
+    for rows in (0, 1, 300):
+        batch = empty_batch({"a": np.zeros((1, 7), dtype)}, {"a": (7,)}, rows)["a"]
+        assert (batch.shape, batch.dtype) == ((rows, 7), dtype)
+        assert batch.ctypes.data % ALIGNMENT_BYTES == 0
 
 
 def test_strings_are_joined_too() -> None:

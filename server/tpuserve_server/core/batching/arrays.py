@@ -1,15 +1,28 @@
 """The arrays of a batch: joins and pads the rows of its requests, and splits its outputs among them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.padding import empty_batch, fill_batch, fill_padded, largest_rows, split_rows
+from tpuserve_server.core.padding import (
+    ALIGNMENT_BYTES,
+    address,
+    empty_aligned,
+    empty_batch,
+    fill_batch,
+    fill_padded,
+    largest_rows,
+    split_rows,
+)
 from tpuserve_server.core.sequences import Sequences
 from tpuserve_server.core.types import Array, Tensors
+
+# The copy that a runtime makes of a smaller array takes less time than the search for a buffer.
+_SMALL_BYTES: Final = 1 << 16
 
 
 def join_batch(
@@ -20,7 +33,10 @@ def join_batch(
     sequences = options.sequences if options is not None and first.shareable else None
     fits = sequences is None or sequences.own_lengths(first.inputs) == first.lengths
     if len(tasks) == 1 and rows == bucket and fits:
-        return first.inputs, False
+        if _is_in_place(first.inputs):
+            return first.inputs, False
+        if not first.shareable:
+            return {name: _aligned(array) for name, array in first.inputs.items()}, False
     parts = [task.inputs for task in tasks]
     pads = options is not None and options.pad_variable_length_inputs
     shapes = largest_rows(parts) if pads else {name: array.shape[1:] for name, array in first.inputs.items()}
@@ -56,6 +72,25 @@ def detached(outputs: Tensors, buffers: Tensors) -> Tensors:
         name: array.copy() if any(np.may_share_memory(array, buffer) for buffer in buffers.values()) else array
         for name, array in outputs.items()
     }
+
+
+def _is_in_place(inputs: Tensors) -> bool:
+    """Return whether a runtime reads the large inputs where they are. Most are views of a message at any address."""
+    return all(map(_is_readable, inputs.values()))
+
+
+def _is_readable(array: Array) -> bool:
+    if array.nbytes < _SMALL_BYTES or array.dtype.hasobject:
+        return True
+    return array.flags.c_contiguous and address(array) % ALIGNMENT_BYTES == 0
+
+
+def _aligned(array: Array) -> Array:
+    if _is_readable(array):
+        return array
+    copied = empty_aligned(array.shape, array.dtype)
+    copied[...] = array
+    return copied
 
 
 def _make_batch(

@@ -18,6 +18,7 @@ from tpuserve_server.frontends.tf_grpc.predict_lane import PredictLane
 from tpuserve_server.request_log.entry import LogKind
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response
+from tpuserve_server.wire.predict_contents import is_slow, split_request
 from tpuserve_server.wire.predict_proto import (
     decode_predict_inputs,
     decode_predict_spec,
@@ -65,12 +66,14 @@ class PredictionMethods:
 
     async def _predict(self, body: bytes, context: CallContext) -> bytes:
         with self._meter.call("Predict", context) as measured:
-            is_quick_body = is_quick(body, PREDICT_REQUEST)
+            message, contents = split_request(body)
+            is_quick_body = is_quick(message, PREDICT_REQUEST)
             if is_quick_body:
-                proto = parse_predict_request(body)
+                proto = parse_predict_request(message)
+                is_quick_body = not is_slow(proto, contents)
             else:
-                await asyncio.to_thread(check_structure, body, PREDICT_REQUEST, self._decoded)
-                proto = await asyncio.to_thread(parse_predict_request, body)
+                await asyncio.to_thread(check_structure, message, PREDICT_REQUEST, self._decoded)
+                proto = await asyncio.to_thread(parse_predict_request, message)
             spec = decode_predict_spec(proto)
             measured.model = spec.name
             priority = context.priority
@@ -86,9 +89,9 @@ class PredictionMethods:
                 check_names(model.signature, proto.inputs)
                 limits = self._max_repeated_bytes, model.max_repeated_rows
                 if is_quick_body:
-                    inputs = decode_predict_inputs(proto, *limits)
+                    inputs = decode_predict_inputs(proto, *limits, contents)
                 else:
-                    inputs = await asyncio.to_thread(decode_predict_inputs, proto, *limits)
+                    inputs = await asyncio.to_thread(decode_predict_inputs, proto, *limits, contents)
                 result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
             encode = partial(encode_predict_response, result, as_content=self._as_content)
             response = await asyncio.to_thread(encode) if is_large_result(result.outputs) else encode()

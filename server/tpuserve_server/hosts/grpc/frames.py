@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget, Upload
-from tpuserve_server.core.byte_parts import PART_BYTES, ByteParts
+from tpuserve_server.core.byte_parts import ByteParts
 from tpuserve_server.core.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FrameReader:
     It charges messages that are still arriving to a budget. A caller of `next` must close it.
     """
 
-    __slots__ = ("_buffer", "_encoding", "_ended", "_max_message_bytes", "_receive", "_receiving", "_upload")
+    __slots__ = ("_chunk", "_encoding", "_ended", "_max_message_bytes", "_receive", "_receiving", "_start", "_upload")
 
     def __init__(self, receive: "Receive", max_message_bytes: int, encoding: bytes, receiving: "Receiving") -> None:
         """Read with `encoding`, the `grpc-encoding` header. Raises Unimplemented for an unsupported one."""
@@ -69,7 +69,9 @@ class FrameReader:
         self._receive = receive
         self._max_message_bytes = max_message_bytes
         self._encoding = encoding
-        self._buffer = bytearray()
+        # The last chunk, which is read from `_start` on.
+        self._chunk = b""
+        self._start = 0
         self._ended = False
         self._receiving = receiving
         # Most messages arrive in one chunk and need none.
@@ -88,12 +90,12 @@ class FrameReader:
         first = await self._receive() if first is None else first
         if (message := whole_message(first, self._max_message_bytes)) is not None:
             return message
-        self._buffer += self._open(first)
+        self._chunk = self._open(first)
         try:
             message = await self.next()
         finally:
             self.close()
-        if message is None or self._buffer:
+        if message is None or self._rest_bytes:
             raise Unimplemented("A unary call takes exactly one message")
         return message
 
@@ -101,17 +103,14 @@ class FrameReader:
         """Read the next message. Return None at the end. Raises Internal if the body ends inside a message."""
         if self._upload is None:
             self._upload = self._receiving.begin()
-        if not await self._arrive(PREFIX_BYTES, self._upload):
+        if not await self._prefix_arrives(self._upload):
             return None
-        compressed, length = _PREFIX.unpack_from(self._buffer)
+        compressed, length = _PREFIX.unpack_from(self._chunk, self._start)
         # Before it arrives.
         self._check_length(length)
-        if length > PART_BYTES:
-            message = await self._take_large(length, self._upload)
-        else:
-            await self._arrive(PREFIX_BYTES + length, self._upload)
-            message = self._take(length)
-        self._upload.hold(len(self._buffer))
+        self._start += PREFIX_BYTES
+        message = await self._take(length, self._upload)
+        self._upload.hold(self._rest_bytes)
         return await self._inflate(message) if compressed else message
 
     def close(self) -> None:
@@ -126,12 +125,18 @@ class FrameReader:
         body: bytes = message.get("body", b"")
         return body
 
-    async def _arrive(self, size_bytes: int, upload: Upload) -> bool:
-        """Wait until the buffer has `size_bytes`. Return False if the body has ended before any of them."""
-        while len(self._buffer) < size_bytes:
-            if self._ended and not self._buffer:
+    @property
+    def _rest_bytes(self) -> int:
+        return len(self._chunk) - self._start
+
+    async def _prefix_arrives(self, upload: Upload) -> bool:
+        """Wait for a prefix. Return False if the body has ended before any of it."""
+        while self._rest_bytes < PREFIX_BYTES:
+            rest = self._chunk[self._start :]
+            if self._ended and not rest:
                 return False
-            self._buffer += await self._next_chunk(len(self._buffer), upload)
+            chunk = await self._next_chunk(len(rest), upload)
+            self._chunk, self._start = rest + chunk if rest else chunk, 0
         return True
 
     async def _next_chunk(self, held_bytes: int, upload: Upload) -> bytes:
@@ -143,26 +148,23 @@ class FrameReader:
         upload.hold(held_bytes + len(chunk))
         return chunk
 
-    def _take(self, length: int) -> bytes:
-        """Take a message that has arrived, and its prefix, from the front of the buffer."""
-        end = PREFIX_BYTES + length
-        message = bytes(memoryview(self._buffer)[PREFIX_BYTES:end])
-        del self._buffer[:end]
-        return message
-
-    async def _take_large(self, length: int, upload: Upload) -> bytes:
-        """Take a message whose copy would block the event loop."""
+    async def _take(self, length: int, upload: Upload) -> bytes:
+        """Wait for a message. Its bytes are copied once, from the chunks that they arrived in."""
+        start, stop = self._start, self._start + length
+        if stop <= len(self._chunk):
+            self._start = stop
+            return self._chunk[start:stop]
         parts = ByteParts()
         try:
-            parts.add(self._take(min(length, len(self._buffer) - PREFIX_BYTES)))
-            while parts.size_bytes < length:
+            parts.add(memoryview(self._chunk)[start:])
+            self._chunk, self._start = b"", 0
+            while (missing_bytes := length - parts.size_bytes) > 0:
                 chunk = await self._next_chunk(parts.size_bytes, upload)
-                missing_bytes = length - parts.size_bytes
                 if len(chunk) <= missing_bytes:
                     parts.add(chunk)
                 else:
-                    parts.add(chunk[:missing_bytes])
-                    self._buffer += memoryview(chunk)[missing_bytes:]
+                    parts.add(memoryview(chunk)[:missing_bytes])
+                    self._chunk, self._start = chunk, missing_bytes
             return await parts.join()
         except BaseException:
             # The error's traceback refers to the parts, and lives until the host has discarded the rest of the body.

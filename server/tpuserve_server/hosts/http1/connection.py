@@ -252,23 +252,23 @@ class Http1Protocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Parse `data` in pieces. Hold the rest as soon as an exchange waits."""
-        at = 0
+        at, view = 0, memoryview(data)
         while at < len(data) and self._refusal is None and not self.transport.is_closing():
             if self._waiting:
                 self._held = data[at:]
                 break
             size = _BODY_PIECE_BYTES if self._in_body else _PIECE_BYTES
-            self._parse_piece(data[at : at + size])
+            self._parse_piece(view[at : at + size])
             at += size
         self._limit_time()
 
-    def _parse_piece(self, data: bytes) -> None:
+    def _parse_piece(self, data: bytes | memoryview) -> None:
         self._progressed = False
         current = self._messages if self._in_message else self._messages + 1
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._decline(data[upgrade.args[0] :])
+            self._decline(bytes(data[upgrade.args[0] :]))
             return
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _LongHead):

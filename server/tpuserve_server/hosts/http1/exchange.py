@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -21,12 +22,18 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 # Head and body are copied into a single write if the body is at most this long.
 _LARGE_BYTES = 1 << 16
+# The application receives larger pieces of a body as they arrived, and smaller ones together.
+_SMALL_PIECE_BYTES: Final = 1 << 12
 _FAILED: Final = b'{"error":"Internal error"}'
 _FAILED_HEADERS: Final = (
     (b"content-type", b"application/json"),
     (b"content-length", b"%d" % len(_FAILED)),
     (b"connection", b"close"),
 )
+
+
+# Shared by all exchanges without later pieces. Never changed.
+_NO_PIECES: "Final[deque[bytes | bytearray]]" = deque()
 
 
 class Connection(Protocol):
@@ -65,6 +72,7 @@ class Exchange:
         "_has_event",
         "_head",
         "_is_head_sent",
+        "_later",
         "_sent_bytes",
         "disconnected",
         "ended",
@@ -82,8 +90,10 @@ class Exchange:
         # Whether the connection stays open after the response.
         self.keep_alive = keep_alive
         self.disconnected = False
-        # The request: bytes that the application has not received, whether more follow, and whether it got the end.
+        # The request: the next piece that the application has not received, those after it, whether more follow, and
+        # whether it got the end.
         self._body: bytes | bytearray = b""
+        self._later: deque[bytes | bytearray] = _NO_PIECES
         self.more_body = True
         self.ended = False
         self._has_event = False
@@ -107,17 +117,27 @@ class Exchange:
     @property
     def held_bytes(self) -> int:
         """The number of body bytes that arrived and that the application has not received."""
-        return len(self._body)
+        return len(self._body) + sum(map(len, self._later))
 
     def add(self, piece: bytes) -> None:
         """Add a piece of the request's body."""
         if not self._body:
             self._body = piece  # Nearly always the whole body.
-        elif isinstance(self._body, bytearray):
-            self._body += piece
         else:
-            self._body = bytearray(self._body) + piece
+            self._add_later(piece)
         self._notify()
+
+    def _add_later(self, piece: bytes) -> None:
+        last = self._later[-1] if self._later else self._body
+        if len(last) >= _SMALL_PIECE_BYTES or len(piece) >= _SMALL_PIECE_BYTES:
+            self._later = self._later or deque()
+            self._later.append(piece)
+        elif isinstance(last, bytearray):
+            last += piece
+        elif self._later:
+            self._later[-1] = bytearray(last) + piece
+        else:
+            self._body = bytearray(last) + piece
 
     def complete(self) -> None:
         """Mark the request's body as complete."""
@@ -233,16 +253,16 @@ class Exchange:
         if self._expects_continue and not (self.disconnected or self._connection.transport.is_closing()):
             self._expects_continue = False
             self._connection.transport.write(_CONTINUE)
-        if not (self.disconnected or self.response_complete):
-            if not self._has_event:
-                self._connection.want_data()
-                await self._next_event()
-            self._has_event = False
+        if not (self._has_event or self.disconnected or self.response_complete):
+            self._connection.want_data()
+            await self._next_event()
         if self.disconnected or self.response_complete:
             return {"type": DISCONNECT}
-        body, self._body = self._body, b""
-        self.ended = not self.more_body
-        return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
+        body, self._body = self._body, self._later.popleft() if self._later else b""
+        self._has_event = bool(self._body)
+        more_body = self.more_body or self._has_event
+        self.ended = not more_body
+        return {"type": "http.request", "body": bytes(body), "more_body": more_body}
 
     async def _next_event(self) -> None:
         if self._arrived is None:

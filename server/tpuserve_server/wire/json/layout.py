@@ -16,12 +16,16 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.wire.json.body import MAX_DEPTH
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-_Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 # A chunk's arrays fit a processor's cache, and no operation on a chunk takes more than about a millisecond.
 _CHUNK_BYTES: Final = 1 << 18
 # Requests have up to three members.
 _MAX_MEMBERS: Final = 64
+# The tensors of the Open Inference Protocol are objects at depth 3. The structure of most bodies down to this depth is
+# small, and is kept.
+_SHALLOW_DEPTH: Final = 3
+_MOST_SHALLOW: Final = 1 << 13
 
 _QUOTE, _COMMA, _COLON = ord('"'), ord(","), ord(":")
 # The bit that distinguishes [ from { and ] from }.
@@ -58,9 +62,39 @@ class _Chunk(NamedTuple):
 class Structure(NamedTuple):
     """Brackets, braces, commas and colons outside strings: positions, bytes, and the depth after each."""
 
-    positions: _Integers
+    positions: Positions
     codes: Bytes
-    depths: _Integers
+    depths: Positions
+
+    def part(self, index: "slice[int, int] | Positions") -> "Structure":
+        """Return the entries at an index."""
+        return Structure(self.positions[index], self.codes[index], self.depths[index])
+
+
+class _Shallow:
+    """Collects the structure down to _SHALLOW_DEPTH."""
+
+    __slots__ = ("_is_small", "_parts", "_size")
+
+    def __init__(self) -> None:
+        self._parts: list[Structure] = []
+        self._size = 0
+        self._is_small = True
+
+    def add(self, found: Structure) -> None:
+        """Add a chunk."""
+        if not self._is_small:
+            return
+        index = np.flatnonzero(found.depths <= _SHALLOW_DEPTH)
+        self._size += len(index)
+        self._is_small = self._size <= _MOST_SHALLOW
+        self._parts = [*self._parts, found.part(index)] if self._is_small else []
+
+    def joined(self) -> Structure | None:
+        """Return all chunks, or None if they are large."""
+        if not self._is_small or not self._parts:
+            return None
+        return Structure(*map(np.concatenate, zip(*self._parts, strict=True)))
 
 
 class Layout:
@@ -78,6 +112,8 @@ class Layout:
         self._counts = np.zeros(256, np.int64)
         self._quotes = 0
         self._top: list[tuple[int, int, int]] = []
+        # All structure down to _SHALLOW_DEPTH, or None if it is large.
+        self._shallow: Structure | None = None
         self._scan(budget)
         self._check_document()
         self.members: dict[str, Span] = _split_members(body, self._top, 1)
@@ -89,8 +125,8 @@ class Layout:
             InvalidArgument: the object has too many members, or two of the same name.
         """
         top: list[tuple[int, int, int]] = []
-        depth = None
-        for _, found in self.structure(span):
+        depth = self._shallow_depth(span)
+        for _, found in self.structure(span, depth):
             if depth is None and found.depths.size:
                 depth = int(found.depths[0])
             if depth is not None:
@@ -111,8 +147,15 @@ class Layout:
             return None
         return Span(self.body.index(b"[", span.start) + 1, stop)
 
-    def structure(self, span: Span) -> Iterator[tuple[Span, Structure]]:
-        """Yield the structure of `span` chunk by chunk, each with the part of the body that it covers."""
+    def structure(self, span: Span, depth: int | None = None) -> Iterator[tuple[Span, Structure]]:
+        """Yield the structure of `span` chunk by chunk, each with the part of the body that it covers.
+
+        With `depth`, deeper structure may be missing.
+        """
+        if depth is not None and depth <= _SHALLOW_DEPTH and self._shallow is not None:
+            first, last = np.searchsorted(self._shallow.positions, span).tolist()
+            yield span, self._shallow.part(slice(first, last))
+            return
         for index in range(span.start // _CHUNK_BYTES, -(-span.stop // _CHUNK_BYTES)):
             start = index * _CHUNK_BYTES
             found, _, _ = _read_chunk(self.body, start, self._chunks[index])
@@ -125,8 +168,11 @@ class Layout:
 
         With `depth`, cut only at commas of this depth.
         """
+        if depth is None and not self._has_quotes(span):
+            yield from self._plain_pieces(span, size_bytes)
+            return
         start = span.start
-        for _, found in self.structure(span):
+        for _, found in self.structure(span, depth):
             is_cut = found.codes == _COMMA
             if depth is not None:
                 is_cut &= found.depths == depth
@@ -141,7 +187,30 @@ class Layout:
         """Return the text of `span`."""
         return self.body[span.start : span.stop]
 
+    def _plain_pieces(self, span: Span, size_bytes: int) -> Iterator[Span]:
+        """As `pieces`, for a span without strings, where every comma separates values."""
+        start = span.start
+        while (stop := self.body.find(b",", start + size_bytes, span.stop)) >= 0:
+            yield Span(start, stop)
+            start = stop + 1
+        yield Span(start, span.stop)
+
+    def _has_quotes(self, span: Span) -> bool:
+        starts = range(span.start, span.stop, _CHUNK_BYTES)
+        return any(self.body.find(b'"', start, min(start + _CHUNK_BYTES, span.stop)) >= 0 for start in starts)
+
+    def _shallow_depth(self, span: Span) -> int | None:
+        """Return the depth inside of the object that `span` holds if the shallow structure has it, or else None."""
+        if self._shallow is None:
+            return None
+        positions = self._shallow.positions
+        blank = _BLANK.match(self.body, span.start, span.stop)
+        start = span.start if blank is None else blank.end()
+        index = int(np.searchsorted(positions, start))
+        return int(self._shallow.depths[index]) if index < len(positions) and positions[index] == start else None
+
     def _scan(self, budget: DecodedBudget) -> None:
+        shallow = _Shallow()
         state = _Chunk(False, False, 0)
         for start in range(0, len(self.body), _CHUNK_BYTES):
             self._chunks.append(state)
@@ -149,6 +218,8 @@ class Layout:
             self._quotes += quotes
             self._count(found)
             budget.check(self._array_bytes(), self._parts())
+            shallow.add(found)
+        self._shallow = shallow.joined()
         if state.depth or state.in_string:
             raise InvalidArgument("JSON Parse error: the document ends inside a value")
 

@@ -14,10 +14,11 @@ import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.padding import empty_aligned
 from tpuserve_server.core.types import Array
 from tpuserve_server.wire.json.body import JsonValue, parse_json
 from tpuserve_server.wire.json.conversion import convert_leaves
-from tpuserve_server.wire.json.layout import Bytes, Layout, Span, Structure, read_structure
+from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, read_structure
 from tpuserve_server.wire.json.long_strings import ShortPiece, is_long, put_long_strings, take_long_strings
 from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
 
@@ -27,9 +28,7 @@ PIECE_BYTES: Final = 1 << 18
 _MAX_RANK: Final = 64
 _WHITESPACE: Final = b" \t\r\n"
 _IS_SPACE: Final = np.isin(np.arange(256), list(_WHITESPACE))
-_BLANK: Final = bytes.maketrans(b"[]", b"  ")
-_NOT_NESTING: Final = bytes(sorted({*range(256)} - {*b"[],"}))
-_OPEN, _CLOSE, _COMMA = ord("["), ord("]"), ord(",")
+_OPEN, _CLOSE, _COMMA, _SPACE = ord("["), ord("]"), ord(","), ord(" ")
 
 
 class Irregular(Exception):  # Callers report it in their protocol's words.
@@ -88,7 +87,9 @@ def _decode(
             if short is not None:
                 put_long_strings(array, short)
             arrays.append(array)
-    return np.concatenate(arrays), b",".join(nestings)
+    # Where runtimes read it in place, if it is the only request of a batch.
+    whole = empty_aligned((sum(map(len, arrays)),), dtype)
+    return np.concatenate(arrays, out=whole), b",".join(nestings)
 
 
 def _convert(text: bytes, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]) -> Array:
@@ -119,15 +120,47 @@ def _leaves(layout: Layout, piece: Span, short: ShortPiece | None) -> tuple[byte
     """
     text = layout.text(piece) if short is None else short.text
     if b'"' not in text:
-        compact = np.frombuffer(text.translate(None, _WHITESPACE), np.uint8)
-        is_nesting = np.isin(compact, (_OPEN, _CLOSE, _COMMA), kind="table")
-        before, after = ~is_nesting[:-1] | (compact[:-1] == _CLOSE), ~is_nesting[1:] | (compact[1:] == _OPEN)
-        if (before & (compact[1:] == _OPEN)).any() or ((compact[:-1] == _CLOSE) & after).any():
-            raise _malformed()
-        return text.translate(_BLANK), text.translate(None, _NOT_NESTING)
+        return _leaves_of_numbers(text)
     if short is None:
         return _leaves_with_strings(text, (found for _, found in layout.structure(piece)), piece.start)
     return _leaves_with_strings(text, read_structure(text), 0)
+
+
+def _leaves_of_numbers(text: bytes) -> tuple[bytes, bytes]:
+    """As `_leaves`, for a text without strings: every bracket and comma in it is nesting."""
+    array = np.frombuffer(bytearray(text), np.uint8)
+    is_nesting = array == _COMMA
+    is_nesting |= array == _OPEN
+    is_nesting |= array == _CLOSE
+    positions = np.flatnonzero(is_nesting)
+    codes = array[positions]
+    _check_between(array, positions, codes)
+    array[positions[codes != _COMMA]] = _SPACE
+    return array.tobytes(), codes.tobytes()
+
+
+def _check_between(array: Bytes, positions: Positions, codes: Bytes) -> None:
+    """Raise InvalidArgument unless the text between a list and its neighbours is blank."""
+    if not codes.size:
+        return
+    before_open, after_close = codes[1:] == _OPEN, codes[:-1] == _CLOSE
+    if (before_open & after_close).any():
+        raise _malformed()
+    first, last = int(positions[0]), int(positions[-1])
+    if codes[0] == _OPEN and not _IS_SPACE[array[:first]].all():
+        raise _malformed()
+    if codes[-1] == _CLOSE and not _IS_SPACE[array[last + 1 :]].all():
+        raise _malformed()
+    starts = positions[:-1]
+    sizes = positions[1:] - starts - 1
+    between = np.flatnonzero((before_open | after_close) & (sizes > 0))
+    # Most texts have a space there at most.
+    is_blank = _IS_SPACE[array[starts[between] + 1]]
+    if is_blank.all() and int(sizes[between].max(initial=0)) > 1:
+        used = np.cumsum(~_IS_SPACE[array], dtype=np.int64)
+        is_blank = used[positions[1:][between] - 1] == used[starts[between]]
+    if not is_blank.all():
+        raise _malformed()
 
 
 def _leaves_with_strings(text: bytes, structures: Iterable[Structure], start: int) -> tuple[bytes, bytes]:
@@ -150,7 +183,7 @@ def _leaves_with_strings(text: bytes, structures: Iterable[Structure], start: in
         if ((previous_codes == _CLOSE) & (codes == _OPEN)).any():
             raise _malformed()
         previous, previous_code = int(positions[-1]), int(codes[-1])
-        array[positions[codes != _COMMA]] = ord(" ")
+        array[positions[codes != _COMMA]] = _SPACE
         nesting.append(codes.tobytes())
     if previous_code == _CLOSE and used[-1] > used[previous + 1]:
         raise _malformed()

@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
+from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.errors import InvalidArgument, ServingError
+from tpuserve_server.core.padding import empty_batch
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
@@ -177,4 +179,37 @@ def test_bfloat16_kernels_only_where_allowed_and_there(tmp_path: Path) -> None:
 def test_bfloat16_arrays_are_ml_dtypes(tmp_path: Path) -> None:
     servable = load(save_function(tmp_path / "1", lambda x: {"y": x + x}, tf.TensorSpec([None], tf.bfloat16, "x")))
     assert run(servable, {"x": np.array([1.5], ml_dtypes.bfloat16)}, "y")["y"].dtype == ml_dtypes.bfloat16
+    servable.close()
+
+
+def test_aligned_inputs_are_read_in_place(tmp_path: Path) -> None:
+    servable = load(save_function(tmp_path / "1", lambda x: {"y": x}, tf.TensorSpec([None, 3], tf.float32, "x")))
+    batch = empty_batch({"x": np.zeros((1, 3), np.float32)}, {"x": (3,)}, 100)
+    batch["x"][...] = 2
+    # The output of this model is its input, wherever TensorFlow has it.
+    output = run(servable, batch, "y")["y"]
+    assert np.shares_memory(output, batch["x"])
+    servable.close()
+
+
+def test_a_variable_keeps_an_input_of_a_buffer_that_is_used_again(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.last = tf.Variable(tf.zeros([0, 3]), shape=[None, 3])
+
+    def swap(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        before = tf.identity(module.last.read_value())
+        with tf.control_dependencies([before]):
+            module.last.assign(x)
+        return {"y": before}
+
+    module.serve = tf.function(swap, input_signature=[tf.TensorSpec([None, 3], tf.float32, "x")])
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.serve})
+    servable, buffers = load(tmp_path / "1"), BatchBuffers(1 << 20)
+    seen = []
+    for value in range(1, 5):
+        batch = buffers.get("serving_default", {"x": np.zeros((1, 3), np.float32)}, {"x": (3,)}, 64)
+        batch["x"][...] = value
+        seen.append(run(servable, batch, "y")["y"][:1].tolist())
+        del batch
+    assert seen == [[], [[1.0] * 3], [[2.0] * 3], [[3.0] * 3]]
     servable.close()

@@ -120,6 +120,27 @@ async def test_body_in_chunks_is_put_together() -> None:
         assert await reader.readexactly(len(response(b"abcdef"))) == response(b"abcdef")
 
 
+async def test_large_pieces_stay_apart_and_small_ones_come_together() -> None:
+    sizes: list[int] = []
+
+    async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            sizes.append(len(message["body"]))
+            body, more = body + message["body"], message["more_body"]
+        await respond(send, body)
+
+    pieces = [bytes([65 + number]) * size for number, size in enumerate((10, 20, 4800, 30, 40, 50, 4500, 4400, 1))]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
+    async with served(app) as (reader, writer):
+        # One write, all of whose pieces arrive before the application runs.
+        writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
+        expected = response(b"".join(pieces))
+        assert await reader.readexactly(len(expected)) == expected
+    assert sizes == [30, 4800, 120, 4500, 4400, 1]
+
+
 async def test_a_trailer_is_no_header() -> None:
     async def app(scope: "Scope", receive: "Receive", send: "Send") -> None:
         while (await receive())["more_body"]:

@@ -19,9 +19,10 @@ VALUES = st.recursive(
 )
 
 
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, 1 << 13], ids=["scans again", "keeps shallow structure"])
+def _small_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_CHUNK_BYTES", 7)
+    monkeypatch.setattr(layout, "_MOST_SHALLOW", request.param)
 
 
 @given(st.dictionaries(st.text('ab\\":,', max_size=4), VALUES, max_size=4), st.sampled_from([None, 2]))
@@ -76,3 +77,10 @@ def test_members_of_an_inner_object_are_found() -> None:
     found = Layout(b'{"a": {"b": [1, {"c": 2}], "d": "x"}, "e": 3}', BUDGET)
     inner = found.members_of(found.members["a"])
     assert {name: json.loads(found.text(span)) for name, span in inner.items()} == {"b": [1, {"c": 2}], "d": "x"}
+
+
+def test_members_of_a_deep_object_are_found() -> None:
+    found = Layout(b'{"a": [[[ {"b": 1, "c": {"d": 2}} ]]]}', BUDGET)
+    start = found.body.index(b'{"b"')
+    inner = found.members_of(Span(start - 1, found.body.index(b" ]]]")))
+    assert {name: json.loads(found.text(span)) for name, span in inner.items()} == {"b": 1, "c": {"d": 2}}

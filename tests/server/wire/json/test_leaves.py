@@ -18,10 +18,10 @@ BUDGET = DecodedBudget(1 << 24)
 FLOAT, INT, STRING = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.object_)
 
 
-@pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[5, 40])
+def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_CHUNK_BYTES", 11)
-    monkeypatch.setattr(leaves, "PIECE_BYTES", 5)
+    monkeypatch.setattr(leaves, "PIECE_BYTES", request.param)
 
 
 def value_of(text: str) -> Layout:
@@ -86,6 +86,18 @@ def test_malformed_lists_are_refused(text: str) -> None:
 def test_leaves_of_another_type_are_reported(text: str, dtype: np.dtype) -> None:
     with pytest.raises(Unconvertible):
         nested(text, dtype)
+
+
+@given(st.text("[[]],,1 \n", min_size=3, max_size=24).map("[[{}]]".format))
+def test_the_parser_decides_which_lists_are_well_formed(text: str) -> None:
+    try:
+        expected = np.array(json.loads(text), np.int64)
+    except ValueError:  # Malformed or irregular. Empty lists differ from the parser's only in their inner sizes.
+        with pytest.raises((InvalidArgument, Irregular)):
+            nested(text, INT)
+    else:
+        if expected.size:
+            np.testing.assert_array_equal(nested(text, INT), expected)
 
 
 def test_flat_values_ignore_the_nesting() -> None:
