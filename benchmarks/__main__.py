@@ -18,6 +18,7 @@ BENCHMARKS: Final = {
     "client": "client.client",
     "peers": "peers.peers",
     "ray": "ray.ray",
+    "memory": "memory.memory",
     "reload": "reload.reload",
     "balance": "balancing.balance",
     "resnet": "devices.resnet",

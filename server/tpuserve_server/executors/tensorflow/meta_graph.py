@@ -130,7 +130,8 @@ def _rare_dtype(number: int) -> np.dtype[Any]:
     start_tensorflow()
     with tensorflow_modules():
         from tensorflow.python.framework import dtypes
-    return np.dtype(dtypes.as_dtype(number).as_numpy_dtype)
+    found: np.dtype[Any] = np.dtype(dtypes.as_dtype(number).as_numpy_dtype)
+    return found
 
 
 def _default(alias: str, tensor: TensorProto) -> Array:
