@@ -20,6 +20,7 @@ BENCHMARKS: Final = {
     "client": "client.client",
     "peers": "peers.peers",
     "ray": "ray.ray",
+    "memory": "memory.memory",
     "reload": "reload.reload",
     "balance": "balancing.balance",
     "resnet": "devices.resnet",

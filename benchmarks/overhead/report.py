@@ -21,7 +21,7 @@ from benchmarks.overhead.tls_report import handshake_table, tls_table
 MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
 MIN_ENVOY_OVER_PYTHON = 3.0
 MAX_LONE_P50_MS = 0.8
-MAX_RSS_MB = 900.0
+MAX_RSS_MB = 300.0
 MAX_HIT_OVER_RUN = 0.5
 MAX_ENSEMBLE_OVER_STEP = 1.3
 MAX_TLS_OVER_PLAIN = 1.3

@@ -7,6 +7,7 @@ from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.change_record import ChangeRecord
 from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.journal import Journal
+from tpuserve_server.core.library_pages import release_library_pages
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.logs.configuration import configure_logging
 
@@ -40,4 +41,5 @@ def build_server(
     except ConfigError as error:  # The file was valid when the flags were read.
         raise HostError(str(error)) from error
     settle_garbage_collector()
+    release_library_pages()
     return server

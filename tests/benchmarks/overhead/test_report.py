@@ -36,7 +36,7 @@ def test_goals_compare_the_right_points_and_take_the_limit_as_reached() -> None:
         point("python", "server", "grpc", 32, 3000, 0.40),
         point("envoy", "server", "rest", 32, 9000, 0.10),
         point("envoy", "server", "grpc", 1, 1000, 0.5, p50=0.9),
-        memory={"envoy": Memory(899.0, 700.0)},
+        memory={"envoy": Memory(299.0, 700.0)},
     )
     assert goal(found, "grpc on envoy, CPU").reached
     assert goal(found, "grpc rate on envoy") == Goal(goal(found, "grpc rate").name, ">= 3x", 3.0, True)

@@ -14,6 +14,7 @@ from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.device_metrics import DeviceMetrics
 from tpuserve_server.core.errors import DataLoss, FailedPrecondition, Internal, ResourceExhausted, ServingError
 from tpuserve_server.core.garbage import settle_garbage_collector
+from tpuserve_server.core.library_pages import release_library_pages
 from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId
@@ -63,6 +64,7 @@ class DevicePrograms:
 
             executor = PjrtExecutor(options, lambda: host, metrics, clock)
             settle_garbage_collector()
+            release_library_pages()
             return executor
 
         return cls(options.device, make)

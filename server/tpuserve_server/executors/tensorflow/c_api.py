@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import tensorflow as tf
+from tensorflow.python.client import pywrap_tf_session
 
 from tpuserve_server.core.errors import Internal, error_for_code
 
@@ -36,6 +36,7 @@ _STRINGS = ctypes.POINTER(ctypes.c_char_p)
 
 # name -> (result, arguments)
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "TF_Version": (ctypes.c_char_p, []),
     "TF_NewStatus": (_POINTER, []),
     "TF_GetCode": (ctypes.c_int, [_POINTER]),
     "TF_Message": (ctypes.c_char_p, [_POINTER]),
@@ -64,13 +65,20 @@ def library() -> ctypes.CDLL:
     Raises:
         Internal: this TensorFlow has no such library.
     """
-    for path in sorted(Path(tf.__file__).parent.glob("libtensorflow_cc.*")):
+    package = Path(pywrap_tf_session.__file__).parents[2]
+    for path in sorted(package.glob("libtensorflow_cc.*")):
         loaded = ctypes.CDLL(str(path))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
         return loaded
-    raise Internal(f"TensorFlow {tf.__version__} has no libtensorflow_cc next to its Python package")
+    raise Internal(f"TensorFlow {pywrap_tf_session.__version__} has no libtensorflow_cc next to its Python package")
+
+
+def version() -> str:
+    """Return TensorFlow's version."""
+    text: str = library().TF_Version().decode()
+    return text
 
 
 class Status:

@@ -7,23 +7,24 @@ some of TensorFlow Serving's test models. A session's callable also costs less t
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.errors_impl import OpError
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import CallableOptions, RunOptions
-from tpuserve_formats.safety.graph import read_graphs
+from tpuserve_formats.safety.graph import Graph, read_graphs
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.freed_memory import trim_memory
 from tpuserve_server.core.servable import InFlight, VersionFiles
 from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.blocking import may_block
 from tpuserve_server.executors.tensorflow.call_graph import check_calls
 from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
@@ -39,6 +40,7 @@ from tpuserve_server.executors.tensorflow.session_config import (
     run_options,
     session_config,
 )
+from tpuserve_server.executors.tensorflow.start import start_whole_tensorflow
 
 # Maximum number of callables of a servable: one for each signature and set of outputs that clients request.
 _MAX_CALLABLES = 64
@@ -109,11 +111,14 @@ class TensorFlowExecutor:
         try:
             graphs = list(read_graphs(read_saved_model(path)))
             check_calls(graphs)
-            return check_operations(graphs, self._options.tags, self._options.allowed_ops)
+            allowed = check_operations(graphs, self._options.tags, self._options.allowed_ops)
         except FailedPrecondition:
             raise
         except (ServingError, FormatError, DecodeError) as error:
             raise _load_error(InvalidArgument(str(error)), path) from error
+        if _has_undefined_operations(graphs):
+            start_whole_tensorflow()
+        return allowed
 
 
 class TensorFlowServable:
@@ -161,7 +166,7 @@ class TensorFlowServable:
         """Description of the device, for display."""
         kernels = ", bfloat16 kernels" if self._bfloat16 else ""
         allowed = f", with {', '.join(self._allowed_ops)} by --allowed_ops" if self._allowed_ops else ""
-        return f"CPU (TensorFlow {tf.__version__}{kernels}{allowed})"
+        return f"CPU (TensorFlow {c_api.version()}{kernels}{allowed})"
 
     @property
     def max_in_flight(self) -> int:
@@ -190,7 +195,7 @@ class TensorFlowServable:
         feeds = tuple([inputs[name] for name in signature.inputs])
         try:
             fetched = self._callable(signature, tuple(output_names))(feeds)
-        except tf.errors.OpError as error:
+        except OpError as error:
             raise error_for_code(error.error_code, _first_line(error.message)) from error
         except UnicodeDecodeError as error:
             # TensorFlow's message quotes an input that is not UTF-8. This loses the error code, but the quoted input is
@@ -244,6 +249,18 @@ class _Done:
 
     def result(self) -> Tensors:
         return self.outputs
+
+
+def _has_undefined_operations(graphs: Iterable[Graph]) -> bool:
+    """Return whether a graph has an operation that TensorFlow's libraries lack, such as AudioMicrofrontend."""
+    operations = {
+        node.op
+        for graph in graphs
+        for body in (graph.main, *graph.functions.values())
+        for node in body.nodes.values()
+        if node.op not in graph.functions
+    }
+    return any(op_def_registry.get(operation) is None for operation in operations)
 
 
 def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:

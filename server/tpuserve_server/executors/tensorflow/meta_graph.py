@@ -10,10 +10,11 @@ from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages import fields
 from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo, TensorProto
+from tpuserve_formats.tensor_proto import decode_tensor
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Signature, TensorSpec
 from tpuserve_server.executors.runtimes import TENSORFLOW
-from tpuserve_server.executors.tensorflow.start import start_tensorflow
+from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorflow_modules
 
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
@@ -115,29 +116,29 @@ def _tensor_spec(alias: str, info: TensorInfo) -> TensorSpec:
 def _dtype(number: int) -> np.dtype[Any]:
     """Return the numpy dtype. Strings are bytes objects; TensorFlow converts types such as resources."""
     wire_type = BY_NUMBER.get(number)
-    return wire_type.dtype if wire_type else np.dtype(_tensorflow().dtypes.as_dtype(number).as_numpy_dtype)
+    return wire_type.dtype if wire_type else _rare_dtype(number)
 
 
-def _tensorflow() -> Any:  # noqa: ANN401 (a module)
-    """Import TensorFlow, which few signatures need. TensorFlow Lite models load without it.
+def _rare_dtype(number: int) -> np.dtype[Any]:
+    """Return TensorFlow's dtype of tensors that no protocol carries. TensorFlow Lite models load without it.
 
     Raises:
         MissingRuntime: TensorFlow is not installed.
     """
     if not TENSORFLOW.is_installed:
-        raise TENSORFLOW.missing("a signature's default value or dtype needs")
+        raise TENSORFLOW.missing("a signature's dtype needs")
     start_tensorflow()
-    import tensorflow as tf
-
-    return tf
+    with tensorflow_modules():
+        from tensorflow.python.framework import dtypes
+    found: np.dtype[Any] = np.dtype(dtypes.as_dtype(number).as_numpy_dtype)
+    return found
 
 
 def _default(alias: str, tensor: TensorProto) -> Array:
     try:
-        array: Array = _tensorflow().make_ndarray(tensor)
-    except (TypeError, ValueError) as error:
+        return decode_tensor(tensor, lenient=True)
+    except FormatError as error:
         raise InvalidArgument(f"tensor parsing error: {alias}") from error
-    return array
 
 
 def _only(field: str, meta_graph: bytes) -> bytes:

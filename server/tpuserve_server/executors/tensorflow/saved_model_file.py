@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Final
 
 from google.protobuf import text_format
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.executors.tensorflow.start import tensorflow_modules
 
 _BINARY, _TEXT = "saved_model.pb", "saved_model.pbtxt"
 # A graph in pieces, of TensorFlow's proto_splitter. TensorFlow may prefer it to the file that this module reads.
@@ -41,6 +41,8 @@ def read_saved_model(version: Path) -> bytes:
 
 
 def _serialize(text: bytes) -> bytes:
+    with tensorflow_modules():
+        from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
     try:
         serialized: bytes = text_format.Parse(text, SavedModel()).SerializeToString()
     except (text_format.ParseError, UnicodeDecodeError) as error:

@@ -78,7 +78,7 @@ class SavedSession:
         """Compile a callable from feeds to fetches. Slow.
 
         Raises:
-            tf.errors.OpError: the graph has no such feed or fetch, or cannot be compiled.
+            OpError: the graph has no such feed or fetch, or cannot be compiled.
         """
         return SessionCallable(self, options)
 
@@ -120,7 +120,7 @@ class SessionCallable:
         Numbers are arrays, or numpy scalars for rank 0. A string of rank 0 is bytes.
 
         Raises:
-            tf.errors.OpError: an operation failed.
+            OpError: an operation failed.
         """
         fetches: list[Array | bytes] = _run(self._session, self._handle, feeds, None)
         return fetches

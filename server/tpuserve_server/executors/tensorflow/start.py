@@ -1,44 +1,112 @@
-"""Import of TensorFlow, once in a process, for the first model that needs it. Requests may run at the same time."""
+"""Start of TensorFlow, once in a process, for the first model that needs it. Requests may run at the same time."""
 
 import contextlib
 import gc
+import importlib.util
+import logging
 import os
 import re
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 from tpuserve_server.core.garbage import settle_garbage_collector
+from tpuserve_server.core.library_pages import release_library_pages
 
 # Lines that TensorFlow writes before it reads TF_CPP_MIN_LOG_LEVEL: a notice of absl, and lines of level INFO.
 _FIRST_LINES = re.compile(rb"^(WARNING: All log messages before absl|I\d{4} ).*\n?", re.MULTILINE)
+# Directory of third-party kernels and devices, which `import tensorflow` loads.
+_PLUGINS = "tensorflow-plugins"
+_PLUGINS_VARIABLE = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+# The last module that `_import_runtime` imports.
+_RUNTIME = "tensorflow.python.framework.op_def_registry"
 
-_lock = threading.Lock()
+# Held by the thread that imports.
+_lock = threading.RLock()
 
 
 def start_tensorflow() -> None:
-    """Import TensorFlow quietly and without Keras. The first call takes seconds. Thread-safe.
+    """Load TensorFlow's libraries quietly, without the rest of its Python package. Thread-safe.
 
-    TF_CPP_MIN_LOG_LEVEL=0 in the environment enables TensorFlow's log.
+    The first call takes a third of a second, or seconds if TensorFlow has plugins. TF_CPP_MIN_LOG_LEVEL=0 in the
+    environment enables TensorFlow's log.
     """
     with _lock:
-        if sys.modules.get("tensorflow") is None:
-            _import_tensorflow()
+        if _RUNTIME not in sys.modules:
+            with _quiet_import():
+                if _has_plugins():
+                    import tensorflow  # noqa: F401 (loads the plugins)
+                _import_runtime()
 
 
-def _import_tensorflow() -> None:
+def start_whole_tensorflow() -> None:
+    """Run `import tensorflow` as well. It defines a few more operations, and takes seconds and 170 MB. Thread-safe."""
+    with _lock:
+        start_tensorflow()
+        if "tensorflow" not in sys.modules:
+            with _quiet_import():
+                import tensorflow  # noqa: F401 (as above)
+
+
+@contextlib.contextmanager
+def tensorflow_modules() -> Iterator[None]:
+    """Let the block import modules inside the package `tensorflow`, without executing the package's `__init__`.
+
+    `import tensorflow` imports 1,600 modules. The few that the server uses need only the package's path. After the
+    block, `import tensorflow` works as ever. Other threads must not execute it during the block.
+    """
+    with _lock:
+        if "tensorflow" in sys.modules:
+            yield
+            return
+        found = importlib.util.find_spec("tensorflow")
+        if found is None or found.submodule_search_locations is None:
+            raise ModuleNotFoundError("No module named 'tensorflow'")
+        bare = sys.modules["tensorflow"] = ModuleType("tensorflow")
+        bare.__path__ = list(found.submodule_search_locations)
+        try:
+            yield
+        finally:
+            del sys.modules["tensorflow"]
+
+
+def _import_runtime() -> None:
+    """Import all modules of TensorFlow that a session needs."""
+    with tensorflow_modules():
+        from tensorflow.python import tf2
+        from tensorflow.python.client import pywrap_tf_session  # noqa: F401 (for other modules)
+
+        # Importing it gives the C++ code the classes of its errors.
+        from tensorflow.python.framework import (
+            errors_impl,  # noqa: F401 (as above)
+            op_def_registry,  # noqa: F401 (as above)
+        )
+
+        # As `import tensorflow` does.
+        tf2.enable()
+
+
+def _has_plugins() -> bool:
+    """Return whether `import tensorflow` would load libraries of other distributions."""
+    return bool(os.environ.get(_PLUGINS_VARIABLE)) or any(Path(folder, _PLUGINS).exists() for folder in sys.path)
+
+
+@contextlib.contextmanager
+def _quiet_import() -> Iterator[None]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _first_lines_delayed(), _without_keras(), _without_collections():
-        import tensorflow as tf
-
-    tf.get_logger().setLevel("ERROR")
+        yield
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     settle_garbage_collector()
+    release_library_pages()
 
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause garbage collection: it takes a tenth of the import time, and would free none of a million new objects."""
+    """Pause garbage collection: it takes a tenth of the import time, and would free none of many new objects."""
     gc.disable()
     try:
         yield

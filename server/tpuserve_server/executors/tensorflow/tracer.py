@@ -11,7 +11,7 @@ from typing import Any
 
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
-from tpuserve_server.executors.tensorflow.start import start_tensorflow
+from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorflow_modules
 
 # Message of upstream's service while another session runs (tsl/profiler/lib/profiler_lock.h).
 _BUSY = "Another profiling session active."
@@ -34,18 +34,19 @@ class TensorFlowTracer:
         if self._session is not None:
             raise Internal(_BUSY)
         start_tensorflow()
-        import tensorflow as tf
-        from tensorflow.python.profiler.internal import _pywrap_profiler, _pywrap_traceme
+        with tensorflow_modules():
+            from tensorflow.python.framework import errors_impl
+            from tensorflow.python.profiler.internal import _pywrap_profiler, _pywrap_traceme
 
         folder = tempfile.TemporaryDirectory(prefix="tpuserve-trace-")
         session = _pywrap_profiler.ProfilerSession()
         levels = {"host_tracer_level": options.host_level, "device_tracer_level": options.device_level}
         try:
             session.start(folder.name, {**levels, "python_tracer_level": 0})
-        except tf.errors.AlreadyExistsError as error:
+        except errors_impl.AlreadyExistsError as error:
             folder.cleanup()
             raise Internal(_BUSY) from error
-        except (tf.errors.OpError, RuntimeError) as error:
+        except (errors_impl.OpError, RuntimeError) as error:
             folder.cleanup()
             raise Internal(f"The profiler cannot start: {error}") from error
         _pywrap_traceme.TraceMe(SESSION_EVENT).Stop()
@@ -57,14 +58,14 @@ class TensorFlowTracer:
         self._session = self._folder = None
         if session is None or folder is None:
             raise Internal("No profiling session is active.")
-        import tensorflow as tf
+        from tensorflow.python.framework import errors_impl
 
         with folder:
             try:
                 session.export_to_tb()
                 (trace,) = Path(folder.name).rglob("*.xplane.pb")
                 return trace.read_bytes()
-            except (tf.errors.OpError, RuntimeError, OSError, ValueError) as error:
+            except (errors_impl.OpError, RuntimeError, OSError, ValueError) as error:
                 raise Internal(f"Cannot collect the profile: {type(error).__name__}") from error
 
     @contextlib.contextmanager

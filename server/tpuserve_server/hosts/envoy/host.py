@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
+from tpuserve_server.core.library_pages import release_library_pages
 from tpuserve_server.hosts.addresses import check_free
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.certificate_poll import CertificatePoll
@@ -65,6 +66,7 @@ def run(
         predecessor = Predecessor.of(options)
         embedding = Embedding(embedding_library(), asgi_entry)
         remove_stale_folders()
+        release_library_pages()  # The supervisor's own start used most of them.
         with runtime_folder() as folder, socket_file(options) as file:
             supervisor = _Supervisor(options, embedding, folder, file, environment, read_tls, predecessor)
             return asyncio.run(supervisor.run())

@@ -70,6 +70,13 @@ def test_a_default_that_is_no_tensor_is_an_error() -> None:
         parse_signatures(broken.SerializeToString())
 
 
+def test_a_tensor_that_no_protocol_carries_has_tensorflows_dtype() -> None:
+    written = meta_graph_pb2.MetaGraphDef()
+    written.signature_def["s"].inputs["x"].dtype = tf.qint8.as_datatype_enum
+    (x,) = parse_signatures(written.SerializeToString())["s"].inputs.values()
+    assert x.dtype == np.dtype(tf.qint8.as_numpy_dtype)
+
+
 @pytest.mark.parametrize("damaged", [b"\x2a", b"\x2a\x05ab", b"\x80" * 12, b"\x0b\x01", b"\x0d\x01"])
 def test_what_is_no_meta_graph_is_an_error(damaged: bytes) -> None:
     with pytest.raises(InvalidArgument, match="MetaGraphDef is damaged"):
