@@ -13,6 +13,7 @@ import orjson
 
 from tpuserve_server.core.budgets.decoded import STRING_BYTES, DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import MAX_DEPTH
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -219,6 +220,7 @@ class Layout:
             self._count(found)
             budget.check(self._array_bytes(), self._parts())
             shallow.add(found)
+            let_others_run()
         self._shallow = shallow.joined()
         if state.depth or state.in_string:
             raise InvalidArgument("JSON Parse error: the document ends inside a value")

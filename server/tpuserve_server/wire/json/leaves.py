@@ -16,6 +16,7 @@ from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.padding import empty_aligned
 from tpuserve_server.core.types import Array
+from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import JsonValue, parse_json
 from tpuserve_server.wire.json.conversion import convert_leaves
 from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, read_structure
@@ -87,6 +88,7 @@ def _decode(
             if short is not None:
                 put_long_strings(array, short)
             arrays.append(array)
+        let_others_run()
     # Where runtimes read it in place, if it is the only request of a batch.
     whole = empty_aligned((sum(map(len, arrays)),), dtype)
     return np.concatenate(arrays, out=whole), b",".join(nestings)
