@@ -7,7 +7,7 @@ state, and only those that are listed here may occur. Operations without the mar
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from tpuserve_formats.messages.official import FunctionDef, NodeDef
 from tpuserve_server.core.types import Signature
@@ -59,6 +59,14 @@ class OpDef(Protocol):
         ...
 
 
+class _WithInputs(Protocol):
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+
+
+_AnyNode = TypeVar("_AnyNode", bound=_WithInputs)
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """The parts of a NodeDef that the search needs. Constants are not kept."""
@@ -91,7 +99,7 @@ def find_unrepeatable(
     """
     nodes, functions = _read(meta_graph)
     for signature in signatures:
-        for node in _with_functions(_needed(nodes, signature), functions):
+        for node in _with_functions(needed_nodes(nodes, signature), functions):
             if reason := _why_not(node.op, functions, find_op):
                 return f"signature '{signature.name}' {reason}"
     return ""
@@ -130,7 +138,7 @@ def _parts(message: memoryview, wanted: int) -> Iterator[memoryview]:
     return (message[start:end] for number, _, start, end in message_fields(message) if number == wanted)
 
 
-def _needed(nodes: Mapping[str, _Node], signature: Signature) -> Iterator[_Node]:
+def needed_nodes(nodes: Mapping[str, _AnyNode], signature: Signature) -> Iterator[_AnyNode]:
     """Yield every node that a run of the signature may execute. A fed tensor replaces its node."""
     fed = {spec.graph_name for spec in signature.inputs.values()}
     pending = [spec.graph_name for spec in signature.outputs.values()]
