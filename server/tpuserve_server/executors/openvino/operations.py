@@ -23,8 +23,8 @@ _EQUAL: Final = frozenset(
         "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Tile", "Transpose", "Unpack", "ZerosLike",
         # Arithmetic without division of integers.
         "Abs", "Add", "AddN", "AddV2", "Ceil", "ClipByValue", "Cos", "Erf", "Exp", "Expm1", "Floor", "Inv", "Log",
-        "Log1p", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv", "Reciprocal", "Rint", "Round", "Rsqrt", "Sigmoid",
-        "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Square", "SquaredDifference", "Sub", "Tanh",
+        "Log1p", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv", "Reciprocal", "Rint", "Round", "Rsqrt",
+        "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Square", "SquaredDifference", "Sub", "Tanh",
         # Comparisons and choices.
         "ArgMax", "ArgMin", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalNot",
         "LogicalOr", "NotEqual", "Select", "SelectV2",
@@ -33,8 +33,8 @@ _EQUAL: Final = frozenset(
         # Layers.
         "AvgPool", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "BiasAdd", "Conv2D", "Conv2DBackpropInput",
         "Conv3D", "DepthwiseConv2dNative", "Einsum", "Elu", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3",
-        "LRN", "LeakyRelu", "LogSoftmax", "MatMul", "MaxPool", "Relu", "Relu6", "ResizeBilinear", "ResizeNearestNeighbor",
-        "Selu", "Softmax",
+        "LRN", "LeakyRelu", "LogSoftmax", "MatMul", "MaxPool", "Relu", "Relu6", "ResizeBilinear",
+        "ResizeNearestNeighbor", "Selu", "Softmax",
     }
 )  # fmt: skip
 # Equal if their indices, the second input, are constants: such as those that read a dimension of a shape.
