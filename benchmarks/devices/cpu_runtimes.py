@@ -9,6 +9,7 @@ import statistics
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -23,6 +24,8 @@ from benchmarks.harness.targets import GRPC_PATH, model_server
 RUNTIMES = ("tensorflow", "openvino")
 PRECISIONS = ("float32", "bfloat16")
 GOAL_OF_OPENVINO, GOAL_OF_GREEDY = 1.25, 0.95
+
+_Item = TypeVar("_Item")
 
 # Images per second of each round, by runtime and precision, then by batch size.
 Loops = dict[str, dict[int, list[float]]]
@@ -42,15 +45,14 @@ def measure_loops(base: Path, rounds: int, seconds: float) -> Loops:
             for runtime, precision in kinds
         }
         for number in range(rounds):
-            names = list(loops)[number % len(loops) :] + list(loops)[: number % len(loops)]
             for rows in resnet_model.BATCH_SIZES:
-                for name in names:
+                for name in rotated(list(loops), number):
                     found[name][rows].append(loops[name].rate(rows, seconds))
     return found
 
 
 def measure_served(base: Path, rounds: int, seconds: int, scratch: Path) -> Served:
-    """Measure servers in bfloat16 over gRPC, with full and with greedy batches, in turns."""
+    """Measure servers in bfloat16 over gRPC, with full and with greedy batches, in turns as `measure_loops`."""
     body = write_body(scratch)
     served: Served = {runtime: {way: [] for way in WAYS} for runtime in RUNTIMES}
     with ExitStack() as running:
@@ -69,13 +71,24 @@ def measure_served(base: Path, rounds: int, seconds: int, scratch: Path) -> Serv
             for runtime in RUNTIMES
             for way, flags in WAYS.items()
         }
-        for _ in range(rounds):
-            for (runtime, way), server in servers.items():
+        for number in range(rounds):
+            for runtime, way in rotated(list(servers), number):
                 load = run_h2load(
-                    server.port, GRPC_PATH, body, in_flight=IN_FLIGHT, duration_s=seconds, scratch=scratch
+                    servers[runtime, way].port,
+                    GRPC_PATH,
+                    body,
+                    in_flight=IN_FLIGHT,
+                    duration_s=seconds,
+                    scratch=scratch,
                 )
                 served[runtime][way].append(load.rate_per_s)
     return served
+
+
+def rotated(items: list[_Item], number: int) -> list[_Item]:
+    """Return the items, beginning with number `number`."""
+    first = number % len(items)
+    return items[first:] + items[:first]
 
 
 @click.command(epilog="Exit codes: 0 success (the tables show missed goals), 1 a step failed.")

@@ -16,8 +16,8 @@ Run: TypeAlias = Callable[[Tensors], Tensors]
 # Batch sizes of a version that states none.
 _SIZES: Final = (1, 8)
 # Largest number of sizes in a trial, and limits of its rounds.
-_MOST_SIZES: Final = 4
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 12
+_MOST_SIZES: Final = 3
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 12
 _BUDGET_S: Final = 2.0
 # OpenVINO must be faster by this factor. A smaller gain may be due to the noise of the trial.
 LEAST_GAIN: Final = 1.1
