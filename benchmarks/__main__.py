@@ -24,6 +24,7 @@ BENCHMARKS: Final = {
     "reload": "reload.reload",
     "balance": "balancing.balance",
     "resnet": "devices.resnet",
+    "cpu_runtimes": "devices.cpu_runtimes",
     "device": "devices.device",
     "device_programs": "devices.device_programs",
     "executor": "devices.executor_loop",

@@ -1,6 +1,7 @@
 """Upper bound for serving: the server's own executor calls a version's signature in a loop, without a server.
 
-`session_loop.py VERSION_DIR bfloat16` (or `float32`) prints `ready`. For each line `ROWS SECONDS` on standard input, it
+`session_loop.py VERSION_DIR bfloat16` (or `float32`) prints `ready`. A third argument, `openvino`, runs the signature
+with OpenVINO, whatever a trial would choose. For each line `ROWS SECONDS` on standard input, it
 prints the rows per second of a loop with batches of ROWS rows.
 """
 
@@ -14,6 +15,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks.devices import resnet_model
 from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.types import ServableId
+from tpuserve_server.executors.openvino.model import OpenVinoModel
+from tpuserve_server.executors.openvino.servable import OpenVinoServable
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
@@ -32,10 +35,20 @@ def rate(servable: Servable, rows: int, seconds: float) -> float:
     return rows * calls / spent_s
 
 
-def main() -> None:
-    path, precision = Path(sys.argv[1]), sys.argv[2]
-    options = TensorFlowOptions(mixed_precision="bfloat16" if precision == "bfloat16" else "")
+def load(path: Path, precision: str, runtime: str) -> Servable:
+    """Load the version in `path` with `runtime`: `tensorflow` or `openvino`."""
+    is_bfloat16 = precision == "bfloat16"
+    options = TensorFlowOptions(mixed_precision="bfloat16" if is_bfloat16 else "")
     servable = TensorFlowExecutor(options).load(ServableId(resnet_model.NAME, 1), VersionFiles(path))
+    if runtime == "tensorflow":
+        return servable
+    model = OpenVinoModel(path, servable.signatures[SIGNATURE], bfloat16=is_bfloat16, num_threads=0)
+    servable.close()
+    return OpenVinoServable(model, servable.signatures, None, "CPU")
+
+
+def main() -> None:
+    servable = load(Path(sys.argv[1]), sys.argv[2], (*sys.argv[3:], "tensorflow")[0])
     print("ready", flush=True)
     for line in sys.stdin:
         rows, seconds = line.split()

@@ -18,6 +18,7 @@ from tpuserve_server.command.credentials import open_credentials
 from tpuserve_server.command.options import (
     access_log,
     loading_options,
+    openvino_options,
     pjrt_options,
     reload_roots,
     request_tracing,
@@ -58,6 +59,7 @@ from tpuserve_server.ensembles.source import EnsembleSource
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
 from tpuserve_server.executors.journaled import JournaledExecutor
+from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
@@ -402,6 +404,6 @@ def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> Execu
     candidates = (
         PreferredTflite(tflite_options(settings), memory),
         DevicePrograms.of(pjrt_options(settings), saved_model, metrics, clock),
-        saved_model,
+        TensorFlowOrOpenVino.of(saved_model, openvino_options(settings), memory),
     )
     return ExecutorChoice(candidates, metrics)

@@ -93,7 +93,10 @@ def test_its_programs_start_and_its_module_can_be_imported(
     [
         ("tpuserve-formats", {"cryptography", "pydantic", "google_crc32c"}),
         ("tpuserve-client", {"PIL"}),
-        ("tpuserve-server", {"tensorflow", "jax", "ai_edge_litert", "flatbuffers", "fsspec", "gcsfs", "ray", "s3fs"}),
+        (
+            "tpuserve-server",
+            {"tensorflow", "jax", "ai_edge_litert", "flatbuffers", "fsspec", "gcsfs", "openvino", "ray", "s3fs"},
+        ),
         ("tpuserve-loadtests", {"opentelemetry", "requests"}),
     ],
 )

@@ -18,7 +18,7 @@ from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
-from tpuserve_server.executors.runtimes import JAX, LITERT
+from tpuserve_server.executors.runtimes import JAX, LITERT, OPENVINO
 from tpuserve_server.hosts.addresses import listen
 from tpuserve_server.hosts.certificate_validity import certificate_status, expiry_warnings, find_invalidity
 from tpuserve_server.hosts.errors import HostError
@@ -83,8 +83,10 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
 
 
 def _warnings(settings: Settings, broken: Collection[str]) -> Iterator[Finding]:
-    """Yield warnings about exposed files and expiring certificates, which the server would use nevertheless."""
+    """Yield warnings about what the server accepts: exposed files, expiring certificates, a missing OpenVINO."""
     yield from (Finding("warning", f"--{name}", exposure) for name, exposure in exposures(settings).items())
+    if settings.openvino.use == "auto" and not OPENVINO.is_installed:
+        yield Finding("warning", "--openvino", OPENVINO.missing("the trials need").message)
     ssl_config = settings.listening.ssl_config_file
     if ssl_config is not None and "ssl_config_file" not in broken:
         tls = read_tls(ssl_config)

@@ -16,6 +16,7 @@ from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError, read
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.reload_roots import ReloadRoots
+from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tflite.options import TfliteOptions
@@ -62,6 +63,18 @@ def tflite_options(settings: Settings) -> TfliteOptions:
     """Return LiteRT's options, with TensorFlow's number of threads."""
     threads = settings.tensorflow.intra_op_threads
     return replace(settings.tflite, num_threads=threads, allowed_ops=settings.safety.allowed_ops)
+
+
+def openvino_options(settings: Settings) -> OpenVinoOptions:
+    """Return OpenVINO's options, with TensorFlow's number of threads, tags and precision."""
+    of = settings.tensorflow
+    return replace(
+        settings.openvino,
+        num_threads=of.intra_op_threads,
+        tags=of.tags,
+        bfloat16_kernels=of.bfloat16_kernels,
+        mixed_precision=of.mixed_precision == "bfloat16",
+    )
 
 
 def loading_options(settings: Settings) -> LoadingOptions:

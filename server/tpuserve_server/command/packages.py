@@ -11,6 +11,7 @@ _PACKAGES: Final = (
     "tpuserve-formats",
     "tensorflow",
     "ai-edge-litert",
+    "openvino",
     "jax",
     "jaxlib",
     "libtpu",

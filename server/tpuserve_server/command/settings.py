@@ -20,6 +20,7 @@ from tpuserve_server.core.reload_options import ReloadOptions
 from tpuserve_server.core.response_cache_options import ResponseCacheOptions
 from tpuserve_server.core.setting import Section, Setting
 from tpuserve_server.core.watchdog_options import WatchdogOptions
+from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.safety_options import SafetyOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -52,6 +53,7 @@ class Settings:
     batching: BatchingParameters
     tensorflow: TensorFlowOptions
     tflite: TfliteOptions
+    openvino: OpenVinoOptions
     safety: SafetyOptions
     storage: StorageSettings
     pjrt: PjrtOptions

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.core.types import Precision, ServableId, Signature, Tensors
 
 
 class InFlight(Protocol):
@@ -81,13 +81,16 @@ class VersionFiles:
 
     `allows_bfloat16`: the exporter has checked the version with bfloat16 kernels. `is_cached`: the operator wants a
     response cache, so the executor must find whether the outputs are repeatable. `fingerprint` changes with the
-    contents of the directory.
+    contents of the directory. `precision` has the tolerance of the exporter's check, or is None. `batch_sizes` are the
+    sizes that batches of any signature are padded to, ascending; empty if unknown.
     """
 
     path: Path
     allows_bfloat16: bool = False
     is_cached: bool = False
     fingerprint: str = ""
+    precision: Precision | None = None
+    batch_sizes: tuple[int, ...] = ()
 
     def part(self, folder: str) -> "VersionFiles":
         """Return a model in a directory of the version, with the same settings."""

@@ -52,4 +52,5 @@ class Runtime:
 TENSORFLOW = Runtime("TensorFlow", "SavedModels", "tensorflow", "tensorflow", "tensorflow")
 JAX = Runtime("JAX", "device programs", "jax", "jax", "pjrt")
 LITERT = Runtime("LiteRT", "TensorFlow Lite models", "ai_edge_litert", "ai-edge-litert", "tflite")
-RUNTIMES = (TENSORFLOW, JAX, LITERT)
+OPENVINO = Runtime("OpenVINO", "SavedModels that it runs faster than TensorFlow", "openvino", "openvino", "openvino")
+RUNTIMES = (TENSORFLOW, JAX, LITERT, OPENVINO)

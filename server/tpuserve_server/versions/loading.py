@@ -195,11 +195,17 @@ class VersionLoader:
         own_bytes = aspired.response_cache_max_bytes
         cache_bytes = self._options.response_cache_max_bytes if own_bytes is None else own_bytes
         allows_bfloat16 = manifest is not None and manifest.cpu.allow_bfloat16_kernels
-        files = VersionFiles(
-            path, allows_bfloat16=allows_bfloat16, is_cached=cache_bytes > 0, fingerprint=aspired.fingerprint
-        )
+        precision = None if manifest is None else manifest.precision
         labels = read_labels(path, manifest)
         options = self._options.of_model(aspired.batching).of_version(path)
+        files = VersionFiles(
+            path,
+            allows_bfloat16=allows_bfloat16,
+            is_cached=cache_bytes > 0,
+            fingerprint=aspired.fingerprint,
+            precision=precision,
+            batch_sizes=_batch_sizes(manifest, options.parameters),
+        )
         servable = self._executor.load(servable_id, files)
         # Resources of the load. An error releases them in reverse order.
         with contextlib.ExitStack() as undo:
@@ -227,7 +233,6 @@ class VersionLoader:
             notes = _notes(servable, manifest, batching, runs, options.parameters)
             if signed is not None:
                 notes = (*notes, f"signed by {signed.signer}")
-            precision = None if manifest is None else manifest.precision
             why_not = why_not_cached(servable, manifest, batching) if cache_bytes else ""
             responses = self._open_cache(servable_id, cache_bytes, why_not, undo) if cache_bytes else None
             if cache_bytes:
@@ -297,6 +302,11 @@ def choose_batching(
     if options.needs_sequences and not any(one.sequences for one in chosen.values()):
         raise InvalidArgument(f"sequence_buckets cannot be used: {_NO_SEQUENCES}. Remove sequence_buckets")
     return chosen
+
+
+def _batch_sizes(manifest: Manifest | None, parameters: BatchingParameters) -> tuple[int, ...]:
+    exported = {} if manifest is None else manifest.signatures
+    return parameters.allowed_batch_sizes or tuple(sorted({s for one in exported.values() for s in one.batch_sizes}))
 
 
 def _choose(signature: Signature, entry: SignatureEntry, parameters: BatchingParameters) -> BatchingOptions:

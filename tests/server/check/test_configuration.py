@@ -210,6 +210,15 @@ def test_a_version_that_no_installed_package_runs_is_named(base_path: Path, monk
     assert check(base, "--prefer_tflite_model").exit_code == 0
 
 
+def test_a_missing_openvino_is_a_warning(base_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = (f"--model_base_path={base_path}", "--openvino=auto")
+    assert not check(*flags).messages("warning", "--openvino")
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    checked = check(*flags)
+    assert checked.exit_code == 0
+    assert "pip install 'tpuserve-server[openvino]'" in checked.messages("warning", "--openvino")[0]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_this_user_cannot_read_is_named(base_path: Path) -> None:
     (base_path / "7" / "saved_model.pb").chmod(0)

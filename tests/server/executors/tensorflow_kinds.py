@@ -1,4 +1,4 @@
-"""Executors of TensorFlow and LiteRT for test_executor_contract.py, which also runs where TensorFlow is missing."""
+"""Executors that need TensorFlow for test_executor_contract.py, which also runs where TensorFlow is missing."""
 
 from pathlib import Path
 
@@ -9,6 +9,8 @@ from tests.support.tflite_models import convert, save
 from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.executors.choice import ExecutorChoice
+from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
+from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -25,8 +27,19 @@ def double_and_add(x: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def executor(kind: str) -> Executor:
-    """Return the executor of a kind: `tensorflow` or `tflite`."""
+    """Return the executor of a kind: `tensorflow`, `tflite` or `openvino`."""
+    if kind == "openvino":
+        return with_openvino()
     return preferring_tflite() if kind == "tflite" else TensorFlowExecutor(TensorFlowOptions())
+
+
+def with_openvino(*, least_gain: float = 0, bfloat16: bool = False) -> Executor:
+    """Return the executors of a server with `--openvino=auto`, which run equal versions on OpenVINO however slow."""
+    memory = HostMemory()
+    tensorflow = TensorFlowOnDemand(TensorFlowOptions(mixed_precision="bfloat16" if bfloat16 else ""), memory)
+    options = OpenVinoOptions("auto", mixed_precision=bfloat16)
+    candidate = TensorFlowOrOpenVino(tensorflow, options, memory, least_gain=least_gain)
+    return ExecutorChoice((candidate,), DeviceMeasurements())
 
 
 def preferring_tflite() -> Executor:

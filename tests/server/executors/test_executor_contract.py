@@ -24,7 +24,13 @@ PJRT = ("pjrt", "mesh", "accelerator")
 # `mesh` needs eight virtual CPU devices: pjrt/test_mesh.py runs this file in such a process. `accelerator` needs
 # JAX_PLATFORMS=tpu,cpu or cuda,cpu, and -m accelerator. It does not need TensorFlow.
 MESH = MeshShape(data=4, model=2)
-KINDS = ["tensorflow", "tflite", "pjrt", *(["mesh"] if os.environ.get("JAX_NUM_CPU_DEVICES") == "8" else [])]
+KINDS = [
+    "tensorflow",
+    "tflite",
+    "openvino",
+    "pjrt",
+    *(["mesh"] if os.environ.get("JAX_NUM_CPU_DEVICES") == "8" else []),
+]
 
 
 @pytest.fixture(params=[*KINDS, pytest.param("accelerator", marks=pytest.mark.accelerator)])
@@ -133,7 +139,9 @@ def test_several_threads_may_dispatch_at_once(executor: Executor, version: Path,
 def test_a_broken_model_fails_in_one_line_without_a_path(
     executor: Executor, kind: str, tmp_path: Path, content: bytes
 ) -> None:
-    file = {"tflite": "model.tflite", "tensorflow": "saved_model.pb"}.get(kind, "assets.extra/tpuserve/manifest.json")
+    file = {"tflite": "model.tflite", "tensorflow": "saved_model.pb", "openvino": "saved_model.pb"}.get(
+        kind, "assets.extra/tpuserve/manifest.json"
+    )
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_bytes(content)
     with pytest.raises(ServingError) as caught:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from tpuserve_formats.messages.official import FunctionDef, NodeDef
 from tpuserve_server.core.types import Signature
@@ -13,6 +13,14 @@ from tpuserve_server.executors.tensorflow.meta_graph import message_fields
 _GRAPH_DEF, _NODE, _LIBRARY, _FUNCTION = 2, 1, 2, 1
 # Attribute of calls with `jit_compile=True` (tensorflow/compiler/jit/defs.h, kXlaMustCompileAttr).
 _COMPILED: Final = "_XlaMustCompile"
+
+
+class _WithInputs(Protocol):
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+
+
+_AnyNode = TypeVar("_AnyNode", bound=_WithInputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class RunGraph:
 
     def run_by(self, signature: Signature) -> Iterator[RunNode]:
         """Yield every node that a run of the signature may execute. An operation may be the name of a function."""
-        return _with_functions(_needed(self.nodes, signature), self.functions)
+        return _with_functions(needed_nodes(self.nodes, signature), self.functions)
 
 
 def _read(meta_graph: bytes) -> tuple[dict[str, RunNode], dict[str, tuple[RunNode, ...]]]:
@@ -94,7 +102,7 @@ def _parts(message: memoryview, wanted: int) -> Iterator[memoryview]:
     return (message[start:end] for number, _, start, end in message_fields(message) if number == wanted)
 
 
-def _needed(nodes: Mapping[str, RunNode], signature: Signature) -> Iterator[RunNode]:
+def needed_nodes(nodes: Mapping[str, _AnyNode], signature: Signature) -> Iterator[_AnyNode]:
     """Yield every node that a run of the signature may execute. A fed tensor replaces its node."""
     fed = {spec.graph_name for spec in signature.inputs.values()}
     pending = [spec.graph_name for spec in signature.outputs.values()]
