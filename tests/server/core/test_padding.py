@@ -34,7 +34,8 @@ def test_joined_and_split_rows_come_back_to_their_owners(sizes: list[int], paddi
 def test_batches_begin_where_runtimes_read_in_place(dtype: type) -> None:
     for rows in (0, 1, 300):
         batch = empty_batch({"a": np.zeros((1, 7), dtype)}, {"a": (7,)}, rows)["a"]
-        assert (batch.shape, batch.dtype) == ((rows, 7), dtype)
+        assert batch.shape == (rows, 7)
+        assert batch.dtype == dtype
         assert batch.ctypes.data % ALIGNMENT_BYTES == 0
 
 

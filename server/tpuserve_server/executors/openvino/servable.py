@@ -27,6 +27,8 @@ class OpenVinoServable:
         self.max_in_flight = 1
         # Only repeatable versions run on OpenVINO.
         self.unrepeatable = ""
+        # OpenVINO compiles a program for each new shape in its first run, and its threads wait for each other.
+        self.never_blocks = False
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until done.
