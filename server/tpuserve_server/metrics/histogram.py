@@ -1,5 +1,6 @@
-"""Histogram with cheap additions: values wait in a queue and are counted a thousand at a time."""
+"""Histogram with cheap additions: values wait in a queue and are counted a thousand or more at a time."""
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -9,8 +10,11 @@ import numpy as np
 
 BucketCounts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-# Counting this many values at once takes about 50 us.
+# Counting this many values at once takes about 50 us. Histograms that get values together have different lengths.
+# Otherwise a dozen of them would count in the same moment, which may be on an event loop.
 _LONG_QUEUE = 1000
+_LONGER_BY, _LENGTHS = 64, 11
+_numbers = itertools.count()
 # Shorter arrays wait in the queue too, because counting an array takes about 10 us at any length.
 _LONG_ARRAY = 200
 
@@ -22,6 +26,7 @@ class Histogram:
         """Create an empty histogram. `bounds` ascend, and include values equal to them, as in Prometheus."""
         self.bounds = np.asarray(bounds, np.float64)
         self._queue: deque[float] = deque()
+        self._longest = _LONG_QUEUE + _LONGER_BY * (next(_numbers) % _LENGTHS)
         self._counting = threading.Lock()
         self._counts = np.zeros(len(bounds) + 1, np.int64)
         self._number = 0
@@ -30,13 +35,13 @@ class Histogram:
     def add(self, value: float) -> None:
         """Add one value."""
         self._queue.append(value)
-        if len(self._queue) >= _LONG_QUEUE:
+        if len(self._queue) >= self._longest:
             self._count()
 
     def add_all(self, values: Iterable[float]) -> None:
         """Add several values."""
         self._queue.extend(values)
-        if len(self._queue) >= _LONG_QUEUE:
+        if len(self._queue) >= self._longest:
             self._count()
 
     def add_array(self, values: "np.ndarray[tuple[int], np.dtype[Any]]") -> None:

@@ -17,6 +17,9 @@ from tpuserve_server.core.padding import choose_bucket
 MOST_RUN_S: Final = 0.0003
 # More requests share the cost of the device thread, which leaves the loop time for other requests.
 MOST_REQUESTS: Final = 4
+# After a batch of more requests, this many smaller ones run on the device thread: with many clients, the thread works
+# while the loop decodes, and single requests that come between large batches should join the next one.
+QUIET_BATCHES: Final = 8
 # A run that takes this long in spite of its expected cost sends the following runs to the device thread.
 SLOW_RUN_S: Final = 0.001
 # They stay there for this many times the duration of the slow run, so that slow runs take at most 2 % of the loop's
@@ -36,18 +39,22 @@ _Kind: TypeAlias = tuple[str, tuple[str, ...], tuple[int, ...], int]
 class LoopRuns:
     """The choice for one version, by the expected and the actual duration of runs. The batcher's lock guards it."""
 
-    __slots__ = ("_kinds", "_not_before_s", "_pause", "may_run")
+    __slots__ = ("_crowded", "_kinds", "_not_before_s", "_pause", "may_run")
 
     def __init__(self, may_run: bool) -> None:
         """Start without runs. `may_run`: the version and its threads allow runs on an event loop."""
         self.may_run = may_run
         self._kinds: set[_Kind] = set()
+        # Small batches that the device thread must still run.
+        self._crowded = 0
         self._not_before_s = -math.inf
         self._pause = LEAST_PAUSE
 
     def allows(self, batch: Batch, now_s: float) -> bool:
         """Return whether the only waiting batch may run on the event loop. Its expected seconds must be known."""
-        if len(batch.tasks) > MOST_REQUESTS or not 0.0 < batch.work_s <= MOST_RUN_S or now_s < self._not_before_s:
+        if self._crowded or len(batch.tasks) > MOST_REQUESTS or now_s < self._not_before_s:
+            return False
+        if not 0.0 < batch.work_s <= MOST_RUN_S:
             return False
         lane, first = batch.lane, batch.tasks[0]
         if lane.waits or not lane.has_equal_rows or not first.shareable:
@@ -59,6 +66,7 @@ class LoopRuns:
         """Record a batch of the device thread: runs of its kind are prepared from now on."""
         if not self.may_run:
             return
+        self._crowded = QUIET_BATCHES if len(tasks) > MOST_REQUESTS else max(self._crowded - 1, 0)
         run = tasks[0].run
         if run is not None and not run.failed and len(self._kinds) < _MOST_KINDS:
             self._kinds.add(_kind(tasks[0], run.bucket))

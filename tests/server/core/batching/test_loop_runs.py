@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics, double_task
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.loop_runs import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, SLOW_RUN_S
+from tpuserve_server.core.batching.loop_runs import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Outcome, Task
@@ -139,6 +139,16 @@ async def test_other_batches_run_on_the_device_thread(
     with batching(servable, clock, cost_s=cost_s, threads=threads) as batcher:
         for _ in range(3):
             assert await ran_on(batcher, servable, clock, *map(request, range(count))) == THREAD
+
+
+async def test_after_a_large_batch_the_device_thread_runs_small_ones_for_a_while() -> None:
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock) as batcher:
+        for expected in (THREAD, LOOP):
+            assert await ran_on(batcher, servable, clock) == expected
+        assert await ran_on(batcher, servable, clock, *map(request, range(MOST_REQUESTS + 1))) == THREAD
+        found = [await ran_on(batcher, servable, clock) for _ in range(QUIET_BATCHES + 2)]
+        assert found == [THREAD] * QUIET_BATCHES + [LOOP] * 2
 
 
 async def test_a_version_that_may_block_never_runs_on_the_loop() -> None:
