@@ -71,16 +71,25 @@ def framed(message: bytes) -> bytes:
 
 
 def run_h2load(
-    port: int, path: str, body: Path, *, in_flight: int, duration_s: int, scratch: Path, tls: bool = False
+    port: int,
+    path: str,
+    body: Path,
+    *,
+    in_flight: int,
+    duration_s: int,
+    scratch: Path,
+    tls: bool = False,
+    connections: int = GRPC_CONNECTIONS,
+    threads: int = 1,
 ) -> Load:
-    """Send a framed gRPC request for `duration_s` seconds, with `in_flight` requests over at most eight connections.
+    """Send a framed gRPC request for `duration_s` seconds, with `in_flight` requests over at most `connections`.
 
     With `tls`, h2load accepts any certificate, like wrk.
     """
-    connections = min(in_flight, GRPC_CONNECTIONS)
+    connections = min(in_flight, connections)
     log = scratch / "h2load.log"
     log.unlink(missing_ok=True)
-    command = ["h2load", "-t1", f"-c{connections}", f"-m{in_flight // connections}", f"-D{duration_s}"]
+    command = ["h2load", f"-t{threads}", f"-c{connections}", f"-m{in_flight // connections}", f"-D{duration_s}"]
     command += [f"--log-file={log}", f"-d{body}", "-H", "content-type: application/grpc", "-H", "te: trailers"]
     output, cores = _run([*command, _url(port, path, tls)], duration_s)
     return parse_h2load(output, log.read_text() if log.exists() else "", cores)
@@ -115,12 +124,13 @@ def run_wrk(
     scratch: Path,
     tls: bool = False,
     headers: Mapping[str, str] = JSON_HEADERS,
+    threads: int = 1,
 ) -> Load:
     """Send a body for `duration_s` seconds over `in_flight` connections with one request in flight on each."""
     script = scratch / "wrk.lua"
     lines = (f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items())
     script.write_text(_WRK_SCRIPT.format(body=body, headers="\n".join(lines)))
-    command = ["wrk", "-t1", f"-c{in_flight}", f"-d{duration_s}s", "-s", str(script)]
+    command = ["wrk", f"-t{threads}", f"-c{in_flight}", f"-d{duration_s}s", "-s", str(script)]
     return parse_wrk(*_run([*command, _url(port, path, tls)], duration_s))
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -167,6 +167,7 @@ def memory(server: Mapping[Protocol, Target]) -> Memory:
 
 
 def _load(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scratch: Path) -> Load:
+    run: Callable[..., Load]  # Both take the arguments below, and further ones of their own.
     if target.protocol == "grpc":
         run, path, body = run_h2load, GRPC_PATH, bodies.grpc
     else:

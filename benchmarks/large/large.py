@@ -1,4 +1,4 @@
-"""Measure large requests: the copies of a tensor of 602 KB, and the delay of small requests beside JSON images.
+"""Measure large requests: the copies of a tensor of 602 KB, and the delay of small requests next to JSON images.
 
 Run: `.venv/bin/python -m benchmarks large [copies] [neighbours] [--quick] [--json]`. About 10 minutes.
 """
@@ -36,7 +36,7 @@ _TURNS, _QUICK_TURNS = (5, 4), (1, 1)
 @click.option("--quick", is_flag=True, help="One turn of a second each: shows that all works.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(parts: Sequence[str], hosts: str, quick: bool, as_json: bool) -> None:
-    """Measure the PARTS: copies of a large tensor, and small requests beside JSON images (default: both)."""
+    """Measure the PARTS: copies of a large tensor, and small requests next to JSON images (default: both)."""
     if missing := missing_tools():
         raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
     wanted = hosts.split(",")

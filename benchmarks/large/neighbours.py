@@ -67,7 +67,7 @@ def bodies(x: Floats) -> list[LargeBody]:
 def measure(
     host: Host, mlp_base: Path, scratch: Path, *, rounds: int, seconds: float, progress: Callable[[str], None]
 ) -> list[Latency]:
-    """Measure small requests alone and beside each large body, in `rounds` turns of `seconds`.
+    """Measure small requests alone and next to each large body, in `rounds` turns of `seconds`.
 
     Raises ServerDied and WrongAnswer.
     """

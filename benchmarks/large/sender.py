@@ -1,4 +1,4 @@
-"""Sends one large body again and again over one connection, as a process of its own. Its work delays no other client.
+"""Sends one large body again and again over one connection, as a separate process. Its work delays no other client.
 
 Run: `python benchmarks/large/sender.py PORT PATH FILE`. SIGTERM stops it; it then prints the number of its responses.
 """

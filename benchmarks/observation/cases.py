@@ -4,11 +4,13 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from benchmarks.codecs.requests import RESULT, SIGNATURE, ConstantModel, ConstantService
 from benchmarks.observation.access_lines import discarded_lines
 from benchmarks.observation.pages import page_cpu_us
+from benchmarks.observation.shares import SERIES, added_cpu_us, sent_cpu_us
 from tpuserve_formats.counted import counted
 from tpuserve_server.core.batching.batch_run import BatchRun, Departure
 from tpuserve_server.core.deadline import Deadline, SystemClock
@@ -146,6 +148,10 @@ class _RanModel(ConstantModel):
         self.is_recalled = False
 
 
+def _shared(share_cpu_us: Callable[[int], float], changed: int, _url: str) -> float:
+    return share_cpu_us(changed)
+
+
 def _cpu_us(act: Callable[[], object], count: int, finish: Callable[[], object] = lambda: None) -> float:
     """Return the CPU of this process for each call, in microseconds, including `finish`."""
     for _ in range(100):
@@ -159,6 +165,8 @@ def _cpu_us(act: Callable[[], object], count: int, finish: Callable[[], object] 
 
 METERED: Final = "metrics and stamps"
 _NOTHING, _BARE = "nothing", "bare request"
+
+
 CASES: Final = (
     Case(_NOTHING, _nothing),
     Case(_BARE, _bare),
@@ -176,6 +184,19 @@ CASES: Final = (
             ("text page", PrometheusMetrics.render),
             ("OpenMetrics page", PrometheusMetrics.render_open_metrics),
             ("console figures", version_totals),
+        )
+    ),
+    *(
+        Case(
+            f"{verb} share, {changed} of {SERIES} series new",
+            partial(_shared, share_cpu_us, changed),
+            _NOTHING,
+            limit_us,
+        )
+        for verb, share_cpu_us, changed, limit_us in (
+            ("sent", sent_cpu_us, 2, 200.0),
+            ("sent", sent_cpu_us, SERIES, None),
+            ("added", added_cpu_us, SERIES, None),
         )
     ),
 )

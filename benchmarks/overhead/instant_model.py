@@ -61,12 +61,12 @@ class _Ended:
 
 
 @contextmanager
-def instant_registry(metrics: Metrics) -> Iterator[ModelRegistry]:
-    """Serve the instant version as `ID` for the duration of the context."""
+def instant_registry(metrics: Metrics, batch_sizes: tuple[int, ...] = mlp_model.BATCH_SIZES) -> Iterator[ModelRegistry]:
+    """Serve the instant version as `ID` in batches of these sizes, for the duration of the context."""
     aspired = AspiredVersion(ID, VersionLocation("/instant"))
     servable = InstantServable()
-    parameters = BatchingParameters(max_batch_size=mlp_model.BATCH_SIZES[-1])
-    options = BatchingOptions(mlp_model.BATCH_SIZES[-1], mlp_model.BATCH_SIZES)
+    parameters = BatchingParameters(max_batch_size=batch_sizes[-1])
+    options = BatchingOptions(batch_sizes[-1], batch_sizes)
     batcher = Batcher(
         ID, servable, {SIGNATURE.name: options}, parameters=parameters, clock=SystemClock(), metrics=metrics
     )

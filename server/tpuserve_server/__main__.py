@@ -5,6 +5,7 @@ import os
 import posixpath
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -14,6 +15,7 @@ from tpuserve_server.check.finding import Finding, format_json, format_text, has
 from tpuserve_server.command.cache_directories import warn_of_cache_directories
 from tpuserve_server.command.credentials import open_credentials
 from tpuserve_server.command.flag_command import notices, serve_command, source_variable
+from tpuserve_server.command.front_ends import front_end_count, with_front_ends
 from tpuserve_server.command.listening import host_options, tls_reader
 from tpuserve_server.command.model_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.command.profiles import describe_profile
@@ -130,7 +132,7 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
 
 def _check_models(settings: Settings) -> Iterator[Finding]:
     # These import most of the server.
-    from tpuserve_server.app import build_model_check
+    from tpuserve_server.check.build import build_model_check
     from tpuserve_server.command.start_models import model_config_file, read_models
 
     return build_model_check(settings).findings(read_models(settings.models, model_config_file(settings.models)))
@@ -165,6 +167,9 @@ def _check_files(settings: Settings) -> None:
 
 def _run(selection: Selection, settings: Settings) -> int:
     options = host_options(settings.listening, settings.host, settings.tracing)
+    front_ends = front_end_count(settings.listening.frontends, selection, options)
+    # The processes of the server need the number.
+    settings = replace(settings, listening=replace(settings.listening, frontends=front_ends))
     host_note = f"{selection.backend}: {selection.reason}"
     logger.info("Host %s", host_note)
     if described := describe_profile(settings.server.profile):
@@ -176,7 +181,13 @@ def _run(selection: Selection, settings: Settings) -> int:
         from tpuserve_server.hosts.envoy import host as envoy
 
         environment = {SETTINGS_VARIABLE: settings_json(settings), HOST_NOTE_VARIABLE: host_note}
-        return envoy.run("tpuserve_server.process.embedded:asgi", options, environment, tls_reader(settings.listening))
+        read_tls = tls_reader(settings.listening)
+        if front_ends == 1:
+            return envoy.run("tpuserve_server.process.embedded:asgi", options, environment, read_tls)
+        logger.info("Front-end processes: %d", front_ends)
+        options = with_front_ends(options, front_ends)
+        entry, engine = "tpuserve_server.process.frontend:asgi", "tpuserve_server.process.engine"
+        return envoy.run(entry, options, environment, read_tls, engine)
     from tpuserve_server.hosts.python import host as python
 
     return python.run(lambda: build_server(settings, host_note), options, tls_reader(settings.listening))

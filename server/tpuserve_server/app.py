@@ -3,18 +3,17 @@
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuserve_server.check.models import ModelCheck
-from tpuserve_server.check.operations import check_operations
-from tpuserve_server.check.runtime import check_runtime
 from tpuserve_server.command.banner import print_banner
 from tpuserve_server.command.changed_flags import changed_flags
 from tpuserve_server.command.credentials import open_credentials
+from tpuserve_server.command.front_ends import front_end_processes
 from tpuserve_server.command.options import (
     access_log,
     loading_options,
@@ -79,9 +78,13 @@ from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.frontends.vertex.routes import VertexRoutes
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.certificate_watch import CertificateWatch
+from tpuserve_server.hosts.envoy.fleet_figures import FleetFigures
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.identity.caller import CallerModels, for_server
 from tpuserve_server.identity.files import CredentialFiles
+from tpuserve_server.link.front_ends import FrontEnds
+from tpuserve_server.link.measuring import ShareReceiver
+from tpuserve_server.link.publisher import EngineRules
 from tpuserve_server.logs.configuration import dropped_events
 from tpuserve_server.metrics.live_measurements import LiveMeasurements
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
@@ -129,6 +132,7 @@ class Server:
         addresses: Addresses,
         certificates: CertificateWatch,
         credentials: CredentialFiles | None,
+        front_ends: FrontEnds,
     ) -> None:
         """Wire the parts without starting them."""
         self.rpc = rpc
@@ -154,6 +158,7 @@ class Server:
         self._addresses = addresses
         self._certificates = certificates
         self._credentials = credentials
+        self._front_ends = front_ends
 
     async def start(self) -> None:
         """Start to watch for models and load them. Returns at once; `ready` waits for the models."""
@@ -193,6 +198,14 @@ class Server:
         replacement = self._watchdog.replacement()
         # The run that hung may have ended in this moment.
         return replacement or await self.replacement()
+
+    def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
+        """Return `local`: this process answers every call."""
+        return local
+
+    async def serve_front_end(self, link: socket.socket) -> None:
+        """Serve the front-end process at the other end of a socket, until it ends."""
+        await self._front_ends.serve(self, link)
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:
         """Add the host's own metrics to the metrics page."""
@@ -298,16 +311,24 @@ def build(
     models.observe(logs.configure)
     regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
     statistics = partial(version_statistics, metrics)
-    administration = Administration(service, clock, statistics, regions, models, settings.metadata.server_name)
-    budgets = Budgets.of(settings.budgets, settings.listening.max_request_bytes, clock)
+    slow, envoys = SlowRequests(), FleetFigures()
+    shares = ShareReceiver(metrics, slow, envoys)
+    administration = Administration(
+        service, clock, statistics, regions, models, settings.metadata.server_name, shares.collect_shares
+    )
+    budgets = Budgets.of(settings.budgets, settings.listening.max_request_bytes, clock, front_end_processes(settings))
     control = Control(settings.control)
     software, certificates = build_info(host_note), CertificateWatch()
     metrics.server.server_built(ServerParts(service, budgets, software, dropped_events, certificates.find))
-    slow = SlowRequests()
+    rules = EngineRules(logs.has_log, is_oip_in_engine=regions.are_enabled)
+    front_ends = FrontEnds(registry, rules, shares, settings.listening.max_request_bytes)
+    models.observe(lambda _: front_ends.changed())
+    if front_end_processes(settings) > 1:
+        metrics.sources.add("envoy", envoys.page)
     tracing = request_tracing(settings, clock, metrics)
     observers = Observers((slow, *access_log(settings)), tracing)
-    figures, facts = LiveMeasurements(metrics, clock), _facts(settings, host_note)
-    addresses = Addresses()
+    figures, addresses = LiveMeasurements(metrics, clock), Addresses()
+    facts = ServerFacts(software, host_note, time.time(), installed_packages(), changed_flags(settings))
     rpc_meter = RequestMeter(service, metrics, clock, "grpc", observers)
     rest_meter = RequestMeter(service, metrics, clock, "rest", observers)
     sources = ConsoleSources(
@@ -349,6 +370,7 @@ def build(
         control=control,
         meter=rest_meter,
         console=Console(sources, control) if settings.console.enable_console else None,
+        collect=shares.collect,
     )
     authenticator = None if credentials is None else credentials.authenticator
     rule = combined_rule(authenticator, None if make_rule is None else make_rule(models))
@@ -378,23 +400,8 @@ def build(
         addresses,
         certificates,
         credentials,
+        front_ends,
     )
-
-
-def build_model_check(settings: Settings) -> ModelCheck:
-    """Build the check of the configured models for `--check_config`, with the checks of a start."""
-    loading = loading_options(settings)
-    storage = model_storage(settings, remote_storage(settings))
-    logs = RequestLogs(settings.request_log, LogWriter(settings.rotation, SystemClock(), PrometheusMetrics()))
-    own_batching = () if loading.read_parameters is None else (loading.read_parameters,)
-    version_checks = (*own_batching, partial(check_runtime, settings), partial(check_operations, settings))
-    return ModelCheck(
-        storage, (storage.check, logs.check, loading.check), version_checks, required_signatures(settings)
-    )
-
-
-def _facts(settings: Settings, host_note: str) -> ServerFacts:
-    return ServerFacts(build_info(host_note), host_note, time.time(), installed_packages(), changed_flags(settings))
 
 
 def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:

@@ -18,6 +18,7 @@ from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
 from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
 from tests.faults.fault_row import FaultRow
+from tests.support.front_ends import Processes
 from tests.support.saved_models import save_function, save_half_plus_two
 from tpuserve_client import Client, DeadlineExceeded, NotFound, Retry, State, Unavailable
 
@@ -61,8 +62,8 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def worker(server: RunningServer) -> psutil.Process:
-    [process] = psutil.Process(server.process.pid).children()
-    return process
+    """Return the process that runs the models."""
+    return Processes(server).engine()
 
 
 def end_while_running(server: RunningServer, client: Client) -> None:

@@ -39,11 +39,16 @@ class DeviceLoad(NamedTuple):
 
 
 class RecentFigures(NamedTuple):
-    """Figures of the window. `cpu` is the number of cores that the process used. All are None without a window."""
+    """Figures of the window. `cpu` is the number of cores that all processes of the server used.
+
+    They are None without a window, except the present ones: `devices`, and `resident_bytes` of all processes, which is
+    None if the system does not report it.
+    """
 
     versions: Mapping[ServableId, VersionTraffic] | None
     devices: Sequence[DeviceLoad]
     cpu: float | None
+    resident_bytes: int | None
 
 
 class VersionOrigin(NamedTuple):

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError, Unavailable
+from tpuserve_server.core.errors import ServingError, Unavailable
 from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_record import ModelRecord, VersionRecord
 from tpuserve_server.core.readiness import why_not_ready
+from tpuserve_server.core.resolution import resolve_label, shutting_down, why_not
 from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
 
@@ -54,11 +55,11 @@ class ModelRegistry:
             Unavailable: the model's first versions are not loaded yet, or the server is shutting down.
         """
         with self._lock:
-            number = spec.version if spec.version_label is None else self._resolve(spec.name, spec.version_label)
-            model = self._models.get(spec.name)
+            model, label = self._models.get(spec.name), spec.version_label
+            number = spec.version if label is None else resolve_label(model, spec.name, label)
             version = model.find(number) if model is not None else None
             if self._closed or version is None or version.loaded is None or version.state is not State.AVAILABLE:
-                raise self._why_not(spec.name, number)
+                raise shutting_down() if self._closed else why_not(model, spec.name, number)
             version.handles += 1
             return ServableHandle(self._release, version, version.loaded)
 
@@ -109,6 +110,11 @@ class ModelRegistry:
         """Call `reader` with the records of the configured models, under the lock. It must be cheap, and keep none."""
         with self._lock:
             return reader({name: self._models[name] for name in self._names})
+
+    def read_all(self, reader: Callable[[Mapping[str, ModelRecord]], _T]) -> tuple[_T, tuple[str, ...], bool]:
+        """Call `reader` like `read`, also with removed models. Return its result and the other facts for `adopt`."""
+        with self._lock:
+            return reader(self._models), self._names, self._closed
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after each change of state, on the thread that made it. Return a function to unsubscribe."""
@@ -205,6 +211,26 @@ class ModelRegistry:
             model.arriving = pending
         # The start-up log shows the reason.
         self._notify()
+
+    # Called by the mirror of another process's registry, instead of the configuration, the source and the manager.
+
+    def adopt(self, models: Mapping[str, ModelRecord], names: Iterable[str], *, is_closed: bool) -> list[VersionRecord]:
+        """Replace all records, and return those that served and no longer do, for `wait_idle`.
+
+        `models` contains the records of `names`, the configured models, and of removed models. A version that still
+        serves has the same record as before.
+        """
+        with self._lock:
+            kept = {id(version) for model in models.values() for version in model.versions.values()}
+            ended = [version for version in self._serving_records() if id(version) not in kept]
+            for version in ended:
+                version.state = State.UNLOADING
+            self._models, self._closed = dict(models), is_closed
+            self._names = tuple(sorted(names))
+            self.serving = self._serving()
+            self._has_served |= bool(self.serving)
+        self._notify()
+        return ended
 
     # Called by the manager, which alone changes states.
 
@@ -336,14 +362,15 @@ class ModelRegistry:
         self._listeners.notify()
 
     def _serving(self) -> tuple[Loaded, ...]:
+        return tuple(version.loaded for version in self._serving_records() if version.loaded is not None)
+
+    def _serving_records(self) -> list[VersionRecord]:
         versions = [version for model in self._models.values() for version in model.versions.values()]
-        return tuple(
-            version.loaded for version in versions if version.loaded is not None and version.state is State.AVAILABLE
-        )
+        return [one for one in versions if one.loaded is not None and one.state is State.AVAILABLE]
 
     def _configured(self, name: str) -> ModelRecord:
         if self._closed:
-            raise _closing()
+            raise shutting_down()
         model = self._models.get(name)
         if model is None or not model.is_configured:
             raise Unavailable(f"Model {name} was removed by a later configuration")
@@ -355,27 +382,6 @@ class ModelRegistry:
 
     def _get(self, servable_id: ServableId) -> VersionRecord:
         return self._models[servable_id.name].versions[servable_id.version]
-
-    def _resolve(self, name: str, label: str) -> int:
-        model = self._models.get(name)
-        number = model.labels.get(label) if model is not None else None
-        if number is not None:
-            return number
-        if model is not None and model.is_label_coming(label):
-            raise Unavailable(f"Label {label} of model {name} has no version ready yet: {model.describe()}")
-        raise InvalidArgument(f"Unrecognized servable version label: {label}")
-
-    def _why_not(self, name: str, number: int | None) -> ServingError:
-        if self._closed:
-            return _closing()
-        model = self._models.get(name)
-        if number is not None:
-            if model is not None and model.is_starting(number):
-                return Unavailable(f"Model {name} version {number} is not ready yet: {model.describe()}")
-            return NotFound(f"Servable not found for request: Specific({name}, {number})")
-        if model is not None and model.is_arriving():
-            return Unavailable(f"Model {name} has no version ready yet: {model.describe()}")
-        return NotFound(f"Servable not found for request: Latest({name})")
 
     def _release(self, version: VersionRecord) -> None:
         with self._lock:
@@ -392,7 +398,3 @@ class ModelRegistry:
         ]
         for name in over[:-_MAX_REMOVED]:
             del self._models[name]
-
-
-def _closing() -> Unavailable:
-    return Unavailable("The server is shutting down")

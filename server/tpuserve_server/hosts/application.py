@@ -64,6 +64,8 @@ class HostOptions:
             at_least=1,
         ),
     ] = None
+    # Processes that share the ports, all of one server. Each gets an equal part of the limits of the server.
+    frontends: int = 1
     # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
     tls: TlsOptions | None = None
     # Time between looks at the file of the certificates. 0: only after SIGHUP.
@@ -195,6 +197,10 @@ class Application(Protocol):
 
     async def replacement(self) -> Replacement:
         """Wait until another process should take the place of this one, and return the reason."""
+        ...
+
+    def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
+        """Return the application for gRPC calls: `local`, which the host has made of `rpc`, or one around it."""
         ...
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +21,7 @@ _LOCK = "lock"
 # Every system has this directory, and its path is short enough for the path of a UNIX socket in it.
 _SHORT = "/tmp"
 _LONGEST_NAME = "admin.sock"
+_LONGEST_PART = "63"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,11 @@ class RuntimeFolder:
     lock: int
 
     @classmethod
-    def create(cls) -> Self:
-        """Create the directory, with a path that is short enough for a UNIX socket in it."""
+    def create(cls, *, has_parts: bool = False) -> Self:
+        """Create the directory, with a path that is short enough for a UNIX socket in it, or in a part of it."""
+        longest = os.path.join(_LONGEST_PART, _LONGEST_NAME) if has_parts else _LONGEST_NAME
         path = tempfile.mkdtemp(prefix=_PREFIX)
-        if len(os.fsencode(os.path.join(path, _LONGEST_NAME))) > MAX_SOCKET_PATH_BYTES:
+        if len(os.fsencode(os.path.join(path, longest))) > MAX_SOCKET_PATH_BYTES:
             os.rmdir(path)
             path = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT)
         # The file gets its name once it is locked. A server that starts now ignores a directory without it.
@@ -44,6 +46,12 @@ class RuntimeFolder:
         os.rename(unnamed, os.path.join(path, _LOCK))
         return cls(Path(path), lock)
 
+    def part(self, name: str) -> Self:
+        """Return a directory in this one, for one of several processes. The owner of the whole removes it."""
+        path = self.path / name
+        path.mkdir(mode=0o700, exist_ok=True)
+        return replace(self, path=path)
+
     def remove(self) -> None:
         """Remove the directory with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -51,9 +59,9 @@ class RuntimeFolder:
 
 
 @contextlib.contextmanager
-def runtime_folder() -> Iterator[RuntimeFolder]:
-    """Yield a new directory, and remove it at the end."""
-    folder = RuntimeFolder.create()
+def runtime_folder(*, has_parts: bool = False) -> Iterator[RuntimeFolder]:
+    """Yield a new directory, and remove it at the end. `has_parts`: `part` will be called."""
+    folder = RuntimeFolder.create(has_parts=has_parts)
     try:
         yield folder
     finally:

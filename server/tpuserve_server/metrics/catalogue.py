@@ -226,8 +226,8 @@ BUDGET_BYTES: Final = Family(
     "tpuserve_budget_bytes",
     "gauge",
     ("budget", "kind"),
-    "Memory budget of requests: bytes in_use and their limit. receiving: all requests that are still arriving. "
-    "decoded: the objects of one request, so it has only a limit.",
+    "Memory budget of requests: bytes in_use and their limit. receiving: all requests that are still arriving, "
+    "in all processes. decoded: the objects of one request, so it has only a limit.",
 )
 BUDGET_REFUSALS: Final = Family(
     "tpuserve_budget_refusals_total", "counter", ("budget",), "Requests that were refused or cut by a memory budget."

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.device_metrics import DeviceGauge
 from tpuserve_server.core.live_figures import DeviceLoad, RecentFigures, VersionOrigin
-from tpuserve_server.core.process_usage import cpu_s
+from tpuserve_server.core.process_usage import cpu_s, resident_bytes
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.metrics.measurements import Measurements
 from tpuserve_server.metrics.version_totals import VersionTotals, version_totals
@@ -42,7 +42,8 @@ class MeasuredWindow:
         then = moments[0]
         duration_s = now.at_s - then.at_s
         if duration_s <= 0:
-            return RecentFigures(None, [DeviceLoad(gauge.name, None, gauge.memory_bytes()) for gauge in gauges], None)
+            loads = [DeviceLoad(gauge.name, None, gauge.memory_bytes()) for gauge in gauges]
+            return RecentFigures(None, loads, None, self._resident_bytes())
         none = VersionTotals()
         return RecentFigures(
             {
@@ -58,11 +59,18 @@ class MeasuredWindow:
                 for gauge in gauges
             ],
             (now.cpu_s - then.cpu_s) / duration_s,
+            self._resident_bytes(),
         )
 
     def _measure(self, gauges: Sequence[DeviceGauge]) -> _Moment:
         busy_s = {gauge.name: gauge.busy_s() for gauge in gauges}
-        return _Moment(self._clock.monotonic_s(), cpu_s(), busy_s, version_totals(self._measured))
+        used_s = cpu_s() + self._measured.server.cpu_s()
+        return _Moment(self._clock.monotonic_s(), used_s, busy_s, version_totals(self._measured))
+
+    def _resident_bytes(self) -> int | None:
+        own = resident_bytes()
+        others = sum(usage.resident_bytes for usage in self._measured.server.usages())
+        return None if own is None else own + others
 
 
 class LiveMeasurements:

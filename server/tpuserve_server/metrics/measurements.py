@@ -3,42 +3,25 @@
 Other modules format the metrics page.
 """
 
-import itertools
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
-from tpuserve_server.core.errors import Code
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import CacheCounts, VersionResponses
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
-from tpuserve_server.metrics.bounds import BOTH_LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
 from tpuserve_server.metrics.counts import Counts
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
-from tpuserve_server.metrics.exemplars import Exemplars, TracedRequest
-from tpuserve_server.metrics.histogram import Histogram
-from tpuserve_server.metrics.limit import OTHER, OTHER_SERVABLE, OTHER_VERSION
-from tpuserve_server.metrics.series import Series
-from tpuserve_server.metrics.server_measurements import ServerMeasurements
+from tpuserve_server.metrics.limit import OTHER, OTHER_SERVABLE
+from tpuserve_server.metrics.request_measurements import RequestMeasurements, RequestShare
+from tpuserve_server.metrics.server_measurements import ServerMeasurements, ServerShare
 
 # A removed model shows the state of its last version. The limit keeps unused names from accumulating.
 _MAX_ENDED = 1000
-
-
-class RequestKey(NamedTuple):
-    """Key of a series of requests. `version` is None and `signature` is empty if none was found or needed."""
-
-    model: str
-    version: int | None
-    signature: str
-    method: str
-    protocol: str
-    code: Code
 
 
 class Warmup(NamedTuple):
@@ -49,19 +32,14 @@ class Warmup(NamedTuple):
     duration_s: float
 
 
-# A request's key as a plain tuple, which takes a third of the time to create.
-_Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
+class Share(NamedTuple):
+    """The measurements of a front-end process since its last share, for the server's engine process."""
+
+    requests: RequestShare
+    server: ServerShare
 
 
-def _other_request(key: _Request) -> _Request:
-    return (OTHER, OTHER_VERSION, OTHER, *key[3:])
-
-
-def _other_ended(key: _Request) -> _Request:
-    return (OTHER, *key[1:])
-
-
-class Measurements:
+class Measurements(RequestMeasurements):
     """Implementation of core.metrics.Metrics. Thread-safe: never blocks for long, and `_lock` guards the counters.
 
     A version's series end with the version. After a thousand roll-outs, a server shows only the versions that it
@@ -70,80 +48,30 @@ class Measurements:
 
     def __init__(self) -> None:
         """Start with no measurements."""
+        super().__init__()
         self._lock = threading.Lock()
-        self._refused = Counts[str](lambda _: OTHER)
+        # Held from the look at a version's state to the change of its series: no share revives those of an ended one.
+        self._ending = threading.Lock()
         self._dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
         self._unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
         self._hung = Counts[ServableId](lambda _: OTHER_SERVABLE)
         self._loads = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
         self._load_s: dict[ServableId, float] = {}
-        self._stages_s = Counts[tuple[str, str, str]](lambda key: (key[0], OTHER, key[2]))
-        self._stage_requests = Counts[tuple[str, str]](lambda key: (key[0], OTHER))
         self._costs: dict[ServableId, CostModel] = {}
         self._caches: dict[ServableId, VersionResponses] = {}
         self._host_s: dict[BatchKey, float] = {}
         self._logged = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
-        self._traced: Counter[str] = Counter()
         self._states: dict[ServableId, State] = {}
         self._warmups: dict[ServableId, Warmup] = {}
-        self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_request)
-        self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_ended)
-        self._exemplars = Exemplars[_Request](LATENCY_BOUNDS_S)
-        self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS, lambda _: OTHER)
         self._batches = BatchMeasurements()
         self.devices = DeviceMeasurements()
         self.server = ServerMeasurements()
 
     # Called by the parts that measure.
 
-    def request_finished(
-        self,
-        *,
-        model: str,
-        version: int | None,
-        signature: str,
-        method: str,
-        protocol: str,
-        code: Code,
-        latency_s: float,
-        trace_id: str = "",
-    ) -> None:
-        """Record the response of a front-end."""
-        key = (model, version, signature, method, protocol, code)
-        (self._requests.find(key) or self._requests[key]).add(latency_s)
-        if trace_id:
-            self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
-
-    def answers_of(
-        self, *, model: str, version: int, signature: str, method: str, protocol: str
-    ) -> Callable[[float, str], None]:
-        """Return a function that records the latency and the trace of a response, without a search for its series."""
-        key = (model, version, signature, method, protocol, Code.OK)
-        add: Callable[[float], None] | None = None
-
-        def record(latency_s: float, trace_id: str) -> None:
-            nonlocal add
-            if add is None:
-                add = self._requests[key].add
-            add(latency_s)
-            if trace_id:
-                self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
-
-        return record
-
     def protocol_served(self, *, protocol: str, in_flight: Callable[[], int]) -> None:
         """Record a front-end of a protocol."""
         self.server.protocol_served(protocol=protocol, in_flight=in_flight)
-
-    def stages_sampled(self, *, protocol: str, model: str, stages: Iterable[tuple[str, float]], requests: int) -> None:
-        """Record the stages of one request for several."""
-        self._stage_requests.add((protocol, model), requests)
-        for stage, duration_s in stages:
-            self._stages_s.add((protocol, model, stage), duration_s * requests)
-
-    def examples_received(self, *, model: str, count: int) -> None:
-        """Record the number of tf.Examples in a request."""
-        self.examples[model].add(count)
 
     def batch_finished(
         self,
@@ -201,18 +129,9 @@ class Measurements:
         """Record a request that left the queue before it ran."""
         self._dropped.add((servable, reason, priority))
 
-    def requests_refused(self, *, by: str, count: int) -> None:
-        """Record requests that were refused before they were read."""
-        self._refused.add(by, count)
-
     def request_logged(self, *, model: str, outcome: str) -> None:
         """Record an entry of the request log: `written`, or dropped as `queue_full` or `write_failed`."""
         self._logged.add((model, outcome))
-
-    def requests_traced(self, *, outcome: str, count: int) -> None:
-        """Record traced requests: `exported`, or dropped as `rate`, `queue_full`, `export_failed` or `rejected`."""
-        with self._lock:
-            self._traced[outcome] += count
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         """Record a version's state. When the version ends, its series are removed, except its state."""
@@ -234,12 +153,35 @@ class Measurements:
                 self._costs.pop(id_, None)
                 self._load_s.pop(id_, None)
                 self._caches.pop(id_, None)
-        self._forget(removed)
+        with self._ending:
+            self._forget(removed)
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
         """Record the warm-up of a version."""
         with self._lock:
             self._warmups[servable] = Warmup(path, records, duration_s)
+
+    # Exchanged between the processes of a server: each front-end has its own Measurements, and the engine adds them.
+
+    def take(self) -> Share:
+        """Return what this front-end process measured since the last call. Its own page then counts from 0 again.
+
+        Takes about 10 us for each series that changed. Batches and versions are not included: the engine has them.
+        """
+        return Share(self.take_requests(), self.server.take())
+
+    def add(self, share: Share, source: int) -> None:
+        """Add the share of a front-end process. `source` identifies the process, and is never used for another one.
+
+        Latencies of a version that has ended count as those of ended versions.
+        """
+        with self._ending:
+            self.add_requests(share.requests, self._has_ended)
+        self.server.add(share.server, source)
+
+    def end_source(self, source: int) -> None:
+        """Omit a front-end process that has ended from gauges. Its counts and its CPU time stay."""
+        self.server.end_source(source)
 
     # Read by the metrics page.
 
@@ -249,34 +191,9 @@ class Measurements:
         self._batches.count()
         return self._batches
 
-    def requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
-        """Return request latencies in seconds by key, without those of ended versions."""
-        return ((RequestKey(*key), histogram) for key, histogram in self._requests.items())
-
-    def all_requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
-        """Return the latencies of `requests`, then those of ended versions. A key may occur twice."""
-        ended = ((RequestKey(*key), histogram) for key, histogram in self._ended_requests.items())
-        return itertools.chain(self.requests(), ended)
-
-    def exemplars(self, key: RequestKey) -> Mapping[int, TracedRequest]:
-        """Return the last traced request in each bucket of LATENCY_BOUNDS_S, by the bucket's position."""
-        return self._exemplars.by_bucket(key)
-
-    def stages_s(self) -> Mapping[tuple[str, str, str], float]:
-        """Return the seconds of all requests by protocol, model and stage."""
-        return self._stages_s.all()
-
-    def stage_requests(self) -> Mapping[tuple[str, str], float]:
-        """Return the number of requests whose stages are counted, by protocol and model."""
-        return self._stage_requests.all()
-
     def dropped(self) -> Mapping[tuple[ServableId, str, Priority], float]:
         """Return the number of requests that left the queue before they ran, by version, reason and priority."""
         return self._dropped.all()
-
-    def refused(self) -> Mapping[str, float]:
-        """Return the number of requests that were refused before they were read, by their refuser."""
-        return self._refused.all()
 
     def unwarmed(self) -> Mapping[BatchKey, float]:
         """Return the number of runs of shapes that were new after warm-up."""
@@ -321,15 +238,14 @@ class Measurements:
         """Return the number of entries of the request log, by model and outcome."""
         return self._logged.all()
 
-    def traced(self) -> dict[str, int]:
-        """Return the number of traced requests, by outcome."""
-        with self._lock:
-            return dict(self._traced)
-
     def states(self) -> dict[ServableId, State]:
         """Return the state of each version, including the last ended one of each model, up to a limit."""
         with self._lock:
             return dict(self._states)
+
+    def _has_ended(self, model: str, version: int) -> bool:
+        with self._lock:
+            return self._states.get(ServableId(model, version), State.END) is State.END
 
     def _ended(self) -> list[ServableId]:
         return [servable for servable, state in self._states.items() if state is State.END]
@@ -340,7 +256,4 @@ class Measurements:
         self._dropped.forget(lambda key: key[0] in removed)
         self._unwarmed.forget(lambda key: key.servable in removed)
         self._hung.forget(lambda key: key in removed)
-        names = {(servable.name, servable.version) for servable in removed}
-        self._exemplars.forget(lambda key: key[:2] in names)
-        for (model, _, _, method, protocol, code), histogram in self._requests.take(lambda key: key[:2] in names):
-            self._ended_requests[model, None, "", method, protocol, code].absorb(histogram)
+        self.forget_requests({(servable.name, servable.version) for servable in removed})

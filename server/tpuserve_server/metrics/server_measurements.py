@@ -1,13 +1,16 @@
-"""Figures of the whole server, read when a client requests the page: queues, budgets, state, log."""
+"""Figures of the whole server, read when a client requests the page: queues, budgets, state, log, processes."""
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.budgets.budgets import Budgets
 from tpuserve_server.core.build import Build
 from tpuserve_server.core.certificate_status import CertificateStatus
+from tpuserve_server.core.process_usage import ProcessUsage, process_usage
 from tpuserve_server.core.server_state import ServerState
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ServableId, State
@@ -26,13 +29,37 @@ class ServerParts:
     certificates: Callable[[], CertificateStatus | None]
 
 
+class ServerShare(NamedTuple):
+    """The present figures of one process, and what it counted since its last share."""
+
+    in_flight: Mapping[str, int]
+    # Bytes of the budget for unfinished requests, by kind.
+    receiving_bytes: Mapping[str, int]
+    usage: ProcessUsage
+    # New since the last share. The refusals are by budget.
+    budget_refusals: Mapping[str, int]
+    dropped_events: int
+
+
 class ServerMeasurements:
-    """Reads the parts of the server. Thread-safe: the server sets everything before it opens its ports."""
+    """Reads the parts of the server, and adds those of its front-end processes.
+
+    Thread-safe: the server sets its parts before it opens its ports, and `_lock` guards the figures of front-ends.
+    """
 
     def __init__(self) -> None:
         """Start without parts, and so without their figures."""
         self._parts: ServerParts | None = None
         self._in_flight: list[tuple[str, Callable[[], int]]] = []
+        self._lock = threading.Lock()
+        # The last shares of processes that live, and the sums of all processes ever.
+        self._front_ends: dict[int, ServerShare] = {}
+        self._budget_refusals: Counter[str] = Counter()
+        self._dropped_events = 0
+        self._ended_cpu_s = 0.0
+        # Counts that the shares of this process have included.
+        self._taken_refusals: Mapping[str, int] = {}
+        self._taken_events = 0
 
     # Called by the parts.
 
@@ -44,13 +71,48 @@ class ServerMeasurements:
         """Record a front-end of a protocol. `in_flight` returns the number of its requests that are not answered."""
         self._in_flight.append((protocol, in_flight))
 
+    # Exchanged between the processes of a server.
+
+    def take(self) -> ServerShare:
+        """Return the share of this process, which only one thread at a time may take."""
+        refusals, events = self.budget_refusals(), self.dropped_events() or 0
+        new = {budget: count - self._taken_refusals.get(budget, 0) for budget, count in refusals.items()}
+        new_events = events - self._taken_events
+        self._taken_refusals, self._taken_events = refusals, events
+        receiving = {kind: count for (budget, kind), count in self.budget_bytes().items() if budget == "receiving"}
+        return ServerShare(self.in_flight(), receiving, process_usage(), new, new_events)
+
+    def add(self, share: ServerShare, source: int) -> None:
+        """Add the share of a front-end process, see Measurements.add."""
+        with self._lock:
+            self._front_ends[source] = share
+            self._budget_refusals.update(share.budget_refusals)
+            self._dropped_events += share.dropped_events
+
+    def end_source(self, source: int) -> None:
+        """Omit a process from gauges, see Measurements.end_source."""
+        with self._lock:
+            if (last := self._front_ends.pop(source, None)) is not None:
+                self._ended_cpu_s += last.usage.cpu_s
+
     # Read by the metrics page.
 
+    def usages(self) -> Sequence[ProcessUsage]:
+        """Return the usage of each front-end process that lives."""
+        return [front_end.usage for front_end in self._shares()]
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of all front-end processes, including those that have ended. It never falls."""
+        with self._lock:
+            return self._ended_cpu_s + sum(front_end.usage.cpu_s for front_end in self._front_ends.values())
+
     def in_flight(self) -> Mapping[str, int]:
-        """Return the number of requests that are not answered, by protocol."""
+        """Return the number of requests that are not answered, by protocol, in all processes."""
         counts: Counter[str] = Counter()
         for protocol, count in self._in_flight:
             counts[protocol] += count()
+        for front_end in self._shares():
+            counts.update(front_end.in_flight)
         return counts
 
     def queued(self) -> Mapping[ServableId, QueueDepth]:
@@ -77,27 +139,35 @@ class ServerMeasurements:
         return None if self._parts is None else self._parts.build
 
     def budget_bytes(self) -> Mapping[tuple[str, str], int]:
-        """Return the bytes of each budget, by its name and their kind."""
+        """Return the bytes of each budget, by its name and their kind. `receiving` is the sum of all processes."""
         if self._parts is None:
             return {}
-        budgets = self._parts.budgets
+        budgets, front_ends = self._parts.budgets, self._shares()
+        held = sum(front_end.receiving_bytes.get("in_use", 0) for front_end in front_ends)
+        total = sum(front_end.receiving_bytes.get("limit", 0) for front_end in front_ends)
         return {
-            ("receiving", "in_use"): budgets.receiving.held_bytes,
-            ("receiving", "limit"): budgets.receiving.total_bytes,
+            ("receiving", "in_use"): budgets.receiving.held_bytes + held,
+            ("receiving", "limit"): budgets.receiving.total_bytes + total,
             ("decoded", "limit"): budgets.decoded.size_bytes,
         }
 
     def budget_refusals(self) -> Mapping[str, int]:
-        """Return the number of requests that each budget has refused."""
+        """Return the number of requests that each budget has refused, in all processes."""
         if self._parts is None:
             return {}
         budgets = self._parts.budgets
-        return {"receiving": budgets.receiving.refusals, "decoded": budgets.decoded.refusals}
+        own = {"receiving": budgets.receiving.refusals, "decoded": budgets.decoded.refusals}
+        with self._lock:
+            return {budget: count + self._budget_refusals[budget] for budget, count in own.items()}
 
     def certificates(self) -> CertificateStatus | None:
         """Return the status of the certificates, or None without TLS or without parts."""
         return None if self._parts is None else self._parts.certificates()
 
     def dropped_events(self) -> int | None:
-        """Return the number of events that the log has dropped, or None without parts."""
-        return None if self._parts is None else self._parts.dropped_events()
+        """Return the number of events that the logs of all processes have dropped, or None without parts."""
+        return None if self._parts is None else self._parts.dropped_events() + self._dropped_events
+
+    def _shares(self) -> list[ServerShare]:
+        with self._lock:
+            return list(self._front_ends.values())

@@ -16,7 +16,8 @@ from tpuserve_server.metrics.bounds import (
     UPSTREAM_LATENCY_BOUNDS_US,
 )
 from tpuserve_server.metrics.histogram import Histogram
-from tpuserve_server.metrics.measurements import Measurements, RequestKey, Warmup
+from tpuserve_server.metrics.measurements import Measurements, Warmup
+from tpuserve_server.metrics.request_measurements import RequestKey
 from tpuserve_server.metrics.series import Key, Series, summed
 
 _SERVING = ":tensorflow:serving:"

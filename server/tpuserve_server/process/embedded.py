@@ -5,22 +5,26 @@ The supervisor (`tpuserve serve`) passes the validated settings through the envi
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE
 from tpuserve_server.command.validation import read_settings_json
 from tpuserve_server.core.change_record import ChangeRecord
 from tpuserve_server.core.journal import Journal
-from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.envoy.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.process.build import build_server
 
+if TYPE_CHECKING:
+    from tpuserve_server.app import Server
 
-def _build() -> Application:
+
+def build_embedded() -> "Server":
+    """Build the server from the settings that the supervisor passed. Call this once in a process."""
     settings = read_settings_json(os.environ[SETTINGS_VARIABLE])
     folder = Path(os.environ[RUNTIME_FOLDER_VARIABLE])
     journal = Journal.open(folder, os.environ[LAST_END_VARIABLE])
     return build_server(settings, os.environ[HOST_NOTE_VARIABLE], journal, record=ChangeRecord(folder))
 
 
-asgi = EnvoyEntry(_build)
+asgi = EnvoyEntry(lambda _: build_embedded())

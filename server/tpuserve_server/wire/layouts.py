@@ -1,6 +1,6 @@
 """Layouts: messages that differ only in the contents of their tensors, so that one parse serves all of them.
 
-A layout is what a serialized message says apart from these contents: its length, and every byte outside of them. A
+A layout is everything in a serialized message except these contents: its length, and every byte outside of them. A
 message that has both gets the model, the names, the dtypes and the shapes of the layout. Only its contents are read,
 and its id if the protocol has one. The subject of a message is the part that its protocol sends outside of it, such as
 HTTP's path. Each subject has its own layouts.

@@ -1,6 +1,7 @@
 """An echo application that either host runs in a separate process: `echo_application.py envoy|python OPTIONS`.
 
-It reports events as JSON lines on standard output.
+It reports events as JSON lines on standard output. With front-end processes, it is the application of each, and without
+arguments the engine.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.envoy.engine_entry import run_engine
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
@@ -31,7 +33,7 @@ from tpuserve_server.logs.configuration import configure_logging
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 UNASKED = {"/unread": (413, b""), "/hello": (200, b"hello")}
 ERRORS: dict[Code, type[ServingError]] = {
@@ -39,8 +41,15 @@ ERRORS: dict[Code, type[ServingError]] = {
 }
 
 
+class Role:
+    """Whether this process is the engine of front-end processes."""
+
+    is_engine = False
+
+
 def say(event: str, **fields: object) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
+    engine = {"engine": True, "pid": os.getpid()} if Role.is_engine else {}
+    print(json.dumps({"event": event, **engine, **fields}), flush=True)
 
 
 async def _read_fifo(path: str) -> bytes:
@@ -107,8 +116,14 @@ class EchoApplication:
         return "There will never be an echo."
 
     async def replacement(self) -> Replacement:
-        await self._hung.wait()
+        if (fifo := os.environ.get("ECHO_ENGINE_HANGS")) and Role.is_engine:
+            await _read_fifo(fifo)
+        else:
+            await self._hung.wait()
         return Replacement("hung run", "an echo has taken too long")
+
+    def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
+        return local
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:
         """Ignore the host's metrics: this application has no page for them."""
@@ -176,7 +191,7 @@ class EchoApplication:
         ).encode()
 
     async def environment(self, _request: bytes, _context: CallContext) -> bytes:
-        return json.dumps({**os.environ, "cwd": os.getcwd(), "path": sys.path}).encode()
+        return json.dumps({**os.environ, "own_pid": os.getpid(), "cwd": os.getcwd(), "path": sys.path}).encode()
 
     async def fail(self, request: bytes, _context: CallContext) -> bytes:
         code, _, message = request.decode().partition(" ")
@@ -209,8 +224,8 @@ class EchoApplication:
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve the REST routes.
 
-        POST echoes up to a limit. /ready returns the readiness. The route /held waits until its client disconnects. The
-        route /stuck waits until /open. The routes /unread and /hello respond without reading the body.
+        POST echoes up to a limit. /ready returns the readiness, /pid the process. /held waits until its client leaves,
+        /stuck until /open. /unread and /hello respond without reading the body.
         """
         if scope["path"] in UNASKED:
             status, content = UNASKED[scope["path"]]
@@ -225,6 +240,8 @@ class EchoApplication:
             if not message.get("more_body"):
                 break
         status = 413 if len(body) > limit else 503 if scope["path"] == "/ready" and self._draining else 200
+        if scope["path"] == "/pid":
+            body += str(os.getpid()).encode()
         if scope["path"] == "/open":
             self._gate.set()
         if scope["path"] == "/held":
@@ -239,7 +256,7 @@ class EchoApplication:
         return None
 
 
-asgi = EnvoyEntry(EchoApplication)
+asgi = EnvoyEntry(lambda _: EchoApplication())
 
 
 def read_tls() -> TlsOptions:
@@ -259,10 +276,21 @@ def main(backend: str, options: HostOptions) -> int:
         return python.run(EchoApplication, options, read_tls)
     from tpuserve_server.hosts.envoy import host as envoy
 
-    return envoy.run("echo_application:asgi", options, {}, read_tls)
+    return envoy.run("echo_application:asgi", options, {}, read_tls, "echo_application")
 
 
-if __name__ == "__main__":
+async def hold_link(link: socket.socket) -> None:
+    """Wait for the end of a front-end."""
+    link.setblocking(False)
+    say("linked")
+    await asyncio.get_running_loop().sock_recv(link, 1)
+    say("unlinked")
+
+
+if __name__ == "__main__" and not sys.argv[1:]:
+    Role.is_engine = True
+    run_engine(EchoApplication, lambda _, link: hold_link(link))
+elif __name__ == "__main__":
     given = json.loads(sys.argv[2])
     if given.get("tls"):
         given["tls"] = TlsOptions(**given["tls"])

@@ -17,7 +17,7 @@ LIMIT_BYTES = 1 << 20
 
 
 def read(body: bytes, *, splits: bool) -> tuple[ModelSpec, list[str], Summary] | str:
-    """Return what a request says, or its error."""
+    """Return the contents of a request, or its error."""
     message, contents = split_request(body) if splits else (body, {})
     try:
         proto = parse_predict_request(message)

@@ -93,6 +93,28 @@ class Backlog:
             self._open(lane, key, task)
         return True
 
+    def add_alike(self, first: Task, others: Sequence[Task]) -> int:
+        """Add the first of `others` to the batch of `first`. See `BatchQueue.add_alike`."""
+        batch, deadline = first.batch, first.deadline
+        # Objectives and deadlines are checked for each task. With a timeout, the last task may make the batch ready.
+        if not isinstance(batch, Batch) or not first.shareable or not first.rows or deadline.is_finite:
+            return 0
+        lane = batch.lane
+        if lane.has_objective or lane.timeout_s:
+            return 0
+        alike = []
+        for task in others[: (lane.max_rows - batch.rows) // first.rows]:
+            if task.deadline is not deadline:
+                break
+            task.enqueued_s, task.order_s, task.lengths = first.enqueued_s, first.order_s, first.lengths
+            task.batch = batch
+            alike.append(task)
+        if alike:
+            batch.extend(alike)
+            if lane.regroup is not None:
+                lane.regroup.arrived(len(alike) * first.rows, first.enqueued_s)
+        return len(alike)
+
     def discard(self, task: Task) -> bool:
         """Remove a task. See `BatchQueue.discard`."""
         if task.split_request is not None and task.batch is None:

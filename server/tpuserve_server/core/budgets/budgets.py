@@ -18,12 +18,15 @@ class Budgets:
     receiving: ReceivingBudget
 
     @classmethod
-    def of(cls, options: BudgetOptions, max_request_bytes: int, clock: Clock) -> Self:
-        """Create the budgets for requests of at most `max_request_bytes`."""
+    def of(cls, options: BudgetOptions, max_request_bytes: int, clock: Clock, processes: int = 1) -> Self:
+        """Create the budgets for requests of at most `max_request_bytes`.
+
+        Several `processes` that receive requests share the budget of arriving requests.
+        """
         return cls(
             DecodedBudget(options.decoded_bytes(max_request_bytes)),
             ReceivingBudget(
-                options.receiving_bytes(max_request_bytes),
+                options.receiving_bytes(max_request_bytes, processes),
                 options.connection_receiving_bytes(max_request_bytes),
                 clock,
                 LateTrim(),

@@ -51,9 +51,13 @@ class BudgetOptions:
         """Return the budget of decoded objects."""
         return self.max_decoded_bytes or _DECODED * max_request_bytes
 
-    def receiving_bytes(self, max_request_bytes: int) -> int:
-        """Return the budget of all requests that are still arriving. The longest request always fits."""
-        return max(self.max_receiving_bytes or _RECEIVED * max_request_bytes, max_request_bytes)
+    def receiving_bytes(self, max_request_bytes: int, processes: int = 1) -> int:
+        """Return the budget of all requests that are still arriving at one of `processes`.
+
+        The longest request always fits.
+        """
+        total_bytes = self.max_receiving_bytes or _RECEIVED * max_request_bytes
+        return max(total_bytes // processes, max_request_bytes)
 
     def connection_receiving_bytes(self, max_request_bytes: int) -> int:
         """Return the budget of the requests of one connection. The longest request always fits."""

@@ -70,7 +70,7 @@ class TensorFlowTracer:
 
     @contextlib.contextmanager
     def span(self, name: str, **facts: str | int) -> Iterator[None]:
-        """Implement Tracer.span. `tf.profiler.experimental.Trace` records only in sessions of its own API."""
+        """Implement Tracer.span. `tf.profiler.experimental.Trace` records only in sessions of that API."""
         from tensorflow.python.profiler.internal import _pywrap_traceme
 
         mark = _pywrap_traceme.TraceMe(name, **facts)

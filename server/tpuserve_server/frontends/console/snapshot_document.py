@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.live_figures import DeviceLoad, RecentFigures, VersionTraffic, Window
-from tpuserve_server.core.process_usage import resident_bytes
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.frontends.console.sources import ConsoleSources
 
@@ -21,7 +20,7 @@ def describe_snapshot(sources: ConsoleSources, window: Window) -> dict[str, Any]
         "at": time.time(),
         "state": sources.service.state().value,
         "in_flight": dict(sources.in_flight()),
-        "process": {"cpu": figures.cpu, "rss_bytes": resident_bytes()},
+        "process": {"cpu": figures.cpu, "rss_bytes": figures.resident_bytes},
         "devices": [_describe_device(device) for device in figures.devices],
         "versions": [
             _describe_version(servable, state, _traffic(figures, servable), queued.get(servable, _NONE_QUEUED))

@@ -24,7 +24,7 @@ from tpuserve_formats.messages.oip import (
 )
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.frontends.oip.administration import Administration
-from tpuserve_server.frontends.oip.reporting import describe_config, find_statistics
+from tpuserve_server.frontends.oip.reporting import describe_config
 from tpuserve_server.frontends.oip.server_settings import check_unchanged, log_settings, trace_settings
 from tpuserve_server.frontends.oip.shared_memory import cuda_unsupported
 from tpuserve_server.frontends.oip_grpc.metadata import parse_request
@@ -87,8 +87,7 @@ class AdministrationMethods:
             request = parse_request(ModelStatisticsRequest, body)
             measured.model = request.name
             spec = parse_model_spec(request.name, request.version)
-            administration = self._administration
-            return encode_statistics(find_statistics(administration.service, administration.statistics, spec))
+            return encode_statistics(await self._administration.statistics(spec))
 
     async def repository_index(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryIndex."""

@@ -9,7 +9,7 @@ from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.frontends.exchange import HttpCall
 from tpuserve_server.frontends.http.response import HttpResponse
 from tpuserve_server.frontends.oip.administration import Administration
-from tpuserve_server.frontends.oip.reporting import describe_config, find_statistics
+from tpuserve_server.frontends.oip.reporting import describe_config
 from tpuserve_server.frontends.oip.server_settings import check_unchanged, log_settings, trace_settings
 from tpuserve_server.frontends.oip.shared_memory import cuda_unsupported
 from tpuserve_server.frontends.oip_rest.route import Action, Route
@@ -58,9 +58,7 @@ class AdministrationHandlers:
         return _json(model_config_to_json(facts))
 
     async def _statistics(self, route: Route, call: HttpCall) -> HttpResponse:
-        administration = self._administration
-        found = find_statistics(administration.service, administration.statistics, route.spec)
-        return _json(statistics_to_json(found))
+        return _json(statistics_to_json(await self._administration.statistics(route.spec)))
 
     async def _index(self, route: Route, call: HttpCall) -> HttpResponse:
         document = parse_object(await call.read_body())

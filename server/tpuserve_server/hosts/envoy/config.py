@@ -83,7 +83,7 @@ def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) 
         "address": first,
         "additional_addresses": [{"address": address} for address in others],
         # By default, a second server on the same port must fail instead of taking every other connection.
-        "enable_reuse_port": options.reuse_port,
+        "enable_reuse_port": options.reuse_port or options.frontends > 1,
         # Envoy buffers a body while the event loop is busy, and answers 413 to a body that does not fit. The buffer is
         # larger than the application's limits, so that those apply first.
         "per_connection_buffer_limit_bytes": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,

@@ -1,5 +1,7 @@
 """Supervisor of the Envoy host: starts Envoy with the application inside, again after each unexpected end.
 
+With front-end processes, it starts an engine process and several Envoys instead.
+
 It turns signals into orders, and cleans up. The process is light: it imports neither tensorflow nor the application,
 and handles no requests.
 """
@@ -14,14 +16,15 @@ from collections.abc import Callable, Mapping
 
 from tpuserve_server.core.library_pages import release_library_pages
 from tpuserve_server.hosts.addresses import check_free
-from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.certificate_poll import CertificatePoll
 from tpuserve_server.hosts.certificate_replacement import check_replacement
 from tpuserve_server.hosts.certificate_validity import certificate_status
 from tpuserve_server.hosts.ending import LOST_REQUESTS
-from tpuserve_server.hosts.envoy.admin import until
 from tpuserve_server.hosts.envoy.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
 from tpuserve_server.hosts.envoy.config import Embedding
+from tpuserve_server.hosts.envoy.fleet import Fleet
+from tpuserve_server.hosts.envoy.front_end import with_ports
 from tpuserve_server.hosts.envoy.process import embedding_library
 from tpuserve_server.hosts.envoy.respawn import Respawns
 from tpuserve_server.hosts.envoy.worker import Worker
@@ -39,15 +42,13 @@ from tpuserve_server.logs.logger_names import COMMAND
 _log = logging.getLogger(__name__)
 _command = logging.getLogger(COMMAND)
 
-# Time for the application to release its resources after the drain.
-_STOP_TIMEOUT_S = 10.0
-
 
 def run(
     asgi_entry: str,
     options: HostOptions,
     environment: Mapping[str, str],
     read_tls: Callable[[], TlsOptions] | None = None,
+    engine_module: str | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; call it on the main thread.
 
@@ -55,6 +56,9 @@ def run(
 
     `asgi_entry` names an `EnvoyEntry` as `module:attribute`. Its factory finds `environment` in `os.environ`, in
     addition to this process's environment. A second signal kills Envoy at once.
+
+    With more than one of `options.frontends`, `engine_module` names the program of the engine, which calls
+    `run_engine`, and `asgi_entry` is the application of the front-ends. Their limits are those of `options`.
     """
     ignore_until_serving()
     for name in unknown_to_envoy(options.grpc_arguments):
@@ -67,22 +71,45 @@ def run(
         embedding = Embedding(embedding_library(), asgi_entry)
         remove_stale_folders()
         release_library_pages()  # The supervisor's own start used most of them.
-        with runtime_folder() as folder, socket_file(options) as file:
-            supervisor = _Supervisor(options, embedding, folder, file, environment, read_tls, predecessor)
+        with runtime_folder(has_parts=options.frontends > 1) as folder, socket_file(options) as file:
+            launcher = _Launcher(embedding, engine_module, folder, file)
+            supervisor = _Supervisor(options, launcher, file, environment, read_tls, predecessor)
             return asyncio.run(supervisor.run())
     except HostError as error:
         _command.error("%s", error)
         return 1
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Launcher:
+    """Starts a worker, or a fleet with more than one front-end."""
+
+    embedding: Embedding
+    engine_module: str | None
+    folder: RuntimeFolder
+    file: SocketFile | None
+
+    async def start(self, options: HostOptions, environment: Mapping[str, str], last_end: str) -> Worker | Fleet:
+        environment = {
+            **environment,
+            RUNTIME_FOLDER_VARIABLE: str(self.folder.path),
+            LAST_END_VARIABLE: last_end,
+        }
+        is_respawn = bool(last_end)
+        if options.frontends == 1 or self.engine_module is None:
+            return await Worker.start(options, self.embedding, self.folder, environment, is_respawn=is_respawn)
+        return await Fleet.start(
+            options, self.embedding, self.engine_module, self.folder, environment, self.file, is_respawn=is_respawn
+        )
+
+
 class _Supervisor:
-    """Runs one worker after the other."""
+    """Runs one worker after the other, or one fleet after the other."""
 
     def __init__(
         self,
         options: HostOptions,
-        embedding: Embedding,
-        folder: RuntimeFolder,
+        launcher: _Launcher,
         file: SocketFile | None,
         environment: Mapping[str, str],
         read_tls: Callable[[], TlsOptions] | None,
@@ -91,11 +118,10 @@ class _Supervisor:
         # Envoy binds a temporary name. The supervisor renames the socket once Envoy listens.
         self._options = dataclasses.replace(options, grpc_socket_path=file.bound if file is not None else None)
         self._file = file
-        self._embedding = embedding
-        self._folder = folder
+        self._launcher = launcher
         self._environment = environment
         self._predecessor = predecessor
-        self._worker: Worker | None = None
+        self._worker: Worker | Fleet | None = None
         self._last_end = ""
         self._read_tls = read_tls
         self._reloading: asyncio.Task[None] | None = None
@@ -118,13 +144,8 @@ class _Supervisor:
 
     async def _run_worker(self, stopping: asyncio.Task[None]) -> int | None:
         """Run a worker until its end. Return the exit code after a drain, or None after an unexpected end."""
-        environment = {
-            **self._environment,
-            RUNTIME_FOLDER_VARIABLE: str(self._folder.path),
-            LAST_END_VARIABLE: self._last_end,
-        }
         is_respawn = bool(self._last_end)
-        worker = await Worker.start(self._options, self._embedding, self._folder, environment, is_respawn=is_respawn)
+        worker = await self._launcher.start(self._options, self._environment, self._last_end)
         self._worker = worker
         self._show_certificates()
         announcing = asyncio.create_task(self._announce(worker))
@@ -142,12 +163,10 @@ class _Supervisor:
             announcing.cancel()
             await worker.close()
 
-    async def _announce(self, worker: Worker) -> None:
-        await worker.ready.wait()
-        await until(worker.admin.is_live)
-        listening = await asyncio.to_thread(worker.admin.listening, self._options)
+    async def _announce(self, worker: Worker | Fleet) -> None:
+        listening = await worker.listening(self._options)
         # A later worker opens the same ports.
-        self._options = _with_ports(self._options, listening)
+        self._options = with_ports(self._options, listening)
         if self._file is not None:
             self._file.publish()
             listening = dataclasses.replace(listening, grpc_socket=self._file.address)
@@ -156,44 +175,43 @@ class _Supervisor:
         if self._predecessor is not None:
             self._predecessor.stop()
 
-    async def _stop(self, worker: Worker) -> int:
+    async def _stop(self, worker: Worker | Fleet) -> int:
         """Wait for the application to drain and to end Envoy, too, and return the exit code."""
         report("STOPPING")
         worker.drain()
         if not (worker.is_live or worker.is_loading):
             worker.kill()  # No port is open and no model is loading: there is nothing to drain or to stop.
             return 0
-        await asyncio.wait({worker.ended}, timeout=self._patience_s())
+        await asyncio.wait({worker.ended}, timeout=self._patience_s(worker.stop_timeout_s))
         if not worker.ended.done():
             raise HostError("The application did not end after the drain. The server killed it.")
         code = worker.ended.result()
         if code >= 0:
             return code
-        _log.error("Envoy ended during the drain (%s); the requests in flight are lost", worker.how_ended())
+        _log.error("%s ended during the drain (%s); requests in flight are lost", worker.name, worker.how_ended())
         return LOST_REQUESTS
 
-    def _explain_end(self, worker: Worker, *, is_respawn: bool) -> None:
+    def _explain_end(self, worker: Worker | Fleet, *, is_respawn: bool) -> None:
         """Log why a worker ended. Raises HostError if it is the first, and a new start would end the same way."""
         self._last_end = how = worker.how_ended()
         if not is_respawn and worker.failure is not None:
             raise HostError(worker.failure)
         if not is_respawn and not worker.began():
-            raise HostError(
-                f"Envoy could not start ({how}). Envoy's log lines above have the reason. Use --host_backend=python to "
-                "run without Envoy."
-            )
+            raise HostError(f"{worker.name} could not start ({how}). {worker.start_hint}")
         if worker.damage is not None:
-            _log.error("Envoy has drained and ended (%s). The server starts it again", worker.damage.why)
+            _log.error("%s has drained and ended (%s). The server starts it again", worker.name, worker.damage.why)
         elif worker.failure is not None:
             _log.error("The application could not start again: %s", worker.failure)
         elif worker.is_live:
-            _log.error("Envoy ended by itself (%s); the requests in flight are lost. The server starts it again", how)
+            _log.error(
+                "%s ended by itself (%s); the requests in flight are lost. The server starts it again", worker.name, how
+            )
         else:
-            _log.error("Envoy ended by itself (%s) before it served. The server starts it again", how)
+            _log.error("%s ended by itself (%s) before it served. The server starts it again", worker.name, how)
 
-    def _patience_s(self) -> float:
+    def _patience_s(self, stop_timeout_s: float) -> float:
         handover_s = CONNECT_S + QUEUE_TIMEOUT_S
-        return max(self._options.drain_delay_s, handover_s) + self._options.drain_timeout_s + _STOP_TIMEOUT_S
+        return max(self._options.drain_delay_s, handover_s) + self._options.drain_timeout_s + stop_timeout_s
 
     def _reload(self) -> None:
         _log.info("SIGHUP: reading the configuration again")
@@ -236,12 +254,12 @@ class _Supervisor:
     def _force(self, code: int) -> None:
         if self._worker is not None:
             self._worker.kill()
-        self._folder.remove()
+        self._launcher.folder.remove()
         logging.shutdown()
         os._exit(code)
 
 
-def _raise_refusal(announcing: asyncio.Task[None], worker: Worker) -> None:
+def _raise_refusal(announcing: asyncio.Task[None], worker: Worker | Fleet) -> None:
     """Raise the HostError of a socket that cannot be published. Kill an Envoy that does not answer while it starts."""
     try:
         announcing.result()
@@ -249,15 +267,3 @@ def _raise_refusal(announcing: asyncio.Task[None], worker: Worker) -> None:
         if not worker.ended.done():
             _log.error("Envoy's admin interface does not respond: %s", error)
             worker.kill()
-
-
-def _with_ports(options: HostOptions, listening: Listening) -> HostOptions:
-    return dataclasses.replace(
-        options,
-        grpc_port=None if listening.grpc is None else _port(listening.grpc),
-        rest_port=None if listening.rest is None else _port(listening.rest),
-    )
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])

@@ -65,6 +65,13 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
         **extra,
         PRELOAD: ":".join(preload),
         "PYTHONHOME": f"{sys.prefix}{os.pathsep}{sys.exec_prefix}",
-        # Absolute paths, because Envoy starts in another directory. An empty entry would mean that directory.
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry),
+        "PYTHONPATH": module_path(),
     }
+
+
+def module_path() -> str:
+    """Return this process's module path for another Python.
+
+    The paths are absolute, because Envoy starts in another directory. An empty entry would mean that directory.
+    """
+    return os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)

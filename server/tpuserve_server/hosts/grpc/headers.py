@@ -1,14 +1,17 @@
 """gRPC's own headers over HTTP/2: timeout, message, metadata (grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 from urllib.parse import quote_from_bytes
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.frontends.raw_headers import find_header
 from tpuserve_server.telemetry.trace_context import ENVOY_SPAN_HEADER, TRACEPARENT, TRACESTATE, TraceHeaders
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 TRACE_NAME, _STATE_NAME, ENVOY_SPAN_NAME = TRACEPARENT.encode(), TRACESTATE.encode(), ENVOY_SPAN_HEADER.encode()
 _TRACE_NAMES = frozenset({TRACE_NAME, _STATE_NAME, ENVOY_SPAN_NAME})
@@ -45,6 +48,17 @@ _NOT_METADATA = frozenset(
 def is_grpc(content_type: bytes) -> bool:
     """Return whether the content type is `application/grpc`, with or without a suffix (`+proto`) or parameters."""
     return content_type == b"application/grpc" or content_type.startswith((b"application/grpc+", b"application/grpc;"))
+
+
+def is_grpc_request(scope: "Scope", methods: Container[str]) -> bool:
+    """Return whether gRPC handles a request, by its content type, on any port.
+
+    gRPC also handles requests for its `methods` with other content types, in order to refuse them.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            return value.startswith(b"application/grpc") or scope["path"] in methods
+    return scope["path"] in methods
 
 
 def deadline_of(timeout: bytes | None, clock: Clock, lag_s: float = 0.0) -> Deadline:

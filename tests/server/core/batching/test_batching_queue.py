@@ -18,6 +18,8 @@ from tpuserve_server.core.errors import InvalidArgument, Unavailable
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Signature
 
+NEVER = Deadline.never()
+
 
 class Waiting:
     """A queue, and a clock that a test sets."""
@@ -42,10 +44,13 @@ class Waiting:
         self.loop = asyncio.new_event_loop()
         self.changes: list[bool] = []
 
-    def add(self, rows: int, *, width: int = 2, shareable: bool = True, priority: Priority = Priority.HIGH) -> Task:
+    def task(self, rows: int, *, width: int = 2, shareable: bool = True, priority: Priority = Priority.HIGH) -> Task:
         future: asyncio.Future[Outcome] = self.loop.create_future()
         inputs = {"x": np.zeros((rows, width), np.float32)}
-        task = Task(DOUBLE.name, ("y",), inputs, rows, Deadline.never(), future, shareable, self.now_s, priority)
+        return Task(DOUBLE.name, ("y",), inputs, rows, NEVER, future, shareable, self.now_s, priority)
+
+    def add(self, rows: int, *, width: int = 2, shareable: bool = True, priority: Priority = Priority.HIGH) -> Task:
+        task = self.task(rows, width=width, shareable=shareable, priority=priority)
         self.changes.append(self.queue.add(task))
         return task
 
@@ -70,6 +75,43 @@ def test_without_a_timeout_whatever_waits_is_ready(waiting: Waiting) -> None:
     waiting.add(2)
     assert waiting.take() == [1, 2]
     assert not waiting.queue
+
+
+@pytest.mark.parametrize(
+    ("waiting", "joined", "batches"),
+    [
+        (BatchingOptions(8), 3, [[2, 2, 2, 2]]),
+        (BatchingOptions(5), 1, [[2, 2], [2, 2]]),
+        # The last task may fill the batch, which the threads must learn.
+        (BatchingOptions(8, timeout_s=1.0), 0, [[2, 2, 2, 2]]),
+    ],
+    indirect=["waiting"],
+)
+def test_tasks_that_are_alike_join_the_batch_of_the_first_as_far_as_it_has_room(
+    waiting: Waiting, joined: int, batches: list[list[int]]
+) -> None:
+    first = waiting.add(2)
+    others = [waiting.task(2) for _ in range(3)]
+    assert waiting.queue.add_alike(first, others) == joined
+    for task in others[joined:]:
+        assert waiting.queue.add(task) is not None
+    waiting.now_s += 1
+    assert [waiting.take() for _ in batches] == batches
+    assert not waiting.queue
+    assert {task.enqueued_s for task in others} == {first.enqueued_s}
+
+
+@pytest.mark.parametrize("waiting", [BatchingOptions(8)], indirect=True)
+def test_a_task_that_joined_a_batch_can_leave_it_and_one_with_a_deadline_is_checked_by_itself(
+    waiting: Waiting,
+) -> None:
+    first = waiting.add(1)
+    alike, urgent = waiting.task(1), waiting.task(1)
+    urgent.deadline = Deadline(waiting.now_s + 1)
+    assert waiting.queue.add_alike(first, [alike, urgent]) == 1
+    assert waiting.queue.add_alike(urgent, [waiting.task(1)]) == 0
+    assert waiting.queue.discard(alike)
+    assert waiting.take() == [1]
 
 
 @pytest.mark.parametrize("waiting", [BatchingOptions(4)], indirect=True)

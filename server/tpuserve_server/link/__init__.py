@@ -1,0 +1,1 @@
+"""The link between the front-end processes and the engine process of one server."""
