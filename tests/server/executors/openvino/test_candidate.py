@@ -179,13 +179,15 @@ def test_overwritten_files_do_not_change_the_loaded_model(tmp_path: Path) -> Non
 
 
 def test_threads_of_openvino_keep_their_priority(tmp_path: Path) -> None:
+    # Earlier tests may have left threads, also with another priority.
+    before = set(os.listdir("/proc/self/task"))
     servable = load(save_mlp(tmp_path / "1"))
     own = os.getpriority(os.PRIO_PROCESS, 0)
     priorities = set()
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # Threads of earlier tests may end meanwhile.
+    for thread in set(os.listdir("/proc/self/task")) - before:
+        with contextlib.suppress(ProcessLookupError):  # The threads of the load end meanwhile.
             priorities.add(os.getpriority(os.PRIO_PROCESS, int(thread)))
-    assert priorities == {own}
+    assert priorities <= {own}
     servable.close()
 
 
