@@ -18,7 +18,7 @@ from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.core.replacement import NO_LINK, Replacement
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.access_rule import combined_rule
 from tpuserve_server.frontends.guard import Guard
@@ -79,6 +79,7 @@ class FrontEnd:
         self._tracing = tracing
         self._credentials = credentials
         self._loop_watch = LoopWatch()
+        self._lost = asyncio.Event()
 
     async def start(self) -> None:
         """Connect to the engine, and wait until its models are known."""
@@ -87,8 +88,12 @@ class FrontEnd:
         if self._credentials is not None:
             self._credentials.start()
         self._loop_watch.start()
-        await self._link.start({**self._tunnel.handlers(), **self._shares.handlers}, self._tunnel.end)
+        await self._link.start({**self._tunnel.handlers(), **self._shares.handlers}, self._lose_link)
         self._shares.start()
+
+    def _lose_link(self) -> None:
+        self._tunnel.end()
+        self._lost.set()
 
     async def ready(self) -> None:
         """Return at once: the supervisor starts this process when the ports may open."""
@@ -98,8 +103,9 @@ class FrontEnd:
         return await _never()
 
     async def replacement(self) -> Replacement:
-        """Wait for ever: the engine reports damage."""
-        return await _never()
+        """Wait for the end of the link. If the engine still runs, another process gets a new link to it."""
+        await self._lost.wait()
+        return Replacement(NO_LINK, "The link to the engine process has ended")
 
     def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
         """Return the application that answers predictions with `local`, and lets the engine answer all other calls."""

@@ -9,7 +9,7 @@ from tpuserve_server.core.errors import ServingError, Unavailable
 from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.model_record import ModelRecord, VersionRecord
+from tpuserve_server.core.model_record import ModelRecord, VersionRecord, serving_records
 from tpuserve_server.core.readiness import why_not_ready
 from tpuserve_server.core.resolution import resolve_label, shutting_down, why_not
 from tpuserve_server.core.servable_handle import ServableHandle
@@ -222,7 +222,7 @@ class ModelRegistry:
         """
         with self._lock:
             kept = {id(version) for model in models.values() for version in model.versions.values()}
-            ended = [version for version in self._serving_records() if id(version) not in kept]
+            ended = [version for version in serving_records(self._models) if id(version) not in kept]
             for version in ended:
                 version.state = State.UNLOADING
             self._models, self._closed = dict(models), is_closed
@@ -362,11 +362,7 @@ class ModelRegistry:
         self._listeners.notify()
 
     def _serving(self) -> tuple[Loaded, ...]:
-        return tuple(version.loaded for version in self._serving_records() if version.loaded is not None)
-
-    def _serving_records(self) -> list[VersionRecord]:
-        versions = [version for model in self._models.values() for version in model.versions.values()]
-        return [one for one in versions if one.loaded is not None and one.state is State.AVAILABLE]
+        return tuple(version.loaded for version in serving_records(self._models) if version.loaded is not None)
 
     def _configured(self, name: str) -> ModelRecord:
         if self._closed:

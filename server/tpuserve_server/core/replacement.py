@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-Damage: TypeAlias = Literal["hung run", "lost device"]
+Damage: TypeAlias = Literal["hung run", "lost device", "lost link"]
 HUNG: Final = "hung run"
 LOST: Final = "lost device"
+NO_LINK: Final = "lost link"
 
 
 @dataclass(frozen=True, slots=True)

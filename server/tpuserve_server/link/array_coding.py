@@ -4,6 +4,7 @@ Requests of one client have arrays with the same names, dtypes and shapes. The s
 are copied once, into a segment, and the receiver reads them there.
 """
 
+import contextlib
 import math
 import pickle
 from collections.abc import Sequence
@@ -79,7 +80,8 @@ class ArrayCoding:
         if layout == PICKLED:
             return [pickle.dumps(dict(tensors), protocol=5) for tensors in several]
         if self._layouts[layout].is_large:
-            return [self._writer.write(tuple(tensors.values())) for tensors in several]
+            with contextlib.suppress(OSError):  # Without memory or descriptors, the arrays travel in the message.
+                return self._writer.write_all([tuple(tensors.values()) for tensors in several])
         if len(several) == 1:
             return tuple([array.tobytes() for array in several[0].values()])
         return tuple([b"".join([tensors[name].tobytes() for tensors in several]) for name in several[0]])

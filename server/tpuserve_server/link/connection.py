@@ -7,6 +7,7 @@ that many requests share one system call.
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import struct
 from collections import deque
@@ -115,7 +116,7 @@ class Connection:
         self._loop = None
         self._socket.close()
         for descriptor in self._descriptors:
-            socket.close(descriptor)
+            os.close(descriptor)
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
@@ -124,8 +125,12 @@ class Connection:
     def _flush(self) -> None:
         if self._loop is None:
             return
-        for collector in self._collectors:
-            collector()
+        try:
+            for collector in self._collectors:
+                collector()
+        except Exception:  # Without these messages, requests of the other process would wait for ever.
+            self._fail("A message to another process of the server could not be made")
+            return
         self._collectors.clear()
         self._is_due = False
         if self._unsent:
@@ -182,7 +187,16 @@ class Connection:
                 self._accept(self._buffer[:size])
                 return
         except Exception:  # A message that the two processes understand differently: neither may go on.
-            _log.exception("A message between two processes of the server could not be handled")
+            self._fail("A message of another process of the server could not be handled")
+            return
+        self._end()
+
+    def _fail(self, what: str) -> None:
+        """Log the current exception, and end."""
+        _log.exception(what)
+        self._end()
+
+    def _end(self) -> None:
         if self._loop is not None:
             self.close()
             self._on_end()

@@ -1,4 +1,4 @@
-"""EngineLink: the engine's end of the link to one front-end process."""
+"""EngineTasks: the tasks of one front-end process, which the engine runs."""
 
 import asyncio
 import marshal

@@ -1,8 +1,9 @@
 """FrontEnds: the engine's side of all front-end processes."""
 
 import asyncio
+import contextlib
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.hosts.disconnects import DisconnectWatch
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from tpuserve_server.hosts.application import Application
+
+
+# A front-end adopts a state in milliseconds.
+_ADOPTION_S: Final = 1.0
 
 
 class FrontEnds:
@@ -63,9 +68,15 @@ class FrontEnds:
             link.publisher.changed()
 
     async def synced(self) -> None:
-        """Wait until every front-end knows the models as they are now."""
-        for link in list(self._links):
-            await link.publisher.synced()
+        """Wait until every front-end knows the models as they are now, or one has not adopted them for a second."""
+        behind = [link.publisher for link in self._links if not link.publisher.is_synced]
+        if not behind:
+            return
+        # A front-end that stands still must not take the health checks of the server with it.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ADOPTION_S):
+                for publisher in behind:
+                    await publisher.synced()
 
 
 class _Synced:

@@ -1,7 +1,7 @@
 """Messages between a front-end process and the engine process: their kinds, and the form of each payload.
 
 Both processes run the same installation: `Kind.HELLO` carries its version, and the engine refuses another one. Frequent
-messages are encoded with `marshal`, which is faster than `pickle`; rare ones with `pickle`. Only the processes of a
+messages are encoded with `marshal`, which takes plain values only; rare ones with `pickle`. Only the processes of a
 server hold its connections.
 """
 
@@ -22,8 +22,6 @@ class Kind(enum.IntEnum):
     STATE = 2
     # From the front-end: the key of a version on which its last request has ended, as text.
     RELEASED = 3
-    # From the front-end: it has adopted the EngineState with this number, as text.
-    ADOPTED = 12
     # From the front-end: list of TaskGroup, and list of CancelMessage, marshalled.
     TASKS = 4
     CANCELS = 5
@@ -38,6 +36,8 @@ class Kind(enum.IntEnum):
     SEGMENT_GONE = 10
     # From both, about the segments of the receiver: one on which all arrays are gone. The number, as text.
     SEGMENT_UNUSED = 11
+    # From the front-end: it has adopted the EngineState with this number, as text.
+    ADOPTED = 12
 
 
 # Arrays of several tasks with one layout: for each name the bytes of all tasks, or for each task the number of its
@@ -56,6 +56,9 @@ RunMessage: TypeAlias = tuple[str, float, int, int, int, float, float, float, bo
 AnswerGroup: TypeAlias = tuple[tuple[int, ...], int, list[int], list[float], Packed]
 # An error: positions of the runs, number of the task, when the engine queued it, class, message, seconds until a retry.
 ErrorMessage: TypeAlias = tuple[tuple[int, ...], int, float, str, str, float | None]
+
+# Message of the error of requests that the engine can no longer answer.
+ENGINE_ENDED: Final = "The engine process of the server has ended"
 
 _DEPARTURES: Final = {one.name: one for one in Departure}
 _ERRORS: Final = {

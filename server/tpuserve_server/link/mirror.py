@@ -28,7 +28,6 @@ class Mirror:
         self._clock = clock
         # The versions in use, by key.
         self._records: dict[int, VersionRecord] = {}
-        self._keys: dict[int, int] = {}
         self.engine_only: frozenset[str] = frozenset()
         self.is_oip_in_engine = False
 

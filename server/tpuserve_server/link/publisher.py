@@ -9,16 +9,18 @@ import contextlib
 import itertools
 import pickle
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.loader import Loaded, LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.types import ModelSpec, ServableId
 from tpuserve_server.link.connection import Connection, Handler
 from tpuserve_server.link.messages import Kind
-from tpuserve_server.link.state import EngineState, VersionFacts, copy_records, facts_of, is_special, serving_of
+from tpuserve_server.link.state import EngineState, VersionFacts, facts_of, is_special, read_models
+
+_Serving: TypeAlias = list[tuple[ServableId, Loaded]]
 
 
 class EngineRules(NamedTuple):
@@ -37,7 +39,7 @@ class StatePublisher:
     """The engine's side. The event loop's thread owns it."""
 
     def __init__(self, connection: Connection, registry: ModelRegistry, rules: EngineRules) -> None:
-        """Publish `registry` over `connection`, once `start` is called."""
+        """Publish `registry` over `connection`, from the first call of `publish` on."""
         self._connection = connection
         self._registry = registry
         self._rules = rules
@@ -71,20 +73,26 @@ class StatePublisher:
         self._is_stale = False
         if not self._connection.is_open:
             return
-        models, configured, is_closed = self._registry.read_all(copy_records)
+        (models, serving), configured, is_closed = self._registry.read_all(read_models)
         new: dict[int, VersionFacts] = {}
         state = EngineState(
             next(self._numbers),
             models,
             configured,
             is_closed,
-            self._lease(new),
+            self._lease(serving, new),
             new,
-            self._engine_only(configured),
+            self._engine_only(serving, configured),
             self._rules.is_oip_in_engine,
         )
         self._published = state.number
         self._connection.send(Kind.STATE, pickle.dumps(state, protocol=5))
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the front-end has adopted every change until now, or has ended. Publishes a pending change."""
+        self._publish_if_stale()
+        return self._acknowledged >= self._published or not self._connection.is_open
 
     async def synced(self) -> None:
         """Wait until the front-end has adopted every change until now, or has ended."""
@@ -106,36 +114,36 @@ class StatePublisher:
         if self._is_stale:
             self.publish()
 
-    def _lease(self, new: dict[int, VersionFacts]) -> dict[tuple[str, int], int]:
+    def _lease(self, serving: _Serving, new: dict[int, VersionFacts]) -> dict[tuple[str, int], int]:
         """Lease all versions that serve, and return their keys. Add the facts about new ones to `new`."""
         known = {id(lease.loaded): key for key, lease in self._leases.items()}
         keys: dict[tuple[str, int], int] = {}
-        for servable, loaded in self._registry.read(serving_of):
+        for servable, loaded in serving:
+            if not isinstance(loaded, LoadedVersion) or is_special(loaded):
+                continue
             key = known.get(id(loaded))
             if key is None:
-                key = self._lease_new(servable)
+                key = self._lease_new(servable, loaded)
                 if key is None:
-                    continue  # It has begun to unload, or only the engine answers its requests.
-                new[key] = facts_of(self._leases[key].loaded)
+                    continue  # It has begun to unload: another state follows.
+                new[key] = facts_of(loaded)
             keys[servable.name, servable.version] = key
         return keys
 
-    def _lease_new(self, servable: ServableId) -> int | None:
+    def _lease_new(self, servable: ServableId, loaded: LoadedVersion) -> int | None:
         try:
             handle = self._registry.acquire(ModelSpec(servable.name, servable.version))
         except ServingError:
             return None
-        loaded = handle.loaded
-        if is_special(loaded):
+        if handle.loaded is not loaded:
             handle.release()
             return None
-        assert isinstance(loaded, LoadedVersion)
         key = next(self._keys)
         self._leases[key] = _Lease(handle, loaded)
         return key
 
-    def _engine_only(self, configured: tuple[str, ...]) -> frozenset[str]:
-        special = {servable.name for servable, loaded in self._registry.read(serving_of) if is_special(loaded)}
+    def _engine_only(self, serving: _Serving, configured: tuple[str, ...]) -> frozenset[str]:
+        special = {servable.name for servable, loaded in serving if is_special(loaded)}
         return frozenset(special.union(name for name in configured if self._rules.is_logged(name)))
 
     def _release(self, payload: memoryview) -> None:

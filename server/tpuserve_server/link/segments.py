@@ -32,8 +32,12 @@ class _Segment:
         self.number = number
         self.capacity = capacity
         self.descriptor = os.memfd_create("tpuserve-link", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, capacity)
-        self.memory = mmap.mmap(self.descriptor, capacity)
+        try:
+            os.ftruncate(self.descriptor, capacity)
+            self.memory = mmap.mmap(self.descriptor, capacity)
+        except OSError:
+            os.close(self.descriptor)
+            raise
 
     def close(self) -> None:
         self.memory.close()
@@ -55,13 +59,26 @@ class SegmentWriter:
         self._idle_bytes = 0
 
     def write(self, arrays: Sequence[Array]) -> int:
-        """Copy arrays into a segment, and return its number. It is in use until `release`."""
+        """Copy arrays into a segment, and return its number. It is in use until `release`. Raises OSError."""
         segment = self._take(sum(aligned(array.nbytes) for array in arrays))
         at = 0
         for array in arrays:
             np.frombuffer(segment.memory, array.dtype, array.size, at).reshape(array.shape)[...] = array
             at += aligned(array.nbytes)
         return segment.number
+
+    def write_all(self, several: Sequence[Sequence[Array]]) -> list[int]:
+        """Write each to its own segment, or none. Raises OSError without memory or descriptors for a new one."""
+        numbers: list[int] = []
+        try:
+            for arrays in several:
+                numbers.append(self.write(arrays))  # noqa: PERF401 - the failure needs those before it
+        except OSError:
+            # The receiver learns of them at the end of the tick, so none may be freed now.
+            for number in numbers:
+                self._keep(self._used.pop(number))
+            raise
+        return numbers
 
     def release(self, number: int) -> None:
         """Use a segment again, because the receiver has no more arrays on it."""
@@ -70,8 +87,7 @@ class SegmentWriter:
             segment.close()
             self._on_freed(number)
             return
-        self._idle.setdefault(segment.capacity, []).append(segment)
-        self._idle_bytes += segment.capacity
+        self._keep(segment)
 
     def close(self) -> None:
         """Free all segments. The receiver keeps those whose arrays it still reads."""
@@ -79,6 +95,10 @@ class SegmentWriter:
             segment.close()
         self._used.clear()
         self._idle.clear()
+
+    def _keep(self, segment: _Segment) -> None:
+        self._idle.setdefault(segment.capacity, []).append(segment)
+        self._idle_bytes += segment.capacity
 
     def _take(self, size_bytes: int) -> _Segment:
         capacity = max(_LEAST_BYTES, 1 << (size_bytes - 1).bit_length())

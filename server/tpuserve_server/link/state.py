@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpuserve_server.core.loader import Loaded, LoadedVersion
-from tpuserve_server.core.model_record import ModelRecord, VersionRecord
-from tpuserve_server.core.types import Precision, ServableId, Signature, State
+from tpuserve_server.core.model_record import ModelRecord, VersionRecord, serving_records
+from tpuserve_server.core.types import Precision, ServableId, Signature
 from tpuserve_server.link.tasks import QueueFacts
 
 
@@ -52,24 +52,18 @@ def facts_of(loaded: LoadedVersion) -> VersionFacts:
     return VersionFacts(dict(signatures), queue, loaded.labels, loaded.precision, loaded.servable.device)
 
 
-def serving_of(models: Mapping[str, ModelRecord]) -> list[tuple[ServableId, Loaded]]:
-    """Return each version that answers requests. The registry's lock guards the records."""
-    versions = [version for model in models.values() for version in model.versions.values()]
-    return [
-        (version.aspired.servable, version.loaded)
-        for version in versions
-        if version.loaded is not None and version.state is State.AVAILABLE
-    ]
+def read_models(models: Mapping[str, ModelRecord]) -> tuple[dict[str, ModelRecord], list[tuple[ServableId, Loaded]]]:
+    """Return copies of the records without loaded versions and handles, and the versions that answer requests.
+
+    The registry's lock guards the records, so that both show the same moment.
+    """
+    serving = [(one.aspired.servable, one.loaded) for one in serving_records(models) if one.loaded is not None]
+    return {name: _copy(model) for name, model in models.items()}, serving
 
 
 def is_special(loaded: Loaded) -> bool:
     """Return whether only the engine can answer the requests of a version: an ensemble, or one with a cache."""
     return not isinstance(loaded, LoadedVersion) or loaded.responses is not None
-
-
-def copy_records(models: Mapping[str, ModelRecord]) -> dict[str, ModelRecord]:
-    """Return copies of the records without loaded versions and handles. The registry's lock guards the records."""
-    return {name: _copy(model) for name, model in models.items()}
 
 
 def _copy(model: ModelRecord) -> ModelRecord:

@@ -5,7 +5,7 @@ import marshal
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tpuserve_server.core.batching.batch_run import BatchRun
 from tpuserve_server.core.batching.options import BatchingOptions
@@ -17,6 +17,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.link.array_coding import ArrayCoding
 from tpuserve_server.link.connection import Connection
 from tpuserve_server.link.messages import (
+    ENGINE_ENDED,
     AnswerGroup,
     CancelMessage,
     ErrorMessage,
@@ -29,8 +30,6 @@ from tpuserve_server.link.messages import (
 
 # Tasks with the same key, signature, outputs, kind, priority and layout of arrays travel as one group.
 _Like: TypeAlias = tuple[int, str, tuple[str, ...], bool, Priority, int]
-
-ENGINE_ENDED: Final = "The engine process of the server has ended"
 
 
 @dataclass(frozen=True, slots=True)

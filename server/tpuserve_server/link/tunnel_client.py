@@ -16,6 +16,7 @@ from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN, RpcFailure
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.identity.certificate import CERTIFICATE_KEY
 from tpuserve_server.link.connection import Connection, Handler
+from tpuserve_server.link.messages import ENGINE_ENDED
 from tpuserve_server.link.tunnel_messages import (
     BODY_HEAD,
     CARRIED_KEYS,
@@ -36,7 +37,7 @@ from tpuserve_server.link.tunnel_response import TunnelResponse
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-ENGINE_ENDED: Final = RpcFailure(Code.UNAVAILABLE, "The engine process of the server has ended")
+_LOST: Final = RpcFailure(Code.UNAVAILABLE, ENGINE_ENDED)
 
 
 class EngineError(Exception):
@@ -80,7 +81,7 @@ class Tunnel:
         """Answer an `http` scope, of whose request the caller may have read the `first` message."""
         response = TunnelResponse(scope, send)
         if not self._connection.is_open:
-            return await response.fail(ENGINE_ENDED)
+            return await response.fail(_LOST)
         call = _Call(next(self._numbers), self._connection, receive, first)
         self._calls[call.number] = call
         # Only the engine knows which gRPC calls are streams. It ends those, and completes the others.
@@ -261,5 +262,5 @@ async def _pass_on(call: _Call, response: TunnelResponse) -> None:
     if call.end is _End.FAILED:
         raise EngineError("The engine could not answer a request; see its error before this one")
     if not response.can_fail:
-        raise EngineError(ENGINE_ENDED.message)
-    await response.fail(ENGINE_ENDED)
+        raise EngineError(ENGINE_ENDED)
+    await response.fail(_LOST)

@@ -43,6 +43,14 @@ class Linked:
             result = await model.predict({"x": np.array(rows, np.float32)}, deadline or Deadline.never())
             return result, model.times
 
+    async def occupy(self) -> "asyncio.Task[tuple[PredictResult, tuple[TaskTimes, ...]]]":
+        """Close the gate of version 1, and return a request that holds its device."""
+        servable = self.house.servables[1]
+        servable.gate.clear()
+        running = asyncio.create_task(self.predict([[1, 2]]))
+        await asyncio.to_thread(servable.entered.acquire)
+        return running
+
 
 @asynccontextmanager
 async def linked() -> AsyncIterator[Linked]:
@@ -109,9 +117,7 @@ async def test_large_arrays_travel_in_segments_that_are_used_again() -> None:
 async def test_a_version_unloads_only_after_the_front_ends_last_request() -> None:
     async with linked() as link:
         servable = link.house.servables[1]
-        servable.gate.clear()
-        running = asyncio.create_task(link.predict([[1, 2]]))
-        await asyncio.to_thread(servable.entered.acquire)
+        running = await link.occupy()
         link.house.serve(2)
         record = link.house.registry.unloading(ServableId("m", 1))
         waiting = asyncio.create_task(asyncio.to_thread(link.house.registry.wait_idle, record))
@@ -127,9 +133,7 @@ async def test_a_version_unloads_only_after_the_front_ends_last_request() -> Non
 async def test_a_deadline_and_a_cancellation_free_the_engines_queue() -> None:
     async with linked() as link:
         servable = link.house.servables[1]
-        servable.gate.clear()
-        first = asyncio.create_task(link.predict([[1, 2]]))
-        await asyncio.to_thread(servable.entered.acquire)
+        first = await link.occupy()
         late = link.predict([[1, 2]], deadline=Deadline.after(0.05, SystemClock()))
         gone = asyncio.create_task(link.predict([[3, 4]]))
         with pytest.raises(DeadlineExceeded):
@@ -145,9 +149,7 @@ async def test_a_deadline_and_a_cancellation_free_the_engines_queue() -> None:
 async def test_the_end_of_a_front_end_frees_everything_that_it_holds() -> None:
     async with linked() as link:
         servable = link.house.servables[1]
-        servable.gate.clear()
-        running = asyncio.create_task(link.predict([[1, 2]]))
-        await asyncio.to_thread(servable.entered.acquire)
+        running = await link.occupy()
         waiting = asyncio.create_task(link.predict([[3, 4]]))
         await asyncio.sleep(0)
         link.theirs.close()
@@ -162,9 +164,7 @@ async def test_the_end_of_a_front_end_frees_everything_that_it_holds() -> None:
 async def test_the_end_of_the_engine_answers_every_request() -> None:
     async with linked() as link:
         servable = link.house.servables[1]
-        servable.gate.clear()
-        running = asyncio.create_task(link.predict([[1, 2]]))
-        await asyncio.to_thread(servable.entered.acquire)
+        running = await link.occupy()
         link.engine.close()
         servable.gate.set()
         with pytest.raises(Unavailable, match="The engine process of the server has ended"):
