@@ -49,7 +49,8 @@ class Role:
 
 def say(event: str, **fields: object) -> None:
     engine = {"engine": True, "pid": os.getpid()} if Role.is_engine else {}
-    print(json.dumps({"event": event, **engine, **fields}), flush=True)
+    # One write: the processes of a fleet share the pipe, and `print` may write the end of the line by itself.
+    os.write(1, json.dumps({"event": event, **engine, **fields}).encode() + b"\n")
 
 
 async def _read_fifo(path: str) -> bytes:
