@@ -32,8 +32,9 @@ _WARM_UP_REQUESTS: Final = 500
 async def drive(descriptor: int, in_flight: int) -> None:
     """Keep `in_flight` requests at the engine until it ends the link. Raises WrongAnswer for a wrong first answer."""
     clock = SystemClock()
-    registry = ModelRegistry([], PrometheusMetrics())
-    link = FrontEndLink(Connection(socket.socket(fileno=descriptor)), registry, clock)
+    metrics = PrometheusMetrics()
+    registry = ModelRegistry([], metrics)
+    link = FrontEndLink(Connection(socket.socket(fileno=descriptor)), registry, clock, metrics)
     ended = asyncio.Event()
     await link.start({}, ended.set)
     service = InferenceService(registry, clock)

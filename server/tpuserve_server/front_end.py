@@ -148,7 +148,7 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
     registry = ModelRegistry((), metrics)
     credentials = open_credentials(settings)
     service = InferenceService(registry, clock, access=None if credentials is None else CallerModels())
-    link, tunnel = FrontEndLink(connection, registry, clock), Tunnel(connection, in_flight, clock)
+    link, tunnel = FrontEndLink(connection, registry, clock, metrics), Tunnel(connection, in_flight, clock)
     slow = SlowRequests()
     shares = ShareSender(connection, metrics, slow)
     tracing = request_tracing(settings, clock, metrics)
@@ -183,7 +183,8 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
         SplitRest(guard.wrap_rest(rest), tunnel, rest.facts_of, engine_only),
         in_flight,
         budgets.receiving,
-        OverloadGate(lambda: registry.serving, metrics, clock),
+        # The forecasts of models that only the engine answers are unknown here.
+        OverloadGate(lambda: () if mirror.engine_only else registry.serving, metrics, clock),
         tracing,
         credentials,
     )

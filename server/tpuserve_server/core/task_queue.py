@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from tpuserve_server.core.batching.finish_forecast import FinishForecast
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import Task
@@ -20,6 +21,8 @@ class Refusing(Protocol):
     def check(self, signature_name: str, deadline: Deadline, priority: Priority) -> None: ...
 
     def lateness_s(self, deadline: Deadline, now_s: float) -> float: ...
+
+    def forecast(self) -> FinishForecast | None: ...
 
 
 class TaskQueue(Protocol):

@@ -3,6 +3,7 @@
 import asyncio
 import marshal
 import math
+import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -68,7 +69,12 @@ class EngineTasks:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers of the messages about tasks."""
-        return {Kind.TASKS: self._run, Kind.CANCELS: self._cancel, Kind.LATENCIES: self._record_latencies}
+        return {
+            Kind.TASKS: self._run,
+            Kind.CANCELS: self._cancel,
+            Kind.LATENCIES: self._record_latencies,
+            Kind.ASK_FORECASTS: self._forecast,
+        }
 
     def answer(self, number: int, outcome: Outcome) -> None:
         """Send an outcome at the end of this tick."""
@@ -130,6 +136,11 @@ class EngineTasks:
             version = self._find(key)
             if version is not None:
                 version.batcher.record_latency(signature_name, latency_s)
+
+    def _forecast(self, payload: memoryview) -> None:
+        versions = {key: self._find(key) for key in marshal.loads(payload)}
+        found = {key: version.batcher.refusals.forecast() for key, version in versions.items() if version is not None}
+        self._connection.send(Kind.FORECASTS, pickle.dumps(found, protocol=5))
 
     def _send_answers(self) -> None:
         runs = _Runs()

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.link.array_coding import ArrayCoding
 from tpuserve_server.link.connection import Connection, Handler
 from tpuserve_server.link.engine import INSTALLATION
+from tpuserve_server.link.forecasts import Forecasts
 from tpuserve_server.link.messages import Kind
 from tpuserve_server.link.mirror import Mirror
 from tpuserve_server.link.tasks import TaskLink
@@ -16,12 +18,13 @@ from tpuserve_server.link.tasks import TaskLink
 class FrontEndLink:
     """Fills a registry with the engine's versions, until the engine ends. The event loop's thread owns it."""
 
-    def __init__(self, connection: Connection, registry: ModelRegistry, clock: Clock) -> None:
-        """Create the link. `start` connects it."""
+    def __init__(self, connection: Connection, registry: ModelRegistry, clock: Clock, metrics: Metrics) -> None:
+        """Create the link. `start` connects it. `metrics` count the requests that it refuses."""
         self._connection = connection
         self._coding = ArrayCoding(connection)
         self._tasks = TaskLink(connection, self._coding)
-        self.mirror = Mirror(connection, registry, self._tasks, clock)
+        self._forecasts = Forecasts(connection, clock, metrics)
+        self.mirror = Mirror(connection, registry, self._tasks, self._forecasts, clock)
         self._ended: Callable[[], None] = _ignore
         self._begun: asyncio.Future[None] | None = None
 
@@ -35,6 +38,7 @@ class FrontEndLink:
         handlers = {
             Kind.STATE: self._adopt,
             Kind.ANSWERS: self._tasks.on_answers,
+            Kind.FORECASTS: self._forecasts.on_forecasts,
             **self._coding.handlers(),
             **others,
         }

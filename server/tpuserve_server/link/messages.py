@@ -38,6 +38,9 @@ class Kind(enum.IntEnum):
     SEGMENT_UNUSED = 11
     # From the front-end: it has adopted the EngineState with this number, as text.
     ADOPTED = 12
+    # From the front-end: list of version keys, marshalled. The engine answers with their FinishForecasts, pickled.
+    ASK_FORECASTS = 13
+    FORECASTS = 14
 
 
 # Arrays of several tasks with one layout: for each name the bytes of all tasks, or for each task the number of its

@@ -12,6 +12,7 @@ from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.servable import InFlight
 from tpuserve_server.core.types import Signature, Tensors
 from tpuserve_server.link.connection import Connection
+from tpuserve_server.link.forecasts import Forecasts
 from tpuserve_server.link.messages import Kind
 from tpuserve_server.link.state import EngineState, VersionFacts
 from tpuserve_server.link.tasks import RemoteBatcher, TaskLink
@@ -20,11 +21,14 @@ from tpuserve_server.link.tasks import RemoteBatcher, TaskLink
 class Mirror:
     """The front-end's side of StatePublisher. The event loop's thread owns it."""
 
-    def __init__(self, connection: Connection, registry: ModelRegistry, tasks: TaskLink, clock: Clock) -> None:
+    def __init__(
+        self, connection: Connection, registry: ModelRegistry, tasks: TaskLink, forecasts: Forecasts, clock: Clock
+    ) -> None:
         """Adopt states into `registry`. The caller registers `adopt` for Kind.STATE."""
         self._connection = connection
         self._registry = registry
         self._tasks = tasks
+        self._forecasts = forecasts
         self._clock = clock
         # The versions in use, by key.
         self._records: dict[int, VersionRecord] = {}
@@ -55,7 +59,7 @@ class Mirror:
             _find_latest(model)
 
     def _load(self, key: int, facts: VersionFacts) -> LoadedVersion:
-        batcher = RemoteBatcher(key, facts.queue, self._tasks, self._clock)
+        batcher = RemoteBatcher(key, facts.queue, self._tasks, self._forecasts, self._clock)
         servable = _EngineServable(facts.signatures, facts.device)
         return LoadedVersion(servable, batcher, labels=facts.labels, precision=facts.precision)
 

@@ -11,11 +11,12 @@ from tpuserve_server.core.batching.batch_run import BatchRun
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import Outcome, SplitRequest, Task
-from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import ServingError, Unavailable
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import DeadlineExceeded, ServingError, TooLate, Unavailable
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.link.array_coding import ArrayCoding
 from tpuserve_server.link.connection import Connection
+from tpuserve_server.link.forecasts import Forecasts, RemoteRefusals
 from tpuserve_server.link.messages import (
     ENGINE_ENDED,
     AnswerGroup,
@@ -49,22 +50,22 @@ class TaskLink:
         self._connection = connection
         self._coding = coding
         self._numbers = itertools.count()
-        self._waiting: dict[int, Task] = {}
+        self._waiting: dict[int, tuple[RemoteBatcher, Task]] = {}
         self._new: list[tuple[int, int, Task]] = []
         self._cancels: list[CancelMessage] = []
         self._latencies: list[tuple[int, str, float]] = []
 
-    def submit(self, key: int, task: Task) -> None:
-        """Send a task for the version with this key. Raises Unavailable if the engine has ended."""
+    def submit(self, queue: "RemoteBatcher", task: Task) -> None:
+        """Send a task for the version of this queue. Raises Unavailable if the engine has ended."""
         if not self._connection.is_open:
             raise Unavailable(ENGINE_ENDED)
         number = next(self._numbers)
         # The field is the queue's, and the engine's batch has another object there.
         task.batch = number
-        self._waiting[number] = task
+        self._waiting[number] = queue, task
         if not self._new:
             self._connection.collect(self._send_tasks)
-        self._new.append((key, number, task))
+        self._new.append((queue.key, number, task))
 
     def discard(self, task: Task, reason: str) -> None:
         """Give up a task. Its answer is ignored."""
@@ -99,15 +100,17 @@ class TaskLink:
 
     def fail_all(self) -> None:
         """Answer every task with an error, because the engine has ended."""
-        for task in self._waiting.values():
+        for _, task in self._waiting.values():
             if not task.future.done():
                 task.future.set_result(Unavailable(ENGINE_ENDED))
         self._waiting.clear()
 
     def _complete(self, number: int, enqueued_s: float, runs: list[BatchRun], outcome: Outcome) -> None:
-        task = self._waiting.pop(number, None)
-        if task is None or task.future.done():
+        queue, task = self._waiting.pop(number, (None, None))
+        if queue is None or task is None or task.future.done():
             return
+        if isinstance(outcome, (TooLate, DeadlineExceeded)):
+            queue.refusals.begin()
         task.enqueued_s, task.batch = enqueued_s, None
         if len(runs) == 1:
             task.run = runs[0]
@@ -155,27 +158,16 @@ class TaskLink:
         self._latencies.clear()
 
 
-class _NoRefusals:
-    """Refuses nothing before it is decoded: the engine checks deadlines when a task arrives. Implements Refusing."""
-
-    is_active = False
-
-    def check(self, signature_name: str, deadline: Deadline, priority: Priority) -> None: ...
-
-    def lateness_s(self, deadline: Deadline, now_s: float) -> float:
-        return 0.0
-
-
 class RemoteBatcher:
     """Implements TaskQueue over the link. One event loop's thread owns it."""
 
-    def __init__(self, key: int, facts: QueueFacts, link: TaskLink, clock: Clock) -> None:
-        """Submit to the engine's version with this key."""
-        self._key = key
+    def __init__(self, key: int, facts: QueueFacts, link: TaskLink, forecasts: Forecasts, clock: Clock) -> None:
+        """Submit to the engine's version with this key. Refuse by its forecasts."""
+        self.key = key
+        self.refusals = RemoteRefusals(key, forecasts)
         self._facts = facts
         self._link = link
         self._clock = clock
-        self.refusals = _NoRefusals()
 
     @property
     def default_rows(self) -> int:
@@ -197,12 +189,12 @@ class RemoteBatcher:
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Report a response of high priority to the engine's batcher."""
         if self.has_objective(signature_name):
-            self._link.record_latency(self._key, signature_name, latency_s)
+            self._link.record_latency(self.key, signature_name, latency_s)
 
     def submit(self, task: Task) -> None:
         """Send a task. Its future gets the engine's refusal as an outcome. Raises Unavailable without an engine."""
         task.enqueued_s = self._clock.monotonic_s()
-        self._link.submit(self._key, task)
+        self._link.submit(self, task)
 
     def submit_all(self, tasks: Sequence[Task]) -> list[tuple[Task, ServingError]]:
         """Send tasks. No task is refused here."""
@@ -212,6 +204,8 @@ class RemoteBatcher:
 
     def discard(self, task: Task, reason: str) -> bool:
         """Give up a task. Return False: it may have left the queue."""
+        if reason == "expired":
+            self.refusals.begin()
         self._link.discard(task, reason)
         return False
 

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tests.support.fake_device import RecordingMetrics
 from tests.support.fakes import FakeMetrics
 from tests.support.lane_house import LaneHouse
 from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, NotFound, Unavailable
+from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, NotFound, TooLate, Unavailable
+from tpuserve_server.core.loader import LoadedVersion
+from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.task_times import TaskTimes
@@ -35,6 +39,7 @@ class Linked:
     front_end: FrontEndLink
     service: InferenceService
     registry: ModelRegistry
+    metrics: RecordingMetrics
 
     async def predict(
         self, rows: list[list[float]], deadline: Deadline | None = None
@@ -60,11 +65,12 @@ async def linked() -> AsyncIterator[Linked]:
     engine_end, front_end_end = Connection(ours), Connection(theirs)
     rules = EngineRules(house.logs.has_log, is_oip_in_engine=False)
     engine = EngineLink(engine_end, house.registry, rules, {}, lambda _: None)
-    registry = ModelRegistry([], FakeMetrics())
-    front_end = FrontEndLink(front_end_end, registry, SystemClock())
+    registry, metrics = ModelRegistry([], FakeMetrics()), RecordingMetrics()
+    front_end = FrontEndLink(front_end_end, registry, SystemClock(), metrics)
     await front_end.start({}, lambda: None)
     try:
-        yield Linked(house, engine, front_end_end, front_end, InferenceService(registry, SystemClock()), registry)
+        service = InferenceService(registry, SystemClock())
+        yield Linked(house, engine, front_end_end, front_end, service, registry, metrics)
     finally:
         front_end_end.close()
         engine.close()
@@ -146,6 +152,37 @@ async def test_a_deadline_and_a_cancellation_free_the_engines_queue() -> None:
         await first
 
 
+async def test_a_front_end_refuses_late_requests_itself_under_overload() -> None:
+    async with linked() as link:
+        servable, clock = link.house.servables[1], SystemClock()
+        gate = OverloadGate(lambda: link.registry.serving, link.metrics, clock)
+        link.house.batchers[1]._costs.learn("serving_default", 1, 30.0)
+        first = await link.occupy()
+        with link.service.acquire(ModelSpec("m")) as model:
+            hopeless = Deadline.after(0.2, clock)
+            model.check_deadline(hopeless, Priority.HIGH)
+            assert not gate.lateness_s(hopeless)
+            with pytest.raises(TooLate):
+                await link.predict([[1, 2]], deadline=hopeless)
+            loaded = link.registry.serving[0]
+            assert isinstance(loaded, LoadedVersion)
+            refusals = loaded.batcher.refusals
+            await settled(lambda: refusals.forecast() is not None)
+            for priority in Priority:
+                with pytest.raises(TooLate, match="would finish this request in"):
+                    model.check_deadline(Deadline.after(0.2, clock), priority)
+            assert gate.lateness_s(Deadline.after(0.2, clock)) > 0
+            model.check_deadline(Deadline.after(600.0, clock), Priority.HIGH)
+        assert link.metrics.dropped == ["too_late", "too_late"]
+        servable.gate.set()
+        await first
+        # The next forecast knows that the device is idle. A second later nothing is checked.
+        await settled(lambda: not gate.lateness_s(Deadline.after(0.2, clock)))
+        model.check_deadline(Deadline.after(0.2, clock), Priority.HIGH)
+        await settled(lambda: not refusals.is_active)
+        assert refusals.forecast() is None
+
+
 async def test_the_end_of_a_front_end_frees_everything_that_it_holds() -> None:
     async with linked() as link:
         servable = link.house.servables[1]
@@ -191,7 +228,7 @@ async def test_another_installation_is_refused_with_the_reason_in_the_log(caplog
 async def test_a_front_end_that_the_engine_refuses_reports_the_end_of_the_engine() -> None:
     ours, theirs = (Connection(end) for end in socket.socketpair())
     ours.start({Kind.HELLO: lambda _: ours.close()}, lambda: None)
-    front_end = FrontEndLink(theirs, ModelRegistry([], FakeMetrics()), SystemClock())
+    front_end = FrontEndLink(theirs, ModelRegistry([], FakeMetrics()), SystemClock(), RecordingMetrics())
     with pytest.raises(ConnectionError, match="The engine process ended during the start"):
         await front_end.start({}, lambda: None)
 

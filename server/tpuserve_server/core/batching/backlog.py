@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.capacity import check_capacity, check_room, part_sizes
-from tpuserve_server.core.batching.deadline_check import DeadlineCheck
+from tpuserve_server.core.batching.deadline_check import DeadlineCheck, due_s
 from tpuserve_server.core.batching.lane import Lane, Work
 from tpuserve_server.core.batching.leaving import begin_run, ready_s
 from tpuserve_server.core.batching.options import BatchingOptions
@@ -273,9 +273,8 @@ class Backlog:
         check = self._deadlines
         if check is None or lane is None or lane.has_objective or not (self._batches or ahead_s or not check.is_idle):
             return
-        run_s = max(lane.latest_run_s, lane.run_s(1, ()))
-        finish_s = self._finish_s(check, lane, run_s, deadline, now_s, ahead_s)
-        if finish_s > check.due_s(deadline, now_s):
+        finish_s = self._finish_s(check, lane, lane.next_run_s, deadline, now_s, ahead_s)
+        if finish_s > due_s(deadline, now_s):
             raise check.refusal(deadline, now_s, finish_s)
 
     def lateness_s(self, deadline: Deadline, now_s: float) -> float:
@@ -286,16 +285,32 @@ class Backlog:
         check = self._deadlines
         if check is None or not (self._batches or not check.is_idle):
             return 0.0
-        shortest: Lane | None = None
-        for lane in self._lanes.values():
-            if lane.has_objective:
-                return 0.0
-            if lane.latest_run_s and (shortest is None or lane.latest_run_s < shortest.latest_run_s):
-                shortest = lane
+        shortest = self._shortest()
         if shortest is None:
             return 0.0
         finish_s = self._finish_s(check, shortest, shortest.latest_run_s, deadline, now_s, 0.0)
-        return max(finish_s - check.due_s(deadline, now_s), 0.0)
+        return max(finish_s - due_s(deadline, now_s), 0.0)
+
+    def _shortest(self) -> Lane | None:
+        """Return the lane whose latest run was the shortest, or None if none has run or one has an objective."""
+        lanes = self._lanes.values()
+        if any(lane.has_objective for lane in lanes):
+            return None
+        return min((lane for lane in lanes if lane.latest_run_s), key=lambda lane: lane.latest_run_s, default=None)
+
+    @property
+    def shortest_run_s(self) -> float:
+        """Seconds of the latest run of the shortest signature, 0 if none has run or one has an objective."""
+        shortest = self._shortest()
+        return 0.0 if shortest is None else shortest.latest_run_s
+
+    def next_runs_s(self) -> dict[str, float]:
+        """Return the expected seconds of a new request of one row, by signature without an objective."""
+        return {name: lane.next_run_s for name, lane in self._lanes.items() if not lane.has_objective}
+
+    def orders(self) -> list[tuple[float, float]]:
+        """Return the order and the expected seconds of each waiting batch."""
+        return [(batch.tasks[0].order_s, batch.work_s) for batches in self._batches.values() for batch in batches]
 
     def _finish_s(
         self, check: DeadlineCheck, lane: Lane, run_s: float, deadline: Deadline, now_s: float, ahead_s: float

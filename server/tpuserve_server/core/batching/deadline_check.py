@@ -30,6 +30,16 @@ class DeadlineCheck:
         self._free_s = 0.0
 
     @property
+    def devices(self) -> int:
+        """Batches that run at the same time."""
+        return self._devices
+
+    @property
+    def free_s(self) -> float:
+        """When a device thread is expected to be free, or 0 while one is idle."""
+        return self._free_s
+
+    @property
     def host_s(self) -> float:
         """Expected seconds from the end of a batch to its responses.
 
@@ -67,18 +77,9 @@ class DeadlineCheck:
         free_s = self._free_s
         return (free_s if free_s > now_s else now_s) + work_s / self._devices + run_s
 
-    def due_s(self, deadline: Deadline, now_s: float) -> float:
-        """Return when a new request should be answered, so that its client gets the response by its deadline."""
-        return deadline.at_s - min(_MARGIN * (deadline.at_s - now_s), _MOST_MARGIN_S)
-
     def refusal(self, deadline: Deadline, now_s: float, finish_s: float) -> TooLate:
         """Return the error for a request that would be answered at `finish_s`, after its deadline."""
-        retry_s = max(finish_s - deadline.at_s, _LEAST_RETRY_S)
-        return TooLate(
-            f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than the "
-            f"request's deadline in {deadline.remaining_s(now_s) * 1000:.1f} ms; retry in {retry_s * 1000:.0f} ms",
-            retry_s,
-        )
+        return refusal(self._id, deadline, now_s, finish_s)
 
     def hopeless_error(self, deadline: Deadline, now_s: float) -> ServingError:
         """Return the error for a waiting request that cannot be answered by its deadline any more."""
@@ -89,3 +90,18 @@ class DeadlineCheck:
             f"{deadline.remaining_s(now_s) * 1000:.1f} ms; retry with a longer deadline",
             _LEAST_RETRY_S,
         )
+
+
+def due_s(deadline: Deadline, now_s: float) -> float:
+    """Return when a new request should be answered, so that its client gets the response by its deadline."""
+    return deadline.at_s - min(_MARGIN * (deadline.at_s - now_s), _MOST_MARGIN_S)
+
+
+def refusal(servable_id: ServableId, deadline: Deadline, now_s: float, finish_s: float) -> TooLate:
+    """Return the error for a request that would be answered at `finish_s`, after its deadline."""
+    retry_s = max(finish_s - deadline.at_s, _LEAST_RETRY_S)
+    return TooLate(
+        f"Servable {servable_id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than the "
+        f"request's deadline in {deadline.remaining_s(now_s) * 1000:.1f} ms; retry in {retry_s * 1000:.0f} ms",
+        retry_s,
+    )

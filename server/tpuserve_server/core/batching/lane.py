@@ -122,6 +122,11 @@ class Lane:
         order_s = now_s + self._objective_s
         return order_s if self.has_objective or order_s < deadline.at_s else deadline.at_s
 
+    @property
+    def next_run_s(self) -> float:
+        """Expected seconds of a batch with a new request of one row, if the batch is like the latest."""
+        return max(self.latest_run_s, self.run_s(1, ()))
+
     def run_s(self, rows: int, lengths: tuple[int, ...]) -> float:
         """Return the expected seconds of batches that hold `rows` rows, or 0 if they are unknown."""
         key = (rows, lengths)
