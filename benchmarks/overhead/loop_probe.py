@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from tpuserve_server.core.batching import loop_runs
-from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.loop_runner import LoopRunner
 from tpuserve_server.core.batching.task import Task
 
 # Environment variable with the folder of the three files.
@@ -44,22 +44,22 @@ class LoopProbe:
 
     def install(self) -> None:
         """Begin with the first batch, on its event loop."""
-        wake, run_on_loop = Batcher._wake, Batcher._run_on_loop
+        wake, run_on_loop = LoopRunner._wake, LoopRunner._run_here
 
-        def watched_wake(batcher: Batcher, loop: asyncio.AbstractEventLoop) -> None:
+        def watched_wake(runner: LoopRunner, loop: asyncio.AbstractEventLoop) -> None:
             if self._loop is None:
                 self._loop = loop
                 threading.Thread(target=self._ask, args=[loop], name="loop-probe", daemon=True).start()
-            wake(batcher, loop)
+            wake(runner, loop)
 
-        def timed_run(batcher: Batcher, tasks: list[Task], loop: asyncio.AbstractEventLoop) -> None:
+        def timed_run(runner: LoopRunner, tasks: list[Task], loop: asyncio.AbstractEventLoop) -> None:
             started_s, cpu_s = time.monotonic(), time.thread_time()
-            run_on_loop(batcher, tasks, loop)
+            run_on_loop(runner, tasks, loop)
             self._runs.append((started_s, time.monotonic() - started_s, time.thread_time() - cpu_s))
 
         # The server has no hook for this, and needs none.
-        setattr(Batcher, "_wake", watched_wake)  # noqa: B010 - mypy rejects the assignment of a method
-        setattr(Batcher, "_run_on_loop", timed_run)  # noqa: B010
+        setattr(LoopRunner, "_wake", watched_wake)  # noqa: B010 - mypy rejects the assignment of a method
+        setattr(LoopRunner, "_run_here", timed_run)  # noqa: B010
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:

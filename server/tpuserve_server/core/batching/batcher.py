@@ -9,6 +9,7 @@ from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.hung_runs import HungRuns
+from tpuserve_server.core.batching.loop_runner import LoopRunner
 from tpuserve_server.core.batching.loop_runs import LoopRuns
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
@@ -39,10 +40,10 @@ class Batcher:
     """Collects requests into batches and runs them.
 
     A batch is ready when it is full or has waited its timeout, which is 0 by default. It leaves when a device thread is
-    free and has its turn on the device. Rows gather until then. The event loop runs some batches itself (`LoopRuns`).
+    free and has its turn on the device. Rows gather until then. The event loop runs some batches itself (`LoopRunner`).
 
     Any number of event loops may submit tasks, and none of them waits for the device. `_changed` guards all state of
-    the queue. `_idle` counts the device threads that wait for a batch. `_waking` is the loop that is about to wake one.
+    the queue.
     """
 
     def __init__(
@@ -98,17 +99,23 @@ class Batcher:
         # Regrouping needs one batch at a time: then the callers that come back are those of the batch that has just
         # ended.
         self._regroups = parameters.threads == 1 and servable.max_in_flight == 1
-        self._stopping, self._idle = False, 0
-        self._waking: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
         self._device = DeviceShare(parameters.threads) if device is None else device
         self._device.join(servable_id, parameters.weight)
         self._turns = [self._device.turn(servable_id) for _ in range(parameters.threads)]
         self._threads: list[threading.Thread] = []
         self._runners: list[BatchRunner] = []
         # A runner belongs to one thread at a time, so the event loop needs an idle one.
-        self._loop_runs = LoopRuns(servable.never_blocks and parameters.threads == 1 and servable.max_in_flight == 1)
-        # Whether an event loop runs a batch, and whether the device thread waits for its end.
-        self._is_on_loop = self._is_held = False
+        may_run = servable.never_blocks and parameters.threads == 1 and servable.max_in_flight == 1
+        self._loop_runner = LoopRunner(
+            self._changed,
+            self._queue,
+            LoopRuns(may_run),
+            self._device.loops,
+            clock,
+            self._take_for_loop,
+            self._run_for_loop,
+        )
         self._running = RunningBatches(parameters.threads)
         self._hung = HungRuns(
             servable_id,
@@ -194,13 +201,9 @@ class Batcher:
         task.enqueued_s = self._clock.monotonic_s()
         loop = task.future.get_loop()
         with self._lock:
-            wakes = self._admit(task) and self._idle > 0 and not self._is_on_loop and self._waking is not loop
-            if wakes:
-                self._waking = loop
+            wakes = self._admit(task) and self._loop_runner.must_wake(loop)
         if wakes:
-            # Not at once: the loop is about to submit more requests. They would compete with the device thread for the
-            # interpreter's lock, and the device would run a batch of one. One wake-up after them serves all.
-            loop.call_soon(self._wake, loop)
+            self._loop_runner.wake_soon(loop)
 
     def submit_all(self, tasks: Sequence[Task]) -> list[tuple[Task, ServingError]]:
         """Queue tasks of one event loop, on it. Return those that were refused, with the errors of `submit`.
@@ -222,11 +225,9 @@ class Batcher:
                     refused.append((task, error.copy()))
                 else:
                     position += self._queue.add_alike(task, tasks[position:])
-            wakes = wakes and self._idle > 0 and self._waking is not loop
-            if wakes:
-                self._waking = loop
+            wakes = wakes and self._loop_runner.must_wake(loop)
         if wakes:
-            loop.call_soon(self._wake, loop)
+            self._loop_runner.wake_soon(loop)
         return refused
 
     def queued(self) -> dict[str, QueueDepth]:
@@ -289,16 +290,6 @@ class Batcher:
             self.refusals.refused(task.priority, task.enqueued_s)
             raise
 
-    def _wake(self, loop: "asyncio.AbstractEventLoop") -> None:
-        """Run a short batch on this loop, or wake a device thread."""
-        with self._lock:
-            self._waking = None
-            tasks = self._take_on_loop(loop)
-            if not tasks:
-                self._changed.notify()
-        if tasks:
-            self._run_on_loop(tasks, loop)
-
     def _close_turns(self) -> None:
         """Release the threads that wait for a turn if the queue is empty. Other models' batches must not delay them."""
         if not self._queue:
@@ -316,17 +307,13 @@ class Batcher:
         """Wait for a ready batch. Return its tasks, or None if a batch is ready but another thread has the turn."""
         with self._changed:
             while True:
-                if self._is_on_loop:
-                    # The loop uses the runner and the turn of this thread.
-                    self._is_held = True
-                    self._idle += 1
-                    self._changed.wait()
-                    self._idle -= 1
+                if self._loop_runner.is_running:
+                    self._loop_runner.wait()
                     continue
                 now_s = self._clock.monotonic_s()
                 if turn.take():
                     if tasks := self._take(thread, now_s):
-                        if self._idle and self._queue:
+                        if self._loop_runner.idle and self._queue:
                             # One wake-up serves all tasks that were submitted together, so another thread must look for
                             # the rest.
                             self._changed.notify()
@@ -336,9 +323,9 @@ class Batcher:
                 turn.give_back()
                 if self._stopping:
                     return []
-                self._idle += 1
+                self._loop_runner.idle += 1
                 self._clock.wait_until(self._changed, self._queue.next_s())
-                self._idle -= 1
+                self._loop_runner.idle -= 1
 
     def _following_batch(self, thread: int, turn: Turn) -> list[Task]:
         """Return a batch to run behind those in flight, or no tasks while every waiting batch may still gain rows."""
@@ -384,7 +371,7 @@ class Batcher:
         run_s = runner.finish()
         with self._changed:
             self._taken.ended(thread, runner.in_flight)
-            self._loop_runs.ran_on_thread(tasks)
+            self._loop_runner.choice.ran_on_thread(tasks)
         turn.used_s += run_s
         if self._regroups and run_s >= LEAST_RUN_S:
             with self._changed:
@@ -393,21 +380,13 @@ class Batcher:
 
     # The event loop instead of the device thread.
 
-    def _take_on_loop(self, loop: "asyncio.AbstractEventLoop") -> list[Task]:
-        """Return the tasks of the only batch if the event loop may run it, or none. Called with the lock held."""
-        if not self._loop_runs.may_run or not self._idle or self._is_on_loop or self._stopping:
-            return []
-        now_s, batch = self._clock.monotonic_s(), self._queue.single()
-        if batch is None or not (self._loop_runs.allows(batch, now_s) and self._device.loops.may_run(loop)):
-            return []
-        tasks = self._take(0, now_s) if self._turns[0].take() else []
-        self._is_on_loop = bool(tasks)
-        return tasks
+    def _take_for_loop(self, now_s: float) -> list[Task]:
+        """Return the tasks of the next batch, or none without the turn of the device. Called with the lock held."""
+        return self._take(0, now_s) if not self._stopping and self._turns[0].take() else []
 
-    def _run_on_loop(self, tasks: list[Task], loop: "asyncio.AbstractEventLoop") -> None:
-        """Run a batch while the device thread waits."""
+    def _run_for_loop(self, tasks: list[Task], loop: "asyncio.AbstractEventLoop") -> float | None:
+        """Run a batch. Return the seconds that the device was busy, or None if all requests had ended."""
         runner, turn = self._runners[0], self._turns[0]
-        self._device.loops.ran(loop)
         runner.start(tasks)
         run_s = runner.finish(loop) if runner.in_flight else None
         with self._lock:
@@ -415,13 +394,6 @@ class Batcher:
                 self._taken.dropped(0, 0)
             else:
                 self._taken.ended(0, 0)
-                self._loop_runs.ended(run_s, self._clock.monotonic_s())
                 turn.used_s += run_s
             turn.give_back()
-            self._is_on_loop = False
-            if self._is_held:
-                self._is_held = False
-                self._changed.notify_all()
-            elif self._queue:
-                self._waking = loop
-                loop.call_soon(self._wake, loop)
+        return run_s

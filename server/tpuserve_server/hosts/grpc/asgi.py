@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.deadline import Clock, SystemClock
@@ -80,11 +80,10 @@ class GrpcOverAsgi:
             return await _refuse(send, 415, (b"accept-post", b"application/grpc"))
         if self._gate.may_refuse and (late_s := lateness_s(self._gate, scope, headers, self._clock)):
             return await refuse(send, late_s)
-        path = scope["path"]
         task = self._in_flight.begin()
         try:
             trailers: Trailers = []
-            await answer(send, await self._reply(scope, headers, path, receive, send, trailers), trailers)
+            await answer(send, await self._reply(scope, headers, receive, send, trailers, task), trailers)
         finally:
             self._in_flight.end(task)
         return None
@@ -93,12 +92,16 @@ class GrpcOverAsgi:
         self,
         scope: "Scope",
         headers: dict[bytes, bytes],
-        path: str,
         receive: "Receive",
         send: "Send",
         trailers: Trailers,
+        task: "asyncio.Task[Any] | None",
     ) -> bytes | RpcFailure | None:
-        """Return the response to one call, or None if a stream has sent it. A unary method may add to `trailers`."""
+        """Return the response to one call, or None if a stream has sent it. A unary method may add to `trailers`.
+
+        `task` is the current one.
+        """
+        path = scope["path"]
         method = self._rpc.get(path)
         if method is None:
             return unknown_method(path)
@@ -130,7 +133,7 @@ class GrpcOverAsgi:
                     request = whole_message(first, self._limit(method.max_message_bytes))
                 if request is None:
                     request = await self._frames(scope, headers, receive, method.max_message_bytes).only(first)
-                return await self._unary(handle, path, context, request, receive)
+                return await self._unary(handle, path, context, request, receive, task)
             respond = await method.admit(context)
             frames = self._frames(scope, headers, receive, method.max_message_bytes)
             await self._stream(respond, context, frames, receive, _StreamedResponse(send, path, trailers))
@@ -149,7 +152,13 @@ class GrpcOverAsgi:
         return self._max_message_bytes if limit_bytes is None else min(limit_bytes, self._max_message_bytes)
 
     async def _unary(
-        self, handle: UnaryHandler, path: str, context: CallContext, request: bytes, receive: "Receive"
+        self,
+        handle: UnaryHandler,
+        path: str,
+        context: CallContext,
+        request: bytes,
+        receive: "Receive",
+        task: "asyncio.Task[Any] | None",
     ) -> bytes | RpcFailure:
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
         # the next one is checked.
@@ -157,7 +166,7 @@ class GrpcOverAsgi:
             late_s = self._gate.lateness_s(context.deadline, again=True)
             if late_s:
                 return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s)
-        interruption = Interruption(context.deadline, self._clock, self._timers)
+        interruption = Interruption(context.deadline, self._clock, self._timers, task)
         caller = Caller(receive, interruption.leave)
         self._watch.add(caller)
         try:

@@ -1,6 +1,7 @@
 """Interrupts a call: its deadline passed, its client disconnected, or the server shuts down."""
 
 import asyncio
+from typing import Any
 
 from tpuserve_server.core.cancellation import take_back
 from tpuserve_server.core.deadline import Clock, Deadline
@@ -17,9 +18,18 @@ class Interruption:
 
     __slots__ = ("_reason", "_task", "_timers")
 
-    def __init__(self, deadline: Deadline, clock: Clock, timers: RareTimersByLoop) -> None:
-        """Arm the deadline. Raises DeadlineExceeded if it has already passed, so that the work never begins."""
-        self._task = asyncio.current_task()
+    def __init__(
+        self,
+        deadline: Deadline,
+        clock: Clock,
+        timers: RareTimersByLoop,
+        task: asyncio.Task[Any] | None = None,
+    ) -> None:
+        """Arm the deadline. `task` is the current one: to find it takes a system call up to Python 3.11.
+
+        Raises DeadlineExceeded if the deadline has already passed, so that the work never begins.
+        """
+        self._task = task or asyncio.current_task()
         self._reason: RpcFailure | None = None
         self._timers: RareTimers | None = None
         if deadline.is_finite:
