@@ -303,6 +303,14 @@ def test_a_long_text_among_many_does_not_multiply() -> None:
         REST.read_prediction(Reply(body), CALL, None)
 
 
+def test_empty_typed_contents_beside_raw_ones_are_ignored() -> None:
+    """MLServer sends them."""
+    response = message({"y": Y})
+    response.outputs[0].contents.SetInParent()
+    prediction = GRPC.read_prediction(Reply(response.SerializeToString()), CALL, None)
+    np.testing.assert_array_equal(prediction["y"], Y)
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

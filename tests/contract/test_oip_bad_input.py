@@ -85,6 +85,11 @@ def test_wrong_tensors_are_refused_over_both_protocols(serving: ServingClient, o
     assert (reply.status, sentence in reply.error) == (400, True), reply.body
 
 
+def test_empty_typed_contents_beside_raw_ones_are_ignored(oip: Channel) -> None:
+    """MLServer's converter sends them."""
+    assert oip.infer(edited(lambda message: message.inputs[0].contents.SetInParent())).outputs
+
+
 def add_typed(message: ModelInferRequest) -> None:
     message.inputs[0].contents.fp32_contents.append(1)
 

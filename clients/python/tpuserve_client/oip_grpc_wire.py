@@ -35,7 +35,7 @@ from tpuserve_formats.messages.oip import (
     ServerReadyResponse,
 )
 from tpuserve_formats.oip.raw_tensor import Buffer, decode_raw
-from tpuserve_formats.oip.typed_contents import decode_typed
+from tpuserve_formats.oip.typed_contents import decode_typed, has_typed_contents
 from tpuserve_formats.varint import varint
 
 _SERVICE: Final = "/inference.GRPCInferenceService"
@@ -131,7 +131,7 @@ def _outputs(response: ModelInferResponse, spec: ModelSpec) -> dict[str, Array]:
     for index, tensor in enumerate(response.outputs):
         if tensor.name in outputs:
             raise Internal(f"Model {spec} returned output {tensor.name} twice.")
-        if raw and tensor.HasField("contents"):
+        if raw and has_typed_contents(tensor):
             raise Internal(f"Model {spec} returned output {tensor.name} with raw and with typed contents.")
         try:
             outputs[tensor.name] = _array(tensor, raw[index] if raw else None)

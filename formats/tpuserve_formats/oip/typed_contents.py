@@ -14,7 +14,7 @@ from tpuserve_formats.oip.datatypes import BYTES, dtype_of
 from tpuserve_formats.oip.raw_tensor import checked_count
 
 if TYPE_CHECKING:
-    from tpuserve_formats.messages.oip import InferTensorContents
+    from tpuserve_formats.messages.oip import InferTensorContents, ModelInferRequest, ModelInferResponse
 
 _FIELDS: Final = {
     "BOOL": "bool_contents",
@@ -34,6 +34,11 @@ _FIELDS: Final = {
 
 # Fields that several datatypes share, with the dtype of their values.
 _FIELD_DTYPES: Final[dict[str, DType]] = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
+
+
+def has_typed_contents(tensor: "ModelInferRequest.InferInputTensor | ModelInferResponse.InferOutputTensor") -> bool:
+    """Return whether a tensor has typed contents. MLServer sends empty ones beside raw contents."""
+    return tensor.HasField("contents") and tensor.contents.ByteSize() > 0
 
 
 def decode_typed(datatype: str, shape: Sequence[int], contents: "InferTensorContents") -> Array:

@@ -10,6 +10,7 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.oip import ModelInferRequest
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
+from tpuserve_formats.oip.typed_contents import has_typed_contents
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId, Tensors
@@ -185,7 +186,7 @@ def _read_head(proto: ModelInferRequest, *, has_raw: bool) -> _Head:
     parameters = _read_parameters(proto.parameters) if proto.parameters else NO_PARAMETERS
     if has_raw:
         for tensor in proto.inputs:
-            if tensor.HasField("contents"):
+            if has_typed_contents(tensor):
                 raise InvalidArgument(
                     f"contents field must not be specified when using raw_input_contents for '{tensor.name}' for model "
                     f"'{proto.model_name}'"
@@ -207,7 +208,7 @@ def _read_head(proto: ModelInferRequest, *, has_raw: bool) -> _Head:
 
 def _input_window(tensor: ModelInferRequest.InferInputTensor) -> RegionWindow | None:
     window = read_window(tensor.name, tensor.parameters)
-    if window is not None and tensor.HasField("contents"):
+    if window is not None and has_typed_contents(tensor):
         raise InvalidArgument(
             f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}'"
         )
