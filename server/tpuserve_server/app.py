@@ -53,6 +53,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.engine import FrontEnds
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource
 from tpuserve_server.executors.choice import ExecutorChoice
@@ -82,7 +83,6 @@ from tpuserve_server.hosts.envoy.fleet_figures import FleetFigures
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.identity.caller import CallerModels, for_server
 from tpuserve_server.identity.files import CredentialFiles
-from tpuserve_server.link.front_ends import FrontEnds
 from tpuserve_server.link.measuring import ShareReceiver
 from tpuserve_server.link.publisher import EngineRules
 from tpuserve_server.logs.configuration import dropped_events

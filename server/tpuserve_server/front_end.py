@@ -33,8 +33,6 @@ from tpuserve_server.identity.files import CredentialFiles
 from tpuserve_server.link.connection import Connection
 from tpuserve_server.link.front_end import FrontEndLink
 from tpuserve_server.link.measuring import ShareSender
-from tpuserve_server.link.split import EngineOnly, SplitGrpc, SplitRest
-from tpuserve_server.link.tunnel_client import Tunnel
 from tpuserve_server.logs.configuration import dropped_events
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.metrics.server_measurements import ServerParts
@@ -42,6 +40,8 @@ from tpuserve_server.telemetry.loop_watch import LoopWatch
 from tpuserve_server.telemetry.observers import Observers
 from tpuserve_server.telemetry.slow_requests import SlowRequests
 from tpuserve_server.telemetry.tracing.request_tracing import RequestTracing
+from tpuserve_server.tunnel.client import Tunnel
+from tpuserve_server.tunnel.split import EngineOnly, SplitGrpc, SplitRest
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

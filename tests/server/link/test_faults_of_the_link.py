@@ -12,10 +12,10 @@ from tests.server.link.test_tasks_and_models import linked
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.engine import FrontEnds
 from tpuserve_server.hosts.envoy.fleet_figures import FleetFigures
 from tpuserve_server.link.connection import Connection
 from tpuserve_server.link.engine import EngineLink
-from tpuserve_server.link.front_ends import FrontEnds
 from tpuserve_server.link.measuring import ShareReceiver
 from tpuserve_server.link.publisher import EngineRules
 from tpuserve_server.metrics.measurements import Measurements

@@ -19,7 +19,7 @@ from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN
 from tpuserve_server.hosts.grpc.frames import whole_message
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.identity.access import PREDICT
-from tpuserve_server.link.tunnel_client import Tunnel
+from tpuserve_server.tunnel.client import Tunnel
 from tpuserve_server.wire.proto_fields import delimited_fields
 
 if TYPE_CHECKING:

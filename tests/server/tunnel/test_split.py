@@ -11,7 +11,7 @@ import pytest
 from tensorflow_serving.apis import classification_pb2, inference_pb2, regression_pb2
 
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
-from tests.server.link.tunnel_house import tunnelled, until
+from tests.server.tunnel.tunnel_house import tunnelled, until
 from tests.support.lane_house import LaneHouse
 from tests.support.lane_messages import INFER, PREDICT
 from tpuserve_formats.messages.official import PredictRequest
@@ -20,8 +20,8 @@ from tpuserve_server.core.errors import Code
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.hosts.grpc.frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.link.split import EngineOnly, SplitGrpc, SplitRest, find_model_name
-from tpuserve_server.link.tunnel_messages import PIECE_BYTES
+from tpuserve_server.tunnel.messages import PIECE_BYTES
+from tpuserve_server.tunnel.split import EngineOnly, SplitGrpc, SplitRest, find_model_name
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

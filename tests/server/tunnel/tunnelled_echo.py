@@ -11,10 +11,10 @@ from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.link.connection import Connection
-from tpuserve_server.link.engine_calls import EngineCalls
-from tpuserve_server.link.tunnel_client import Tunnel
-from tpuserve_server.link.tunnel_server import TunnelServer
 from tpuserve_server.logs.configuration import configure_logging
+from tpuserve_server.tunnel.client import Tunnel
+from tpuserve_server.tunnel.engine_calls import EngineCalls
+from tpuserve_server.tunnel.server import TunnelServer
 
 if TYPE_CHECKING:
     from tpuserve_server.hosts.application import Application

@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
-from tests.server.link.tunnel_house import JSON, EngineApplication, rest_scope, tunnelled, until
+from tests.server.tunnel.tunnel_house import JSON, EngineApplication, rest_scope, tunnelled, until
 from tests.support.lane_house import LaneHouse
 from tests.support.lane_messages import INFER, PREDICT
 from tpuserve_formats.messages.official import PredictRequest
@@ -24,9 +24,9 @@ from tpuserve_server.hosts.grpc.frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.identity.certificate import CERTIFICATE_KEY, CertificateNames, no_certificate
 from tpuserve_server.link.connection import Connection
-from tpuserve_server.link.tunnel_client import EngineError
-from tpuserve_server.link.tunnel_messages import BODY_HEAD, NUMBER, PIECE_BYTES, TunnelKind
-from tpuserve_server.link.tunnel_server import TunnelServer
+from tpuserve_server.tunnel.client import EngineError
+from tpuserve_server.tunnel.messages import BODY_HEAD, NUMBER, PIECE_BYTES, TunnelKind
+from tpuserve_server.tunnel.server import TunnelServer
 
 if TYPE_CHECKING:
     from starlette.types import Message, Scope

@@ -14,7 +14,7 @@ from tpuserve_server.hosts.envoy.client_certificate import names_of_scope
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.identity.certificate import CERTIFICATE_KEY
 from tpuserve_server.link.connection import Connection, Handler
-from tpuserve_server.link.tunnel_messages import (
+from tpuserve_server.tunnel.messages import (
     BODY_HEAD,
     DISCONNECTED,
     FAILED,

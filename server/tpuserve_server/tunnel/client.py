@@ -17,7 +17,7 @@ from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.identity.certificate import CERTIFICATE_KEY
 from tpuserve_server.link.connection import Connection, Handler
 from tpuserve_server.link.messages import ENGINE_ENDED
-from tpuserve_server.link.tunnel_messages import (
+from tpuserve_server.tunnel.messages import (
     BODY_HEAD,
     CARRIED_KEYS,
     DISCONNECTED,
@@ -32,7 +32,7 @@ from tpuserve_server.link.tunnel_messages import (
     pieces,
     weight_bytes,
 )
-from tpuserve_server.link.tunnel_response import TunnelResponse
+from tpuserve_server.tunnel.response import TunnelResponse
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

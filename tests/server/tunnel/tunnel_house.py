@@ -17,9 +17,9 @@ from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.identity.access import OPEN
 from tpuserve_server.link.connection import Connection
-from tpuserve_server.link.engine_calls import EngineCalls
-from tpuserve_server.link.tunnel_client import Tunnel
-from tpuserve_server.link.tunnel_server import TunnelServer
+from tpuserve_server.tunnel.client import Tunnel
+from tpuserve_server.tunnel.engine_calls import EngineCalls
+from tpuserve_server.tunnel.server import TunnelServer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

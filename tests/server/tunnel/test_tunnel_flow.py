@@ -4,8 +4,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.server.hosts.asgi_client import body
-from tests.server.link.tunnel_house import START, rest_scope, tunnelled, until
-from tpuserve_server.link.tunnel_messages import PIECE_BYTES, WINDOW_BYTES
+from tests.server.tunnel.tunnel_house import START, rest_scope, tunnelled, until
+from tpuserve_server.tunnel.messages import PIECE_BYTES, WINDOW_BYTES
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -10,10 +10,10 @@ from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.link.connection import Connection
 from tpuserve_server.link.engine import EngineLink
-from tpuserve_server.link.engine_calls import EngineCalls
 from tpuserve_server.link.measuring import ShareReceiver
 from tpuserve_server.link.publisher import EngineRules
-from tpuserve_server.link.tunnel_server import TunnelServer
+from tpuserve_server.tunnel.engine_calls import EngineCalls
+from tpuserve_server.tunnel.server import TunnelServer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
