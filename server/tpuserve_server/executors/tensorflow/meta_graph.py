@@ -1,6 +1,7 @@
 """Reader of a MetaGraphDef's signatures and properties, without its graph, which may have any size."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from tpuserve_server.core.types import Array, RowSplits, Signature, TensorSpec
 from tpuserve_server.executors.runtimes import TENSORFLOW
 from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorflow_modules
 
+_log = logging.getLogger(__name__)
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # oneDNN's kernels of these, and TensorFlow's of the last, end the process for an input of another rank
@@ -61,23 +63,35 @@ def needs_exact_ranks(meta_graph: bytes) -> bool:
 def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
     """Return the callable signatures of a MetaGraphDef, without initialisers and other internal ones.
 
+    Signatures with tensors that no message can carry, such as resources, are left out with a warning.
+
     Raises:
         InvalidArgument: a default is not a tensor.
     """
     ragged = _read_row_splits(meta_graph)
-    return {
-        name: Signature(
+    signatures: dict[str, Signature] = {}
+    for name, definition in sorted(meta_graph.signature_def.items()):
+        if name.startswith("__saved_model_"):
+            continue
+        try:
+            inputs, outputs = _tensor_specs(definition.inputs), _tensor_specs(definition.outputs)
+        except _NotCarriedError as error:
+            _log.warning("Signature %r is not served: %s", name, error)
+            continue
+        signatures[name] = Signature(
             name=name,
-            inputs={alias: _tensor_spec(alias, info) for alias, info in sorted(definition.inputs.items())},
-            outputs={alias: _tensor_spec(alias, info) for alias, info in sorted(definition.outputs.items())},
+            inputs=inputs,
+            outputs=outputs,
             method_name=definition.method_name,
             defaults={alias: _default(alias, tensor) for alias, tensor in sorted(definition.defaults.items())},
             ragged_inputs=_splits(ragged, name, "inputs", definition.inputs),
             ragged_outputs=_splits(ragged, name, "outputs", definition.outputs),
         )
-        for name, definition in sorted(meta_graph.signature_def.items())
-        if not name.startswith("__saved_model_")
-    }
+    return signatures
+
+
+class _NotCarriedError(Exception):
+    """A signature has a tensor that no message can carry."""
 
 
 def _read_row_splits(meta_graph: MetaGraphDef) -> Mapping[str, Mapping[str, RowSplits]]:
@@ -107,30 +121,38 @@ def _splits(
     return splits
 
 
+def _tensor_specs(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorSpec]:
+    return {alias: _tensor_spec(alias, info) for alias, info in sorted(tensors.items())}
+
+
 def _tensor_spec(alias: str, info: TensorInfo) -> TensorSpec:
     shape = info.tensor_shape
     dims = None if shape.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
-    return TensorSpec(alias, _dtype(info.dtype), dims, graph_name=info.name)
+    wire_type = BY_NUMBER.get(info.dtype)
+    dtype = wire_type.dtype if wire_type else _rare_dtype(alias, info.dtype)
+    return TensorSpec(alias, dtype, dims, graph_name=info.name)
 
 
-def _dtype(number: int) -> np.dtype[Any]:
-    """Return the numpy dtype. Strings are bytes objects; TensorFlow converts types such as resources."""
-    wire_type = BY_NUMBER.get(number)
-    return wire_type.dtype if wire_type else _rare_dtype(number)
-
-
-def _rare_dtype(number: int) -> np.dtype[Any]:
+def _rare_dtype(alias: str, number: int) -> np.dtype[Any]:
     """Return TensorFlow's dtype of tensors that no protocol carries. TensorFlow Lite models load without it.
 
     Raises:
         MissingRuntime: TensorFlow is not installed.
+        _NotCarriedError: numpy has no such dtype.
     """
     if not TENSORFLOW.is_installed:
         raise TENSORFLOW.missing("a signature's dtype needs")
     start_tensorflow()
     with tensorflow_modules():
         from tensorflow.python.framework import dtypes
-    found: np.dtype[Any] = np.dtype(dtypes.as_dtype(number).as_numpy_dtype)
+    try:
+        dtype = dtypes.as_dtype(number)
+    except TypeError:
+        raise _NotCarriedError(f"tensor {alias!r} has the unknown data type {number}") from None
+    try:
+        found: np.dtype[Any] = np.dtype(dtype.as_numpy_dtype)
+    except KeyError:
+        raise _NotCarriedError(f"tensor {alias!r} is a {dtype.name}, which no message can carry") from None
     return found
 
 

@@ -53,6 +53,26 @@ def test_operations_are_found_across_the_pieces_of_a_search(shift: int) -> None:
     assert needs_exact_ranks(bytes(2**20 - shift) + b"\x12\x06Conv2D")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "why"),
+    [
+        (tf.resource.as_datatype_enum, "tensor 'handle' is a resource, which no message can carry"),
+        (tf.variant.as_datatype_enum, "tensor 'handle' is a variant, which no message can carry"),
+        (99, "tensor 'handle' has the unknown data type 99"),
+    ],
+)
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_a_signature_with_a_tensor_that_no_message_carries_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, side: str, dtype: int, why: str
+) -> None:
+    written = meta_graph(save_mlp(tmp_path / "1"))
+    other = written.signature_def["other"]
+    other.CopyFrom(written.signature_def["serving_default"])
+    getattr(other, side)["handle"].dtype = dtype
+    assert set(read_signatures(written)) == {"serving_default"}
+    assert f"Signature 'other' is not served: {why}" in caplog.text
+
+
 def test_defaults_are_arrays(tmp_path: Path) -> None:
     path = set_default(save_mlp(tmp_path / "1"), "serving_default", x=np.ones((1, 64), np.float32), word=b"a")
     defaults = read_signatures(meta_graph(path))["serving_default"].defaults
