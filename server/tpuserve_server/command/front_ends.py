@@ -67,6 +67,8 @@ def _obstacle(selection: Selection, options: HostOptions) -> str:
         return "works on Linux only: other systems do not share a port among processes. Use Linux"
     if options.grpc_port is None and options.rest_port is None:
         return "needs a port: only one process can listen on a UNIX socket. Set a port"
+    if options.rest_server == "python":
+        return "and --rest_server=python exclude each other: front-ends share the REST port in Envoy. Omit one"
     if options.reuse_port:
         return "and --reuse_port exclude each other: the kernel can direct connections to one process only. Omit one"
     return ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.certificate_status import CertificateStatus
@@ -64,6 +64,16 @@ class HostOptions:
             at_least=1,
         ),
     ] = None
+    rest_server: Annotated[
+        Literal["envoy", "python"],
+        Setting(
+            "Listening",
+            "What serves REST on the Envoy host. python: the HTTP/1.1 server of the Python host, in the same process. "
+            "It takes half the CPU for each request, and has no TLS, no HTTP/2 and none of Envoy's limits.",
+            page="what serves REST on the Envoy host. `python`: the HTTP/1.1 server of the Python host, in the same "
+            "process ([more](../how-to/operate/run.md#rest-without-envoy))",
+        ),
+    ] = "envoy"
     # Processes that share the ports, all of one server. Each gets an equal part of the limits of the server.
     frontends: int = 1
     # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.

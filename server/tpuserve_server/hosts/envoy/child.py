@@ -87,6 +87,8 @@ class Child:
         self.failure: str | None = None
         self.damage: Replacement | None = None
         self.is_damaged = asyncio.Event()
+        # Address of the REST server that the application runs itself.
+        self.rest_address: str | None = None
         self._process, self._channel, self._relay = spawned
         self.ended = asyncio.create_task(self._process.wait())
         self._started_s = time.monotonic()
@@ -146,6 +148,7 @@ class Child:
                     self.is_loading = True
                 case "ready":
                     self.is_loading = False
+                    self.rest_address = message.get("rest")
                     self.ready.set()
                 case "failed":
                     self.failure = message["why"]

@@ -97,7 +97,7 @@ def addresses(options: HostOptions) -> Mapping[str, Config]:
     """Return Envoy's form of the addresses, in the listener's order, by their field of `Listening`."""
     wanted = {
         "grpc": _tcp(options.bind_address, options.grpc_port),
-        "rest": _tcp(options.bind_address, options.rest_port),
+        "rest": None if options.rest_server == "python" else _tcp(options.bind_address, options.rest_port),
         "grpc_socket": _unix(options.grpc_socket_path),
     }
     return {name: address for name, address in wanted.items() if address is not None}

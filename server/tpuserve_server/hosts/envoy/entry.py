@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_server.frontends.http.headers import LAG_KEY
-from tpuserve_server.hosts.application import Application
+from tpuserve_server.hosts.application import Application, HostOptions
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, LOST_REQUESTS
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, drain, until
@@ -28,6 +28,7 @@ from tpuserve_server.hosts.envoy.figures import TIMEOUT_S, EnvoyFigures
 from tpuserve_server.hosts.envoy.header_limit import has_long_headers, refuse_headers
 from tpuserve_server.hosts.envoy.lifecycle import ORPHANED, Leaving, Lifecycle
 from tpuserve_server.hosts.envoy.shedding import Shedding
+from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.grpc.headers import is_grpc_request
 from tpuserve_server.hosts.handover import FAREWELL_S, Handover
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from starlette.types import Receive, Scope, Send
+
+    from tpuserve_server.hosts.python.rest_server import RestServer
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ class EnvoyEntry:
         self._factory = partial(factory, self._in_flight)
         self._watch = DisconnectWatch()
         self._orders: asyncio.Task[None] | None = None
+        # Serves REST in place of Envoy.
+        self._rest_server: RestServer | None = None
 
     def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot paths
         self, scope: "Scope", receive: "Receive", send: "Send"
@@ -86,14 +91,30 @@ class EnvoyEntry:
         if lifecycle is None or not await lifecycle.open():
             return
         self._carry(lifecycle.application, setup)
+        try:
+            self._rest_server = await self._open_rest(lifecycle.application, setup.options)
+        except HostError as error:
+            await lifecycle.fail(error)
+            return
         self._orders = asyncio.create_task(self._obey(lifecycle, setup, handover))
-        lifecycle.report_ready()
+        lifecycle.report_ready(None if self._rest_server is None else self._rest_server.address)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         # Another process made Envoy exit, and Envoy has already closed every connection.
         self._orders.cancel()
         await asyncio.wait([self._orders])
         await lifecycle.end(0)
+
+    async def _open_rest(self, application: Application, options: HostOptions) -> "RestServer | None":
+        """Open the REST port in this process, unless Envoy does. Raises HostError."""
+        if options.rest_server == "envoy" or options.rest_port is None:
+            return None
+        # Imported here, because few servers need uvicorn in Envoy.
+        from tpuserve_server.hosts.python.rest_server import RestServer
+
+        server = RestServer(application, options, self._in_flight, None)
+        await server.start()
+        return server
 
     def _carry(self, application: Application, setup: ChildSetup) -> None:
         self._rest = RestCalls(application.rest, self._in_flight, application.overload_gate)
@@ -135,7 +156,10 @@ class EnvoyEntry:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await drain(admin, self._in_flight.finish, farewell_s=min(farewell_s, timeout_s))
+                await asyncio.gather(
+                    drain(admin, self._in_flight.finish, farewell_s=min(farewell_s, timeout_s)),
+                    self._close_rest(min(farewell_s, timeout_s / 2)),
+                )
                 return True
         except TimeoutError:
             unfinished = await self._describe_unfinished(admin)
@@ -149,6 +173,10 @@ class EnvoyEntry:
             )
         await self._cut(admin)
         return False
+
+    async def _close_rest(self, farewell_s: float) -> None:
+        if self._rest_server is not None:
+            await self._rest_server.stop(farewell_s)
 
     async def _describe_unfinished(self, admin: EnvoyAdmin) -> str:
         """Describe the requests without a complete response, for people, or return "" if there are none."""

@@ -64,6 +64,7 @@ def run(
     for name in unknown_to_envoy(options.grpc_arguments):
         _command.warning("%s has no effect in Envoy. Use --host_backend=python for it.", name)
     try:
+        _check_rest_server(options)
         check_free(options)
         if options.tls is not None:
             server_context(options.tls)  # Checks the certificates: Envoy does not report their errors in one line.
@@ -257,6 +258,25 @@ class _Supervisor:
         self._launcher.folder.remove()
         logging.shutdown()
         os._exit(code)
+
+
+def _check_rest_server(options: HostOptions) -> None:
+    """Raise HostError for options that only Envoy's REST supports."""
+    if options.rest_server == "envoy":
+        return
+    needs_envoy = {
+        "--ssl_config_file": options.tls is not None,
+        "--frontends": options.frontends > 1,
+        "--reuse_port": options.reuse_port,
+        "--max_requests_per_second": options.max_requests_per_s > 0,
+        "--max_heap_bytes": options.max_heap_bytes > 0,
+    }
+    if given := [flag for flag, is_given in needs_envoy.items() if is_given]:
+        raise HostError(f"--rest_server=python and {given[0]} exclude each other. Omit one.")
+    if options.grpc_port is None and options.grpc_socket_path is None:
+        raise HostError(
+            "--rest_server=python leaves Envoy without a port. Set a gRPC port, or use --host_backend=python."
+        )
 
 
 def _raise_refusal(announcing: asyncio.Task[None], worker: Worker | Fleet) -> None:

@@ -88,9 +88,13 @@ class Lifecycle(Generic[_App]):
             await self.end(0 if self._following.result() else ORPHANED)
         return not self._following.done()
 
-    def report_ready(self) -> None:
-        """Report that the addresses open now."""
-        self._channel.send("ready")
+    def report_ready(self, rest: str | None = None) -> None:
+        """Report that the addresses open now. `rest` is that of a REST server in this process."""
+        self._channel.send("ready", rest=rest)
+
+    async def fail(self, error: HostError) -> None:
+        """Report why the addresses cannot open, and end the process."""
+        await _fail(error, self._channel)
 
     async def leaving(self) -> Leaving | None:
         """Wait until the process should drain, report a replacement to the supervisor, and return the reason.

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Self
 
 from tpuserve_server.hosts.application import HostOptions, Listening
@@ -82,14 +83,15 @@ class Worker(Child):
         return self.is_live or self.is_loading or (self.ready.is_set() and self.ended.result() < 0)
 
     async def listening(self, options: HostOptions) -> Listening:
-        """Wait until Envoy listens, and return the addresses.
+        """Wait until the process listens, and return the addresses.
 
         Raises:
             OSError, http.client.HTTPException: Envoy's admin interface does not respond.
         """
         await self.ready.wait()
         await until(self._admin.is_live)
-        return await asyncio.to_thread(self._admin.listening, options)
+        listening = await asyncio.to_thread(self._admin.listening, options)
+        return listening if self.rest_address is None else replace(listening, rest=self.rest_address)
 
     def opened(self, listening: Listening) -> None:
         """Announce the addresses, and remove the files that Envoy has read. One contains the key."""
