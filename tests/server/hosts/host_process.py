@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Self
 import psutil
 
 ECHO = Path(__file__).with_name("echo_application.py")
+# The Envoy host, with REST on the server of the Python host.
+REST_IN_ENVOYS_PROCESS = "rest-in-envoys-process"
 # Long enough for a busy machine.
 PATIENCE_S = 60.0
 
@@ -26,6 +28,8 @@ class HostProcess:
 
     def __init__(self, backend: str, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
         self.backend = backend
+        if backend == REST_IN_ENVOYS_PROCESS:
+            backend, options = "envoy", {**options, "rest_server": "python"}
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []
         self._has_errors = threading.Condition()

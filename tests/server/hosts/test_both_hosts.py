@@ -17,11 +17,11 @@ import pytest
 
 from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
-from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
+from tests.server.hosts.host_process import PATIENCE_S, REST_IN_ENVOYS_PROCESS, HostProcess, running
 from tpuserve_server.core.errors import Code
 
 MEBIBYTE = 1 << 20
-BACKENDS = ["envoy", "python"]
+BACKENDS = ["envoy", "python", REST_IN_ENVOYS_PROCESS]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

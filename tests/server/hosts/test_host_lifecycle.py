@@ -21,11 +21,11 @@ import psutil
 import pytest
 
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
-from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
+from tests.server.hosts.host_process import PATIENCE_S, REST_IN_ENVOYS_PROCESS, HostProcess, running
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S
 
-BACKENDS = ["envoy", "python"]
+BACKENDS = ["envoy", "python", REST_IN_ENVOYS_PROCESS]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -220,6 +220,8 @@ def test_drain_timeout_cuts_a_client_that_takes_no_answer(backend: str) -> None:
         found = re.search(r"after 0.3 s: .*?(\d+) bytes of responses that clients have not read", line)
         assert found is not None, line
         assert int(found[1]) > 0
+    if backend == REST_IN_ENVOYS_PROCESS:
+        assert any("1 connection over REST with a response that was not read" in line for line in host.errors)
 
 
 def test_idle_client_that_stays_connected_costs_no_request(backend: str) -> None:
@@ -348,9 +350,7 @@ def test_taken_port_is_said_in_one_line(backend: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for which in ("grpc_port", "rest_port"):
-            host = HostProcess(
-                backend, {"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": None, which: port}
-            )
+            host = HostProcess(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, which: port})
             assert host.exit_code() == 1
             last = host.errors[-1]
             assert last.startswith("tpuserve: Cannot listen for ")
@@ -498,3 +498,24 @@ def test_environment_of_the_embedding_does_not_leak(tmp_path: Path) -> None:
         assert environment.get(name) == os.environ.get(name)
     assert environment["cwd"] == os.getcwd()
     assert not {"", "."} & set(environment["path"])
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"reuse_port": True, "opens_when_ready": True}, "--reuse_port"),
+        ({"max_requests_per_s": 1.0}, "--max_requests_per_second"),
+        ({"max_heap_bytes": 1 << 30}, "--max_heap_bytes"),
+        ({"frontends": 2}, "--frontends"),
+    ],
+)
+def test_rest_without_envoy_excludes_what_only_envoy_supports(options: dict[str, object], flag: str) -> None:
+    host = HostProcess(REST_IN_ENVOYS_PROCESS, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options})
+    assert host.exit_code() == 1
+    assert f"--rest_server=python and {flag} exclude each other. Omit one." in "".join(host.errors)
+
+
+def test_rest_without_envoy_needs_an_address_for_envoy() -> None:
+    host = HostProcess(REST_IN_ENVOYS_PROCESS, {"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": 0})
+    assert host.exit_code() == 1
+    assert "--rest_server=python leaves Envoy without a port" in "".join(host.errors)

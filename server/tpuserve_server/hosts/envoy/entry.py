@@ -15,6 +15,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuserve_formats.counted import counted
 from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.hosts.application import Application, HostOptions
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
@@ -190,6 +191,8 @@ class EnvoyEntry:
             parts.append(f"{requests} without a complete response ({in_application} in the application)")
         if unfinished.unread_bytes:
             parts.append(f"{unfinished.unread_bytes} bytes of responses that clients have not read")
+        if self._rest_server is not None and (count := self._rest_server.connections):
+            parts.append(f"{counted(count, 'connection')} over REST with a response that was not read")
         return " and ".join(parts)
 
     async def _cut(self, admin: EnvoyAdmin) -> None:

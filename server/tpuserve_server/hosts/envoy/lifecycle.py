@@ -90,7 +90,7 @@ class Lifecycle(Generic[_App]):
 
     def report_ready(self, rest: str | None = None) -> None:
         """Report that the addresses open now. `rest` is that of a REST server in this process."""
-        self._channel.send("ready", rest=rest)
+        self._channel.send("ready", **({} if rest is None else {"rest": rest}))
 
     async def fail(self, error: HostError) -> None:
         """Report why the addresses cannot open, and end the process."""

@@ -51,6 +51,11 @@ class RestServer(uvicorn.Server):
             self._socket = listen(options.bind_address, options.rest_port, "REST", reuse_port=options.reuse_port)
             self.address = join(options.bind_address, self._socket.getsockname()[1])
 
+    @property
+    def connections(self) -> int:
+        """Number of open connections. During `stop`, those that remain have a request or an unread response."""
+        return len(self.server_state.connections)
+
     async def start(self) -> None:
         if self._socket is not None:
             self._task = asyncio.create_task(self.serve([self._socket]))
