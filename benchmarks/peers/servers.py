@@ -29,7 +29,7 @@ PROGRAMS = ROOT / "benchmarks" / "peers"
 class Subject:
     """A server to measure. The first HTTP wire sends JSON. `batching` describes its batching settings for the report.
 
-    `package` is the distribution whose version is reported. `host` is set only for tpuserve.
+    `package` is the distribution whose version is reported. `host` and `flags` are set only for tpuserve.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Subject:
     package: str
     loopback_only: bool = False
     host: Host | None = None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,15 @@ SUBJECTS = (
         "defaults: at most 32 rows; a batch starts as soon as the model is idle",
         "tpuserve-server",
         host="envoy",
+    ),
+    Subject(
+        "tpuserve-rest",
+        "tpuserve, Envoy host, `--rest_server=python`",
+        (PREDICT_REST, INFER_REST, INFER_BINARY),
+        "same as on the Envoy host",
+        "tpuserve-server",
+        host="envoy",
+        flags=("--rest_server=python",),
     ),
     Subject(
         "tpuserve-python",
@@ -127,7 +137,7 @@ def version(subject: Subject) -> str:
 def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]:
     """Start the subject with the model in the directory `version`. It may not be ready yet."""
     if subject.host is not None:
-        with model_server(subject.host, version.parent, scratch) as targets:
+        with model_server(subject.host, version.parent, scratch, *subject.flags) as targets:
             ports = {protocol: target.port for protocol, target in targets.items()}
             yield Serving(subject, targets["grpc"].tree, ports)
         return
