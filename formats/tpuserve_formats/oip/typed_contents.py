@@ -38,7 +38,7 @@ _FIELD_DTYPES: Final[dict[str, DType]] = {"int_contents": np.dtype(np.int32), "u
 
 def has_typed_contents(tensor: "ModelInferRequest.InferInputTensor | ModelInferResponse.InferOutputTensor") -> bool:
     """Return whether a tensor has typed contents. MLServer sends empty ones beside raw contents."""
-    return tensor.HasField("contents") and tensor.contents.ByteSize() > 0
+    return tensor.contents.ByteSize() > 0
 
 
 def decode_typed(datatype: str, shape: Sequence[int], contents: "InferTensorContents") -> Array:

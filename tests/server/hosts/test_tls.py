@@ -16,7 +16,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from tests.server.hosts.grpc_calls import unary
-from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
+from tests.server.hosts.host_process import PATIENCE_S, REST_IN_ENVOYS_PROCESS, HostProcess, running
 from tests.support.optional import needs
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
@@ -221,3 +221,10 @@ def test_what_cannot_be_used_is_said_in_one_line_before_anything_starts(
     [said] = host.errors
     assert said.startswith(f"tpuserve: {line}")
     assert "secret" not in said
+
+
+def test_rest_without_envoy_is_refused_with_tls() -> None:
+    options = {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, "tls": TLS}
+    host = HostProcess(REST_IN_ENVOYS_PROCESS, options)
+    assert host.exit_code() == 1
+    assert "--rest_server=python and --ssl_config_file exclude each other. Omit one." in "".join(host.errors)

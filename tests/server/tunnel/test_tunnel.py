@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
-from tests.server.tunnel.tunnel_house import JSON, EngineApplication, rest_scope, tunnelled, until
+from tests.server.tunnel.tunnel_house import JSON, EngineApplication, House, rest_scope, tunnelled, until
 from tests.support.lane_house import LaneHouse
 from tests.support.lane_messages import INFER, PREDICT
 from tpuserve_formats.messages.official import PredictRequest
@@ -48,6 +48,15 @@ def rest(path: str, data: bytes = b"", method: str = "POST", *, piece: int = 0) 
 def in_pieces(path: str, data: bytes, size: int) -> Exchange:
     whole = frame(data)
     return Exchange([*(body(whole[at : at + size], more=True) for at in range(0, len(whole), size)), body(b"")], path)
+
+
+async def begun(app: EngineApplication, ends: House, path: str) -> tuple[Exchange, asyncio.Task[Exchange]]:
+    """Begin a call that waits in the engine, and that has sent its first message if it is a stream."""
+    exchange = Exchange.unary(b"", path=path) if "Echo" in path else rest(path)
+    running = asyncio.create_task(exchange.run(ends.tunnel))
+    await app.began.wait()
+    await until(lambda: path != "/echo.Echo/Watch" or len(exchange.sent) == 2)
+    return exchange, running
 
 
 def predict(model: str = "m") -> bytes:
@@ -159,10 +168,7 @@ async def test_client_that_does_not_read_ends_its_stream_in_the_engine() -> None
 async def test_cut_answers_the_client_and_ends_the_call_in_the_engine(path: str) -> None:
     app = EngineApplication()
     async with tunnelled(app) as ends:
-        exchange = Exchange.unary(b"", path=path) if "Echo" in path else rest(path)
-        running = asyncio.create_task(exchange.run(ends.tunnel))
-        await app.began.wait()
-        await until(lambda: path != "/echo.Echo/Watch" or len(exchange.sent) == 2)
+        exchange, running = await begun(app, ends, path)
         ends.in_flight.cut()
         await running
         await ends.in_flight.finish()
@@ -206,10 +212,7 @@ async def test_drain_ends_streams_and_completes_other_calls() -> None:
 async def test_end_of_the_engine_is_unavailable(path: str) -> None:
     app = EngineApplication()
     async with tunnelled(app) as ends:
-        exchange = Exchange.unary(b"", path=path) if "Echo" in path else rest(path)
-        running = asyncio.create_task(exchange.run(ends.tunnel))
-        await app.began.wait()
-        await until(lambda: path != "/echo.Echo/Watch" or len(exchange.sent) == 2)
+        exchange, running = await begun(app, ends, path)
         ends.end_engine()
         await running
         await ends.in_flight.finish()

@@ -308,7 +308,7 @@ class Batcher:
         with self._changed:
             while True:
                 if self._loop_runner.is_running:
-                    self._loop_runner.wait()
+                    self._loop_runner.wait_for_loop()
                     continue
                 now_s = self._clock.monotonic_s()
                 if turn.take():
@@ -323,9 +323,7 @@ class Batcher:
                 turn.give_back()
                 if self._stopping:
                     return []
-                self._loop_runner.idle += 1
-                self._clock.wait_until(self._changed, self._queue.next_s())
-                self._loop_runner.idle -= 1
+                self._loop_runner.wait_for_batch()
 
     def _following_batch(self, thread: int, turn: Turn) -> list[Task]:
         """Return a batch to run behind those in flight, or no tasks while every waiting batch may still gain rows."""

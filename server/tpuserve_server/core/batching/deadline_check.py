@@ -22,17 +22,12 @@ class DeadlineCheck:
     def __init__(self, servable_id: ServableId, devices: int, host: HostDelay) -> None:
         """Predict for `devices` batches that run at the same time."""
         self._id = servable_id
-        self._devices = devices
+        self.devices = devices
         self._host = host
         # Expected end of the last batch that each device thread has taken, or 0 if the thread has none.
         self._ends_s: dict[int, float] = {}
         # Earliest of them, 0 while a device thread is idle.
         self._free_s = 0.0
-
-    @property
-    def devices(self) -> int:
-        """Batches that run at the same time."""
-        return self._devices
 
     @property
     def free_s(self) -> float:
@@ -52,7 +47,7 @@ class DeadlineCheck:
         """Record that a device thread has taken a batch that should run for `run_s`, after those that it has."""
         ends_s = self._ends_s
         ends_s[thread] = max(ends_s.get(thread, 0.0), now_s) + run_s
-        self._free_s = min(ends_s.values()) if len(ends_s) == self._devices else 0.0
+        self._free_s = min(ends_s.values()) if len(ends_s) == self.devices else 0.0
 
     def ended(self, thread: int) -> None:
         """Record that a device thread has no batch."""
@@ -75,7 +70,7 @@ class DeadlineCheck:
         """
         # A batch that takes longer than expected should end any time.
         free_s = self._free_s
-        return (free_s if free_s > now_s else now_s) + work_s / self._devices + run_s
+        return (free_s if free_s > now_s else now_s) + work_s / self.devices + run_s
 
     def refusal(self, deadline: Deadline, now_s: float, finish_s: float) -> TooLate:
         """Return the error for a request that would be answered at `finish_s`, after its deadline."""

@@ -14,7 +14,7 @@ from tpuserve_server.core.types import ServableId
 
 # The order of a waiting batch, and the expected seconds of all batches of its priority up to it.
 Wait: TypeAlias = tuple[float, float]
-# A longer queue is described by this many of its batches. The forecast then is up to one part too early.
+# A longer queue is described by this many of its batches. A forecast is then too early by at most the work between two.
 _MOST_WAITS = 64
 
 
@@ -27,7 +27,7 @@ class FinishForecast:
     latency objective, and `waits` the waiting batches in their order. `shortest_s` are the seconds of the shortest
     signature that has run, 0 if none has or if one has an objective.
 
-    A forecast is never later than the batcher's own would be.
+    At `at_s` it is never later than the batcher's own prediction. It gets too late if work ends sooner than expected.
     """
 
     servable_id: ServableId

@@ -8,14 +8,14 @@ from typing import TypeAlias
 from tpuserve_server.core.batching.loop_runs import LoopRuns
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.loop_share import LoopShare
 
 _Loop: TypeAlias = asyncio.AbstractEventLoop
 
 
 class LoopRunner:
-    """Runs short batches on the event loop of their requests. The only device thread then waits.
+    """Wakes a device thread for new requests, or runs a short batch on their event loop while the only thread waits.
 
     The lock of `changed` guards all state. `idle` counts the device threads that wait for a batch. While `is_running`,
     the loop uses the runner and the turn of the device thread.
@@ -41,7 +41,7 @@ class LoopRunner:
         queue: BatchQueue,
         choice: LoopRuns,
         loops: LoopShare,
-        clock: Clock,
+        clock: WaitingClock,
         take: Callable[[float], list[Task]],
         run: Callable[[list[Task], _Loop], float | None],
     ) -> None:
@@ -119,9 +119,15 @@ class LoopRunner:
 
     # A device thread.
 
-    def wait(self) -> None:
+    def wait_for_loop(self) -> None:
         """Wait for the end of the run on the loop. The lock must be held."""
         self._is_held = True
         self.idle += 1
         self._changed.wait()
+        self.idle -= 1
+
+    def wait_for_batch(self) -> None:
+        """Wait for new requests, or until the next batch is ready. The lock must be held."""
+        self.idle += 1
+        self._clock.wait_until(self._changed, self._queue.next_s())
         self.idle -= 1
