@@ -23,6 +23,7 @@ from tpuserve_server.command.options import (
     request_tracing,
     required_signatures,
     rest_options,
+    shape_rules,
     tensorflow_options,
     tflite_options,
 )
@@ -284,7 +285,8 @@ def build(
     loading = loading_options(settings)
     watchdog = Watchdog(clock, settings.watchdog)
     credentials = open_credentials(settings)
-    service = InferenceService(registry, clock, watchdog, None if credentials is None else CallerModels())
+    access = None if credentials is None else CallerModels()
+    service = InferenceService(registry, clock, watchdog, access, shape_rules(settings))
     recorded = executor if journal is None else JournaledExecutor(executor, journal)
     required, timeout_s = required_signatures(settings), settings.loading.timeout_s
     versions = VersionLoader(storage, recorded, loading, clock, metrics, device, timeout_s, watchdog, tracer, required)

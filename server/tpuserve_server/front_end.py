@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tpuserve_server.command.credentials import open_credentials
 from tpuserve_server.command.front_ends import front_end_processes
-from tpuserve_server.command.options import access_log, request_tracing, rest_options
+from tpuserve_server.command.options import access_log, request_tracing, rest_options, shape_rules
 from tpuserve_server.command.packages import build_info
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.core.budgets.budgets import Budgets
@@ -147,7 +147,8 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
     clock, metrics = SystemClock(), PrometheusMetrics()
     registry = ModelRegistry((), metrics)
     credentials = open_credentials(settings)
-    service = InferenceService(registry, clock, access=None if credentials is None else CallerModels())
+    access = None if credentials is None else CallerModels()
+    service = InferenceService(registry, clock, access=access, shapes=shape_rules(settings))
     link, tunnel = FrontEndLink(connection, registry, clock, metrics), Tunnel(connection, in_flight, clock)
     slow = SlowRequests()
     shares = ShareSender(connection, metrics, slow)
