@@ -23,7 +23,6 @@ from tpuserve_server.command.options import (
     request_tracing,
     required_signatures,
     rest_options,
-    shape_rules,
     tensorflow_options,
     tflite_options,
 )
@@ -53,6 +52,7 @@ from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
+from tpuserve_server.core.validation import ShapeRules
 from tpuserve_server.core.watchdog import Watchdog
 from tpuserve_server.engine import FrontEnds
 from tpuserve_server.ensembles.loader import EnsembleLoader
@@ -286,7 +286,7 @@ def build(
     watchdog = Watchdog(clock, settings.watchdog)
     credentials = open_credentials(settings)
     access = None if credentials is None else CallerModels()
-    service = InferenceService(registry, clock, watchdog, access, shape_rules(settings))
+    service = InferenceService(registry, clock, watchdog, access, ShapeRules(settings.server.lenient_shapes))
     recorded = executor if journal is None else JournaledExecutor(executor, journal)
     required, timeout_s = required_signatures(settings), settings.loading.timeout_s
     versions = VersionLoader(storage, recorded, loading, clock, metrics, device, timeout_s, watchdog, tracer, required)

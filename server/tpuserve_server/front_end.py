@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tpuserve_server.command.credentials import open_credentials
 from tpuserve_server.command.front_ends import front_end_processes
-from tpuserve_server.command.options import access_log, request_tracing, rest_options, shape_rules
+from tpuserve_server.command.options import access_log, request_tracing, rest_options
 from tpuserve_server.command.packages import build_info
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.core.budgets.budgets import Budgets
@@ -20,6 +20,7 @@ from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.replacement import NO_LINK, Replacement
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.validation import ShapeRules
 from tpuserve_server.frontends.access_rule import combined_rule
 from tpuserve_server.frontends.guard import Guard
 from tpuserve_server.frontends.guarded import GuardedTable
@@ -148,7 +149,8 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
     registry = ModelRegistry((), metrics)
     credentials = open_credentials(settings)
     access = None if credentials is None else CallerModels()
-    service = InferenceService(registry, clock, access=access, shapes=shape_rules(settings))
+    shapes = ShapeRules(settings.server.lenient_shapes)
+    service = InferenceService(registry, clock, access=access, shapes=shapes)
     link, tunnel = FrontEndLink(connection, registry, clock, metrics), Tunnel(connection, in_flight, clock)
     slow = SlowRequests()
     shares = ShareSender(connection, metrics, slow)

@@ -16,7 +16,6 @@ from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError, read
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.reload_roots import ReloadRoots
-from tpuserve_server.core.validation import ShapeRules
 from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -90,12 +89,6 @@ def loading_options(settings: Settings) -> LoadingOptions:
         warmup=replace(settings.warmup, check_method_names=settings.server.enable_signature_method_name_check),
         response_cache_max_bytes=settings.response_cache.max_bytes,
     )
-
-
-def shape_rules(settings: Settings) -> ShapeRules:
-    """Return the rules for the shapes of inputs."""
-    max_decoded_bytes = settings.budgets.decoded_bytes(settings.listening.max_request_bytes)
-    return ShapeRules.of(max_decoded_bytes, is_lenient=settings.server.lenient_shapes)
 
 
 def required_signatures(settings: Settings) -> RequiredSignatures | None:

@@ -17,9 +17,9 @@ from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, Te
 
 # No operation of TensorFlow or XLA that servers meet takes more dimensions.
 MOST_DIMENSIONS: Final = 8
-# Bytes that the dimensions of a tensor without elements may promise, with zeros counted as ones. Such a tensor costs
-# its sender nothing, and its dimensions become sizes of other tensors.
-_MOST_EMPTY_BYTES: Final = 16 << 20
+# The product of the free dimensions of a tensor without elements, with zeros counted as ones. Such a tensor costs its
+# sender nothing, and its dimensions become sizes of other tensors and counts of loops.
+MOST_EMPTY_SIZE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +27,30 @@ class ShapeRules:
     """Which shapes of inputs a server runs.
 
     `is_lenient`: a rank or a dimension may differ from the signature's, as in TensorFlow Serving. The model decides.
-    `max_empty_bytes` bounds the dimensions of tensors without elements. Memory bounds those of all others.
     """
 
     is_lenient: bool = False
-    max_empty_bytes: int = _MOST_EMPTY_BYTES
-
-    @classmethod
-    def of(cls, max_decoded_bytes: int, *, is_lenient: bool) -> "ShapeRules":
-        """Return the rules of a server whose requests may take `max_decoded_bytes` when decoded."""
-        return cls(is_lenient, min(max_decoded_bytes, _MOST_EMPTY_BYTES))
 
     def check(self, servable_id: ServableId, signature: Signature, name: str, shape: tuple[int, ...]) -> None:
         """Check the shape of an input of the signature. Needs no memory, so that a declared shape can be checked.
 
         Raises:
             InvalidArgument: the shape does not match the signature, has too many dimensions, or has no elements but
-                dimensions that are too large.
+                large dimensions.
         """
         spec = signature.inputs[name]
         if not self.is_lenient and not spec.accepts_shape(shape):
             raise InvalidArgument(f"{_of(servable_id, signature)}: {_describe_shape(spec, shape)}")
-        if 0 not in shape and len(shape) <= MOST_DIMENSIONS:
+        fixed = spec.shape if spec.shape is not None and len(spec.shape) == len(shape) else None
+        if fixed is None and len(shape) > MOST_DIMENSIONS:
+            limit = f"at most {MOST_DIMENSIONS} dimensions"
+        elif 0 in shape and _free_size(fixed, shape) > MOST_EMPTY_SIZE:
+            limit = f"no elements only if the product of its other free dimensions is at most {MOST_EMPTY_SIZE}"
+        else:
             return
-        subject = f"Input '{name}' of {_of(servable_id, signature)} has shape {_sizes(shape)}"
-        if len(shape) > MOST_DIMENSIONS and not (spec.shape is not None and len(spec.shape) == len(shape)):
-            raise InvalidArgument(f"{subject}; the server accepts at most {MOST_DIMENSIONS} dimensions")
-        promised_bytes = math.prod(size or 1 for size in shape) * spec.dtype.itemsize
-        # Dimensions that the signature fixes are the model's own, so that a request without rows is no error.
-        if promised_bytes > self.max_empty_bytes and not _has_fixed_sizes(spec, shape):
-            raise InvalidArgument(
-                f"{subject}, which has no elements, but dimensions of {promised_bytes} bytes with zeros counted as "
-                f"ones. The limit is {self.max_empty_bytes} bytes"
-            )
+        raise InvalidArgument(
+            f"{_of(servable_id, signature)}: input '{name}' has shape {_sizes(shape)}, but may have {limit}"
+        )
 
 
 EXACT_SHAPES: Final = ShapeRules()
@@ -238,8 +229,8 @@ def _sizes(shape: tuple[int, ...]) -> str:
     return str(list(shape)) if len(shape) <= 2 * MOST_DIMENSIONS else f"of {len(shape)} dimensions"
 
 
-def _has_fixed_sizes(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-    """Return whether the signature fixes all sizes of a shape that matches it, except zeros and ones."""
-    if spec.shape is None or len(spec.shape) != len(shape):
-        return False
-    return all(got <= 1 or want is not None for want, got in zip(spec.shape, shape, strict=True))
+def _free_size(fixed: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> int:
+    """Return the product of the sizes that the signature leaves free, with zeros counted as ones."""
+    if fixed is None:
+        return math.prod(size or 1 for size in shape)
+    return math.prod(got or 1 for want, got in zip(fixed, shape, strict=True) if want != got)
