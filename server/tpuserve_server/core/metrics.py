@@ -87,6 +87,10 @@ class Metrics(Protocol):
         """Record a run of shapes or outputs that the warm-up did not cover, so that a device had to compile."""
         ...
 
+    def run_refused(self, *, servable: ServableId, signature: str) -> None:
+        """Record a run that did not start, because runs with such input shapes ended or hung the process."""
+        ...
+
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
         """Record a version that is about to serve. `costs` continues to learn the costs of its batches.
 

@@ -89,6 +89,12 @@ UNWARMED: Final = Family(
     _SIGNATURE,
     "Runs with shapes or outputs that warm-up did not run. A device that compiles has to compile for each.",
 )
+REFUSED_RUNS: Final = Family(
+    "tpuserve_refused_runs_total",
+    "counter",
+    _SIGNATURE,
+    "Runs that the server refused, because runs with such input shapes ended or hung its process.",
+)
 HUNG_RUNS: Final = Family(
     "tpuserve_hung_runs_total",
     "counter",
@@ -298,6 +304,7 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
         BATCH_ROWS,
         BATCH_PADDING,
         UNWARMED,
+        REFUSED_RUNS,
         HUNG_RUNS,
     ),
     "Response cache": (CACHE_HITS, CACHE_MISSES, CACHE_EVICTIONS, CACHE_BYTES),

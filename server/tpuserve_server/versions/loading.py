@@ -16,6 +16,7 @@ from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Deadline, WaitingClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import DeviceLost, InvalidArgument
+from tpuserve_server.core.journal import Journal
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig
@@ -30,9 +31,9 @@ from tpuserve_server.versions.cache_rules import why_not_cached
 from tpuserve_server.versions.labels import read_labels
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives
+from tpuserve_server.versions.recorded_servable import RecordedServable
 from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.sequence_trial import try_all_sequences
-from tpuserve_server.versions.shape_watch import ShapeWatch
 from tpuserve_server.versions.signatures import RequiredSignatures
 from tpuserve_server.versions.warmup import warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
@@ -127,12 +128,14 @@ class VersionLoader:
         watchdog: Watchdog | None = None,
         spans: SpanRecorder | None = None,
         signatures: RequiredSignatures | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare.
 
         `timeout_s` is the time after which a load is given up; 0: never. A load then stops reading files. `watchdog`
         watches the runs of loaded versions, not those of warm-up, and gets the loss of a device. `spans` gets the
-        batches of loaded versions. `signatures` refuses versions that are not signed; None: accept them.
+        batches of loaded versions. `signatures` refuses versions that are not signed; None: accept them. `journal`
+        records loads and runs, and refuses those that ended the process.
         """
         self._signatures = signatures
         self._watchdog = watchdog
@@ -145,6 +148,7 @@ class VersionLoader:
         self._metrics = metrics
         self._device = device
         self._caches = ResponseCaches()
+        self._journal = journal
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         """Fetch, verify, load and warm up a version. Blocks until done.
@@ -206,19 +210,19 @@ class VersionLoader:
             precision=precision,
             batch_sizes=_batch_sizes(manifest, options.parameters),
         )
-        servable = self._executor.load(servable_id, files)
+        servable = self._load_recorded(servable_id, files)
         # Resources of the load. An error releases them in reverse order.
         with contextlib.ExitStack() as undo:
             undo.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
-            watched, costs = ShapeWatch(servable), CostModel()
+            costs = CostModel()
             load_s = self._clock.monotonic_s() - started_s
-            runs = self._warm_up(servable_id, watched, path, batching, costs)
+            runs = self._warm_up(servable_id, servable, path, batching, costs)
             check_objectives(batching, costs)
-            watched.observe(lambda name: self._metrics.shape_first_run(servable=servable_id, signature=name))
+            servable.serve()
             batcher = Batcher(
                 servable_id,
-                watched,
+                servable,
                 batching,
                 parameters=options.parameters,
                 clock=self._clock,
@@ -231,6 +235,7 @@ class VersionLoader:
             undo.callback(batcher.stop)
             self._metrics.version_loaded(servable=servable_id, costs=costs, load_s=load_s)
             notes = _notes(servable, manifest, batching, runs, options.parameters)
+            notes = (*notes, *servable.notes())
             if signed is not None:
                 notes = (*notes, f"signed by {signed.signer}")
             why_not = why_not_cached(servable, manifest, batching) if cache_bytes else ""
@@ -240,6 +245,13 @@ class VersionLoader:
             loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision, responses, load_s)
             undo.pop_all()
         return loaded
+
+    def _load_recorded(self, servable_id: ServableId, files: VersionFiles) -> RecordedServable:
+        if self._journal is None:
+            return RecordedServable(servable_id, self._executor.load(servable_id, files), self._metrics)
+        with self._journal.loading(servable_id, files.fingerprint) as entry:
+            servable = self._executor.load(servable_id, files)
+        return RecordedServable(servable_id, servable, self._metrics, self._journal, entry)
 
     def _open_cache(
         self, servable_id: ServableId, max_bytes: int, why_not: str, undo: contextlib.ExitStack

@@ -1,0 +1,165 @@
+"""RecordedServable: a servable whose runs are in the journal, and that reports runs of new shapes."""
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.journal import Entry, Journal, Mark
+from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.servable import InFlight, Servable
+from tpuserve_server.core.types import ServableId, Signature, Tensors
+
+# Maximum number of known shapes, because clients choose free dimensions. Other shapes are new at each run.
+_MOST_SHAPES: Final = 4096
+
+
+class RecordedServable:
+    """Wrapper of a servable that it owns. Thread-safe; two threads with one new shape may both report it.
+
+    Shapes are a combination of a signature, outputs and input shapes. A device compiles for each. Warm-up runs the
+    expected combinations. A request with another one waits for the compiler, and may end the process: the journal
+    knows its form from `dispatch` until the result.
+    """
+
+    def __init__(
+        self,
+        servable_id: ServableId,
+        servable: Servable,
+        metrics: Metrics,
+        journal: Journal | None = None,
+        entry: Entry | None = None,
+    ) -> None:
+        """Wrap `servable`, without known shapes. `entry` is that of its load in `journal`."""
+        self._id = servable_id
+        self._servable = servable
+        self._metrics = metrics
+        self._journal = journal
+        self._entry = entry
+        # Whether a run has completed, or need not be recorded.
+        self._shapes: dict[Hashable, bool] = {}
+        self._serves = False
+        # Copied, because every batch reads them.
+        self.signatures = servable.signatures
+        self.device = servable.device
+        self.max_in_flight = servable.max_in_flight
+        self.unrepeatable = servable.unrepeatable
+        # A suspect waits for its turn.
+        self.never_blocks = servable.never_blocks and (entry is None or not entry.is_suspect)
+
+    def serve(self) -> None:
+        """Report new shapes, and blame and refuse their forms: from now on, clients choose them."""
+        self._serves = True
+
+    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
+        """Implement Servable.dispatch.
+
+        Raises:
+            InvalidArgument, FailedPrecondition: runs with such inputs end the process, so this one does not start.
+        """
+        shapes = (signature_name, tuple(output_names), *[array.shape for array in inputs.values()])
+        if not self._shapes.get(shapes):
+            return self._dispatch_new(shapes, signature_name, inputs, output_names)
+        entry = self._entry
+        if entry is None:
+            return self._servable.dispatch(signature_name, inputs, output_names)
+        mark = entry.begin_run()
+        try:
+            return _Run(self._servable.dispatch(signature_name, inputs, output_names), entry, mark)
+        except BaseException:
+            entry.end_run(mark)
+            raise
+
+    def notes(self) -> tuple[str, ...]:
+        """Describe the forms that it refuses, for the status."""
+        return () if self._entry is None else self._entry.ends.notes()
+
+    def close(self) -> None:
+        """Close the servable. Blocks until done."""
+        self._servable.close()
+        if self._journal is not None and self._entry is not None:
+            self._journal.forget(self._entry)
+
+    def _dispatch_new(
+        self, shapes: Hashable, signature_name: str, inputs: Tensors, output_names: Sequence[str]
+    ) -> InFlight:
+        entry = self._entry
+        if shapes not in self._shapes:
+            if self._serves:
+                self._metrics.shape_first_run(servable=self._id, signature=signature_name)
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[shapes] = entry is None
+        if entry is None:
+            return self._servable.dispatch(signature_name, inputs, output_names)
+        form = describe_form(self.signatures[signature_name], inputs)
+        try:
+            mark = entry.begin_form(form, is_trial=not self._serves)
+        except (InvalidArgument, FailedPrecondition):
+            self._metrics.run_refused(servable=self._id, signature=signature_name)
+            raise
+        try:
+            run = self._servable.dispatch(signature_name, inputs, output_names)
+        except BaseException:
+            entry.end_form(mark, form, completed=False)
+            raise
+        return _FirstRun(run, entry, mark, form, self._shapes, shapes)
+
+
+class _Run:
+    """A dispatched run of known shapes."""
+
+    __slots__ = ("_entry", "_mark", "_run")
+
+    def __init__(self, run: InFlight, entry: Entry, mark: Mark) -> None:
+        self._run = run
+        self._entry = entry
+        self._mark = mark
+
+    def result(self) -> Tensors:
+        try:
+            return self._run.result()
+        finally:
+            self._entry.end_run(self._mark)
+
+
+class _FirstRun:
+    """A dispatched run of shapes of which none has completed. They are known when it has."""
+
+    __slots__ = ("_entry", "_form", "_known", "_mark", "_run", "_shapes")
+
+    def __init__(
+        self, run: InFlight, entry: Entry, mark: Mark, form: str, known: dict[Hashable, bool], shapes: Hashable
+    ) -> None:
+        self._run = run
+        self._entry = entry
+        self._mark = mark
+        self._form = form
+        self._known = known
+        self._shapes = shapes
+
+    def result(self) -> Tensors:
+        try:
+            outputs = self._run.result()
+        except BaseException:
+            self._entry.end_form(self._mark, self._form, completed=False)
+            raise
+        self._entry.end_form(self._mark, self._form, completed=True)
+        if self._shapes in self._known:
+            self._known[self._shapes] = True
+        return outputs
+
+
+def describe_form(signature: Signature, inputs: Tensors) -> str:
+    """Return the form of a run: `signature 'serving_default' with x [4-7, 3], y [4-7]`.
+
+    The signature decides the dtypes. The number of rows is a range between powers of two if the first dimension is
+    free, because batches differ in it.
+    """
+    shapes = (f"{name} {_describe_shape(inputs[name].shape, signature)}" for name in sorted(inputs))
+    return f"signature '{signature.name}' with {', '.join(shapes)}"
+
+
+def _describe_shape(shape: tuple[int, ...], signature: Signature) -> str:
+    if not shape or shape[0] < 2 or not signature.is_batchable:
+        return str(list(shape))
+    smallest = 1 << (shape[0].bit_length() - 1)
+    return f"[{', '.join([f'{smallest}-{2 * smallest - 1}', *map(str, shape[1:])])}]"
