@@ -133,7 +133,7 @@ async def _running(scene: Scene, model: str, pipe: Path) -> AsyncIterator[asynci
     Its input shapes have run before, so a fault is blamed on the model instead of the shapes.
     """
     async with Connections(scene.server.address) as at:
-        expect(str(await _write(at, model, scene.server.folder / "written", Hints())), str(Outcome(Kind.ANSWERED)))
+        expect((await _write(at, model, scene.server.folder / "written", Hints())).kind, Kind.ANSWERED)
         stuck = asyncio.create_task(_write(at, model, pipe, Hints()))
         try:
             # Its head start over the second request, which waits behind the run until its deadline. After slow runs,
