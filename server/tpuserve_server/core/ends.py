@@ -119,21 +119,20 @@ class VersionEnds:
                 f"that other requests use, or wait until {_clock_time(wait_s)}"
             )
 
-    def notes(self) -> tuple[str, ...]:
-        """Describe the refused forms for the status."""
+    def describe_refusals(self) -> str:
+        """Return which forms the version refuses now, for people, or "" if none."""
         now_s = self._clock.monotonic_s()
         refused = [
             f"{form}: a run {_effect(ends[-1])}"
             for form, ends in self._of_forms.items()
             if self._form_free_s[form] > now_s
         ]
-        shown = refused[-_MOST_NAMED:]
-        notes = [f"refuses {one}" for one in shown]
+        shown = [f"refuses {one}" for one in refused[-_MOST_NAMED:]]
         if len(refused) > len(shown):
-            notes.append(f"refuses {len(refused) - len(shown)} more input shapes")
+            shown.append(f"refuses {len(refused) - len(shown)} more input shapes")
         if (wait_s := self._only_known_until_s - now_s) > 0:
-            notes.append(f"runs only input shapes that it has run before until {_clock_time(wait_s)}")
-        return tuple(notes)
+            shown.append(f"runs only input shapes that it has run before until {_clock_time(wait_s)}")
+        return "; ".join(shown)
 
     def __str__(self) -> str:
         """Describe the last end that blames the version, for the log."""

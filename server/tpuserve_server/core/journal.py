@@ -182,8 +182,8 @@ class Journal:
         entry = self._new_entry(servable_id, fingerprint, ends)
         if entry.is_suspect:
             _log.warning("%s may have ended the process. It loads and runs alone for now: %s", servable_id, ends)
-        for note in ends.notes():
-            _log.warning("%s %s", servable_id, note)
+        if refusals := ends.describe_refusals():
+            _log.warning("%s %s", servable_id, refusals)
         entry.begin_load()
         try:
             yield entry

@@ -33,7 +33,7 @@ class VersionRecord:
 
     def status(self) -> VersionStatus:
         """Return the status that clients see."""
-        waits = self.waits or self._why_unloading() or self.why_hung()
+        waits = self.waits or self._why_unloading() or self.why_hung() or (self.loaded.refuses() if self.loaded else "")
         notes: tuple[str, ...] = tuple(filter(None, (waits, self.remark)))
         if self.loaded:
             notes = (*notes, *self.loaded.notes, *describe_costs(self.loaded.costs))

@@ -235,14 +235,15 @@ class VersionLoader:
             undo.callback(batcher.stop)
             self._metrics.version_loaded(servable=servable_id, costs=costs, load_s=load_s)
             notes = _notes(servable, manifest, batching, runs, options.parameters)
-            notes = (*notes, *servable.notes())
             if signed is not None:
                 notes = (*notes, f"signed by {signed.signer}")
             why_not = why_not_cached(servable, manifest, batching) if cache_bytes else ""
             responses = self._open_cache(servable_id, cache_bytes, why_not, undo) if cache_bytes else None
             if cache_bytes:
                 notes = (*notes, _cache_note(cache_bytes, why_not))
-            loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision, responses, load_s)
+            loaded = LoadedVersion(
+                servable, batcher, notes, path, costs, labels, precision, responses, load_s, servable.ends
+            )
             undo.pop_all()
         return loaded
 

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Final
 
+from tpuserve_server.core.ends import VersionEnds
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.journal import Entry, Journal, Mark
 from tpuserve_server.core.metrics import Metrics
@@ -69,9 +70,10 @@ class RecordedServable:
             entry.end_run(mark)
             raise
 
-    def notes(self) -> tuple[str, ...]:
-        """Describe the forms that it refuses, for the status."""
-        return () if self._entry is None else self._entry.ends.notes()
+    @property
+    def ends(self) -> VersionEnds | None:
+        """The forms that it refuses, or None without a journal."""
+        return None if self._entry is None else self._entry.ends
 
     def close(self) -> None:
         """Close the servable. Blocks until done."""

@@ -72,10 +72,13 @@ def test_refusals_name_what_happened_and_when_the_server_tries_again() -> None:
         version.check_load()
 
 
-def test_notes_name_only_some_forms() -> None:
+def test_status_names_only_some_forms_and_only_while_they_are_refused() -> None:
     clock = FakeClock()
     ends = [End("m", 1, "f", "running", SIGNAL, clock.now_s, f"form {n}", is_sure=True) for n in range(6)]
-    assert VersionEnds(ID, ends, clock).notes() == (
-        *(f"refuses form {n}: a run ended the server's process (signal SIGABRT)" for n in (3, 4, 5)),
-        "refuses 3 more input shapes",
+    effect = "a run ended the server's process (signal SIGABRT)"
+    judged = VersionEnds(ID, ends, clock)
+    assert judged.describe_refusals() == "; ".join(
+        [*(f"refuses form {n}: {effect}" for n in (3, 4, 5)), "refuses 3 more input shapes"]
     )
+    clock.advance(HOUR)
+    assert judged.describe_refusals() == ""

@@ -129,7 +129,7 @@ def test_new_form_alone_is_blamed_and_refused_from_then_on(tmp_path: Path) -> No
     with pytest.raises(InvalidArgument, match=r"Model a version 1 refuses new: .* ended the server's process"):
         entry.begin_form("new", is_trial=False)
     complete(entry, "another")
-    assert entry.ends.notes() == ("refuses new: a run ended the server's process (signal SIGABRT)",)
+    assert entry.ends.describe_refusals() == "refuses new: a run ended the server's process (signal SIGABRT)"
 
 
 def test_form_that_hung_is_refused_without_blame_of_loads(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_version_under_attack_runs_only_known_forms_for_a_while(tmp_path: Path) 
         entry.begin_form("odd 4", is_trial=False)
     complete(entry, "known")
     complete(entry, "known 3")
-    assert entry.ends.notes()[-1].startswith("runs only input shapes that it has run before until")
+    assert "; runs only input shapes that it has run before until 2" in entry.ends.describe_refusals()
     clock.advance(WINDOW_S)
     complete(entry, "odd 4")
 

@@ -75,8 +75,8 @@ def test_shapes_without_end_do_not_fill_the_memory() -> None:
 def test_it_stands_for_its_servable_and_closes_it(tmp_path: Path, has_journal: bool) -> None:
     servable = FakeServable()
     recorded = load(open_journal(tmp_path) if has_journal else None, servable)
-    described = (recorded.signatures, recorded.device, recorded.max_in_flight, recorded.unrepeatable, recorded.notes())
-    assert described == (servable.signatures, "fake", 1, "", ())
+    described = (recorded.signatures, recorded.device, recorded.max_in_flight, recorded.unrepeatable)
+    assert described == (servable.signatures, "fake", 1, "")
     begin(recorded, 1, 2)
     recorded.close()
     assert servable.closed
@@ -99,7 +99,8 @@ def test_form_that_ended_the_process_never_reaches_the_device_again_and_others_d
     run(recorded, 4, 2)
     assert len(servable.batches) == 3
     assert metrics.refused_runs == ["serving_default"] * 2
-    assert len(recorded.notes()) == 1
+    assert recorded.ends is not None
+    assert "refuses signature 'serving_default' with x [2-3, 0]" in recorded.ends.describe_refusals()
 
 
 def test_known_form_and_warmup_blame_the_version(tmp_path: Path) -> None:
