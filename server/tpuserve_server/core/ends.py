@@ -143,10 +143,13 @@ class VersionEnds:
 def read_ends(file: Path) -> list[End]:
     """Return the ends in a file, or none if it is missing or damaged."""
     try:
-        return [End(**fields) for fields in json.loads(file.read_text())]
+        found = json.loads(file.read_text())
+        if not all(isinstance(one["at_s"], float) and isinstance(one["form"], str) for one in found):
+            raise TypeError
+        return [End(**fields) for fields in found]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, KeyError):
         _log.warning("The record of earlier ends of the process is damaged. The server starts without it")
         return []
 

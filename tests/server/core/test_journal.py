@@ -194,13 +194,23 @@ def test_version_under_attack_runs_only_known_forms_for_a_while(tmp_path: Path) 
     complete(entry, "odd 4")
 
 
-def test_damaged_files_do_not_stop_the_next_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ends",
+    [
+        b'[{"name": 1}',
+        b"[{}]",
+        b"{",
+        b"\xff",
+        b'[{"name":"a","version":1,"fingerprint":"f","activity":"","how":"","at_s":""}]',
+    ],
+)
+def test_damaged_files_do_not_stop_the_next_start(tmp_path: Path, ends: bytes) -> None:
     journal = open_journal(tmp_path)
     load(journal).begin_run()
     load(journal, B).begin_form("new", is_trial=False)
-    for name in ("journal.bin", "forms.bin", "journal.json"):
-        content = b"\xff" * 100_000 if name != "journal.json" else b'[{"name": 1}'
-        (tmp_path / name).write_bytes(content)
+    for name in ("journal.bin", "forms.bin"):
+        (tmp_path / name).write_bytes(b"\xff" * 100_000)
+    (tmp_path / "journal.json").write_bytes(ends)
     assert blamed(tmp_path, FAULT, A, B) == []
 
 
