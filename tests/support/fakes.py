@@ -114,6 +114,9 @@ class FakeMetrics:
     def shape_first_run(self, **measured: object) -> None:
         raise AssertionError("front-ends run no shapes")
 
+    def run_refused(self, **measured: object) -> None:
+        raise AssertionError("front-ends refuse no runs")
+
     def version_loaded(self, **measured: object) -> None:
         raise AssertionError("front-ends load no versions")
 
