@@ -36,9 +36,13 @@ MAX_STREAMS_PER_CONNECTION = 1024
 # connection delays other clients by about 0.2 s, and then takes a fifth of the event loop.
 RESET_STREAMS = 2 * MAX_STREAMS_PER_CONNECTION
 RESET_STREAMS_PER_S = 2048
-# Envoy's other guard would close a connection whose calls mostly end early, at any rate: it counts since the start of
-# the connection (downstream_rq_too_many_premature_resets). More streams than any connection has.
-_GUARD = {"overload.premature_reset_total_stream_count": 10**9}
+_RUNTIME = {
+    # Envoy's other guard would close a connection whose calls mostly end early, at any rate: it counts since the start
+    # of the connection (downstream_rq_too_many_premature_resets). More streams than any connection has.
+    "overload.premature_reset_total_stream_count": 10**9,
+    # By default, Envoy accepts a bare LF after a chunk, and ignores bytes between a chunk and its end.
+    "envoy.reloadable_features.strict_chunk_parsing": True,
+}
 # Envoy's limits on headers. A header field over the second one ends the HTTP/2 connection, because HPACK's state is
 # lost, and other calls share the connection. Both are therefore above the application's limit (header_limit.py), which
 # refuses only the call. Envoy allows no larger field, and requires the first one to be as large.
@@ -76,7 +80,7 @@ def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) ->
         # The worker sets values over the admin interface.
         "layered_runtime": {
             "layers": [
-                {"name": "resets", "static_layer": _GUARD},
+                {"name": "tpuserve", "static_layer": _RUNTIME},
                 *runtime_layers(options.envoy_spans),
                 {"name": "admin", "admin_layer": {}},
             ]

@@ -97,10 +97,6 @@ class TableHandler(grpc.GenericRpcHandler):
         async def handle(_requests: AsyncIterator[bytes], context: Context) -> bytes:
             started_s = self._clock.monotonic_s()
             deadline = self._deadline(context)
-            if deadline.is_finite and deadline.remaining_s(self._clock.monotonic_s()) <= 0:
-                # grpcio has answered the call. Ended here, it leaves its place among the calls of its connection to
-                # others: clients whose deadlines pass send many of these.
-                raise asyncio.CancelledError
             if is_inference and self._gate.may_refuse and (late_s := self._gate.lateness_s(deadline)):
                 await _abort(context, RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s))
             trailers: Trailers = []

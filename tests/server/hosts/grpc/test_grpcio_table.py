@@ -67,29 +67,6 @@ async def test_late_message_is_deadline_exceeded() -> None:
         assert await call.details() == "The message did not arrive within 0.05 seconds"
 
 
-async def test_call_whose_deadline_has_passed_is_not_admitted() -> None:
-    attempts: list[str] = []
-
-    class Recorded:
-        """A rule that allows every call."""
-
-        async def check(self, attempt: Attempt) -> None:
-            attempts.append(attempt.method)
-
-    def send_late(address: str) -> None:
-        with contextlib.closing(raw_http2.connect(address)) as client:
-            client.sendall(
-                raw_http2.grpc_call(1, "/echo.Echo/Unary", grpc_timeout="0n") + raw_http2.empty_data(1, end=True)
-            )
-            raw_http2.wait_for_headers(client, 1)
-
-    async with served(60, Recorded()) as address:
-        await asyncio.to_thread(send_late, address)
-        async with grpc.aio.insecure_channel(address) as channel:
-            assert await unary(channel, "Unary")(b"next") == b"next"
-    assert len(attempts) == 1
-
-
 async def test_answers_to_calls_that_have_ended_are_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("grpc._cython.cygrpc")
     async with served(60):
