@@ -33,7 +33,7 @@ MAX_STREAMS_PER_CONNECTION = 1024
 # Streams of a connection that its client may reset at once, and each second from then on. A client resets a call whose
 # deadline passes, and the clients of a shared connection reset many: all streams twice. Beyond both, Envoy closes the
 # connection with all its calls. The server takes about 0.1 ms for a stream that was reset, so an attack over one
-# connection delays other clients by about 0.2 s, and then takes a fifth of the event loop.
+# connection delays other clients by a few tenths of a second, and then takes a fifth of the event loop.
 RESET_STREAMS = 2 * MAX_STREAMS_PER_CONNECTION
 RESET_STREAMS_PER_S = 2048
 _RUNTIME = {
