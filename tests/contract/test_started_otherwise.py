@@ -76,9 +76,9 @@ def test_a_unix_socket(otherwise: Otherwise) -> None:
 def test_lenient_shapes_are_the_models_to_judge(otherwise: Otherwise) -> None:
     """Send the shapes of TensorFlow Serving's first example: `[1.0, 2.0]` for (None, 1)."""
     response = otherwise.client.predict(predict_request(x=[1.0, 2.0]))
-    assert tf.make_ndarray(response.outputs["y"]).tolist() == [2.5, 3.0]
+    assert tf.make_ndarray(response.outputs["y"]).tolist() == [3.5, 4.0]
     reply = otherwise.client.post("/v1/models/half:predict", {"instances": [1.0, 2.0]})
-    assert (reply.status, reply.json) == (200, {"predictions": [2.5, 3.0]})
+    assert (reply.status, reply.json) == (200, {"predictions": [3.5, 4.0]})
 
 
 def test_no_cors_headers_unless_asked(otherwise: Otherwise) -> None:
