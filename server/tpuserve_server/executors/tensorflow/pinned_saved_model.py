@@ -9,7 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.runtime_folder import runtime_folder
 from tpuserve_server.executors.tensorflow.text_parser import parse_text
 
@@ -37,7 +37,14 @@ class PinnedSavedModel:
 
         Raises:
             InvalidArgument: the file cannot be read, or is too large or not a SavedModel. The message has no path.
+            FailedPrecondition: the system refuses a private directory.
         """
+        try:
+            self._make(version)
+        except OSError as error:
+            raise FailedPrecondition(f"the server cannot make a private copy of it: {error.strerror}") from error
+
+    def _make(self, version: Path) -> None:
         self.graph = memoryview(b"")
         with contextlib.ExitStack() as resources:
             self.path = resources.enter_context(runtime_folder()).path

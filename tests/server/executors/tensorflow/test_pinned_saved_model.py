@@ -10,7 +10,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tests.support import v1_models
 from tests.support.saved_models import as_text, save_half_plus_two
-from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.servable import VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
@@ -102,3 +102,15 @@ def test_a_failed_load_keeps_nothing_and_names_no_private_path(tmp_path: Path, p
         load(tmp_path / "2")
     assert str(private) not in f"{damaged.value} {missing.value}"
     assert list(private.iterdir()) == []
+
+
+def test_without_a_temporary_directory_the_load_fails_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_half_plus_two(tmp_path / "1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with pytest.raises(
+        FailedPrecondition, match=r": the server cannot make a private copy of it: No such file"
+    ) as raised:
+        load(path)
+    assert str(tmp_path) not in str(raised.value)

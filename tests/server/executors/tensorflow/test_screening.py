@@ -79,5 +79,7 @@ def test_a_graph_that_changes_after_the_check_is_loaded_as_it_was(
 
     monkeypatch.setattr(executor, "check_operations", check_and_swap)
     servable = load(path)
-    assert servable.dispatch("serving_default", {"x": np.array([[2]], np.float32)}, ("y",)).result()["y"].tolist() == [[3]]
+    assert servable.dispatch("serving_default", {"x": np.array([[2]], np.float32)}, ("y",)).result()["y"].tolist() == [
+        [3]
+    ]
     servable.close()
