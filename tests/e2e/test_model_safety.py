@@ -18,7 +18,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tests.e2e.running_server import RunningServer, run_configured_server, run_server
 from tests.support.device_programs import FOLDER, Part, read_manifest, write_device_manifest, write_programs
-from tests.support.saved_models import save_function, save_mlp, write_manifest
+from tests.support.saved_models import as_text, save_function, save_mlp, write_manifest
 from tpuserve_client import Client, State
 from tpuserve_formats.manifest import SIGNATURE_FILE
 from tpuserve_formats.signing.keys import write_key_pair
@@ -43,6 +43,15 @@ def write_on_request(text: tf.Tensor) -> dict[str, tf.Tensor]:
 def print_on_request(text: tf.Tensor) -> dict[str, tf.Tensor]:
     tf.print("x", output_stream=f"file://{WRITTEN[0]}")
     return {"y": text}
+
+
+def save_forged_text(path: Path) -> Path:
+    """Save a model that prints to a file, as a text that Python's parser reads as a path of another scheme."""
+    text = as_text(save_function(path, print_on_request, TEXT)) / "saved_model.pbtxt"
+    content = text.read_text()
+    text.write_text(content.replace('"file://', r'"\X66ile://'))
+    assert text.read_text() != content
+    return path
 
 
 def save_write_at_load(path: Path) -> Path:
@@ -108,6 +117,8 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
     save_outside_asset(base / "6")
     save_mlp(base / "7")
     (base / "7" / "saved_model.cpb").write_bytes(b"x")
+    save_forged_text(base / "8")
+    as_text(save_mlp(base / "9"))
     save_program_with_call(folder / "programs" / "1")
     flags = (config(folder, "m", "programs"), "--max_num_load_retries=0", "--device=cpu")
     with run_configured_server("python", folder / "log", *flags, model="m") as server:
@@ -124,6 +135,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
         (5, "WriteFile (node at_load) writes files"),
         (6, "its asset '../../../../../../etc/passwd' is outside the directory of assets"),
         (7, "this server cannot check saved_model.cpb"),
+        (8, "PrintV2 (node PrintV2, function "),
     ],
 )
 def test_an_unsafe_version_fails_with_the_operation_and_the_flag(
@@ -132,13 +144,14 @@ def test_an_unsafe_version_fails_with_the_operation_and_the_flag(
     state, error = attacked.final_states("m")[version]
     assert state is State.END
     assert named in error
-    assert ("--allowed_ops=" in error) == (version < 6)
+    assert ("--allowed_ops=" in error) == (version not in (6, 7))
 
 
-def test_the_safe_version_serves_next_to_them(attacked: RunningServer) -> None:
-    assert attacked.final_states("m")[1] == (State.AVAILABLE, "")
+@pytest.mark.parametrize("version", [1, 9])
+def test_the_safe_version_serves_next_to_them(attacked: RunningServer, version: int) -> None:
+    assert attacked.final_states("m")[version] == (State.AVAILABLE, "")
     with Client(attacked.rest) as client:
-        assert client.predict("m", {"x": X}).version == 1
+        assert client.predict("m", {"x": X}, version=version).version == version
 
 
 def test_device_programs_with_other_calls_are_refused(attacked: RunningServer) -> None:

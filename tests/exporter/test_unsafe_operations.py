@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.command.checking import command as check_command
 from tpuserve_exporter.command.inspecting import command as inspect_command
+from tpuserve_exporter.sources.saved_model import directory
+from tpuserve_exporter.sources.saved_model.unsafe import check_source
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tensorflow")]
 Export = Callable[..., Finished]
@@ -59,3 +61,29 @@ def test_inspect_names_the_operations_and_runs_none(tmp_path: Path) -> None:
     assert done.return_value == 0
     assert "! servers refuse this operation: WriteFile (node WriteFile, function " in done.stdout
     assert not (tmp_path / "written").exists()
+
+
+def test_a_source_that_changes_after_the_check_is_loaded_as_it_was(
+    export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.saved_models import save_mlp
+
+    source, attack = save_mlp(tmp_path / "saved"), save(tmp_path / "attack", tmp_path / "written")
+
+    def check_and_swap(*arguments: Any) -> None:  # noqa: ANN401 - those of check_source
+        check_source(*arguments)
+        (attack / "saved_model.pb").rename(source / "saved_model.pb")
+
+    monkeypatch.setattr(directory, "check_source", check_and_swap)
+    finished = export(source, tmp_path / "m", *ONE, "--freeze")
+    assert finished.code == 0, finished.err
+    assert not (attack / "saved_model.pb").exists()
+    assert not (tmp_path / "written").exists()
+
+
+def test_a_version_of_a_text_source_has_the_checked_graph_alone(export: Export, tmp_path: Path) -> None:
+    from tests.support.saved_models import as_text, save_mlp
+
+    finished = export(as_text(save_mlp(tmp_path / "saved")), tmp_path / "m", *ONE)
+    assert finished.code == 0, finished.err
+    assert [file.name for file in (tmp_path / "m" / "1").glob("saved_model.*")] == ["saved_model.pb"]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 
@@ -29,6 +31,15 @@ def save_function(path: Path, function: Callable[..., Mapping[str, tf.Tensor]], 
     module = tf.Module()
     module.serve = tf.function(function, input_signature=specs)
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
+    return path
+
+
+def as_text(path: Path) -> Path:
+    """Replace `saved_model.pb` of a saved model by `saved_model.pbtxt`."""
+    binary = path / "saved_model.pb"
+    text = text_format.MessageToString(SavedModel.FromString(binary.read_bytes()))
+    (path / "saved_model.pbtxt").write_text(text)
+    binary.unlink()
     return path
 
 

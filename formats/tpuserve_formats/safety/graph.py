@@ -73,7 +73,7 @@ class Graph:
     rest: MetaGraphDef
 
 
-def read_graphs(saved_model: bytes) -> Iterator[Graph]:
+def read_graphs(saved_model: bytes | memoryview) -> Iterator[Graph]:
     """Read each MetaGraphDef of a serialized SavedModel. Takes about 6 us for each node; blocks.
 
     Raises:

@@ -10,7 +10,7 @@ from tpuserve_server.command.settings import Settings
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.executors.tensorflow import screening
 
-# `saved_model.pbtxt` is checked at load, because TensorFlow's messages parse it.
+# `saved_model.pbtxt` is checked at load, because only TensorFlow parses it as its loader does.
 _FILE = "saved_model.pb"
 
 

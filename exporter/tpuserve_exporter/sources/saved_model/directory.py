@@ -1,6 +1,8 @@
 """Opens an existing SavedModel, which the exporter copies file by file with its signatures."""
 
 import shutil
+import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model.file import check_whole, read_saved_model
+from tpuserve_exporter.sources.saved_model.file import check_whole, parse_saved_model, read_content
 from tpuserve_exporter.sources.saved_model.unsafe import check_source
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
@@ -50,29 +52,38 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         raise OptionConflict("a SavedModel keeps its dtypes. Omit --compute-dtype")
     if options.weights == "ema" or options.renames:
         raise OptionConflict("a SavedModel keeps its weights and names. Omit --weights and --rename")
-    saved_model = read_saved_model(source)
+    content = read_content(source)
+    saved_model = parse_saved_model(source, content)
     check_whole(source, saved_model)
-    check_source(source, options.allowed_ops)
+    check_source(source.name, content, options.allowed_ops)
     if options.freeze or options.as_function:
-        return _open_to_change(source, saved_model, options)
+        return _open_to_change(source, saved_model, content, options)
     notes = tuple(note for one in saved_model.meta_graphs for note in list_sparse(one))
     return OpenedSource(kind="savedmodel", name=source.name, model=source, notes=notes)
 
 
-def _open_to_change(source: Path, saved_model: "SavedModel", options: ModelOptions) -> OpenedSource:
-    """Open the signature that --signature-name selects, as a function. Raises SourceUnreadable or OptionConflict."""
+def _open_to_change(source: Path, saved_model: "SavedModel", content: bytes, options: ModelOptions) -> OpenedSource:
+    """Open the signature that --signature-name selects, as a function. Raises SourceUnreadable or OptionConflict.
+
+    `content` is the checked graph. TensorFlow loads it, whatever the file is now.
+    """
     import tensorflow as tf
 
+    folder = _with_graph(source, content)
     try:
-        loaded = tf.saved_model.load(str(source))
+        loaded = tf.saved_model.load(str(folder))
     except Exception as error:  # TensorFlow raises many types here
+        shutil.rmtree(folder, ignore_errors=True)
+        reason = reason_of(error).replace(str(folder), source.name)
         raise SourceUnreadable(
-            f"{source.name} does not load in Python ({reason_of(error)}), which --freeze, --signature and --batching "
-            "need. Omit them"
+            f"{source.name} does not load in Python ({reason}), which --freeze, --signature and --batching need. Omit "
+            "them"
         ) from error
+    # It reads its assets later.
+    weakref.finalize(loaded, shutil.rmtree, folder, ignore_errors=True)
     name = _choose(source, loaded.signatures, options)
     signature = loaded.signatures[name]
-    _check_predicts(source, name)
+    _check_predicts(source, saved_model, name)
     inputs = {
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for name, spec in signature.structured_input_signature[1].items()
@@ -107,10 +118,17 @@ def _choose(source: Path, signatures: "Mapping[str, Any]", options: ModelOptions
     return name
 
 
-def _check_predicts(source: Path, name: str) -> None:
-    from tensorflow.python.saved_model.loader_impl import parse_saved_model
+def _with_graph(source: Path, content: bytes) -> Path:
+    """Return a new directory with a graph and the other files of a SavedModel."""
+    folder = Path(tempfile.mkdtemp(prefix="tpuserve-export-"))
+    (folder / "saved_model.pb").write_bytes(content)
+    for name in ("variables", "assets"):
+        (folder / name).symlink_to((source / name).absolute())
+    return folder
 
-    method = parse_saved_model(str(source)).meta_graphs[0].signature_def[name].method_name
+
+def _check_predicts(source: Path, saved_model: "SavedModel", name: str) -> None:
+    method = saved_model.meta_graphs[0].signature_def[name].method_name
     if method.endswith(("classify", "regress")):
         raise OptionConflict(
             f"the signature {name!r} of {source.name} is for {method.rpartition('/')[2]}, but --freeze, --signature "
@@ -134,7 +152,17 @@ def copy_saved_model(source: Path, path: Path) -> None:
         raise SourceUnreadable(f"cannot copy {source.name}: {error.args[0][-1][2]}") from error
     except OSError as error:
         raise SourceUnreadable(f"cannot copy {source.name}: {error.strerror}") from error
+    _settle_text(path)
     settle_row_splits(path)
+
+
+def _settle_text(path: Path) -> None:
+    """Replace `saved_model.pbtxt` by `saved_model.pb`, because C++ and Python read some texts in other ways."""
+    binary, text = path / "saved_model.pb", path / "saved_model.pbtxt"
+    if text.is_file():
+        if not binary.is_file():
+            binary.write_bytes(read_content(path))
+        text.unlink()
 
 
 def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:

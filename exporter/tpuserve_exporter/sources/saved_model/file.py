@@ -10,30 +10,53 @@ from tpuserve_exporter.sources.graph_operations import check_known
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+_BINARY, _TEXT = "saved_model.pb", "saved_model.pbtxt"
+
 
 def read_saved_model(source: Path) -> "SavedModel":
     """Read `saved_model.pb` or `saved_model.pbtxt`. Raises SourceUnreadable if it is missing or damaged."""
-    from google.protobuf import text_format
+    return parse_saved_model(source, read_content(source))
+
+
+def parse_saved_model(source: Path, content: bytes) -> "SavedModel":
+    """Parse the content of `source`. Raises SourceUnreadable if it is damaged."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    binary, text = source / "saved_model.pb", source / "saved_model.pbtxt"
-    if not binary.is_file() and not text.is_file():
-        raise SourceUnreadable(f"{source.name} is not a SavedModel: it contains no saved_model.pb")
-    saved = SavedModel()
+    try:
+        return SavedModel.FromString(content)
+    except DecodeError as error:
+        raise _unreadable(source / _BINARY) from error
+
+
+def read_content(source: Path) -> bytes:
+    """Return `saved_model.pb`, or `saved_model.pbtxt` serialized. Raises SourceUnreadable as above."""
+    binary, text = source / _BINARY, source / _TEXT
     try:
         if binary.is_file():
-            saved.ParseFromString(binary.read_bytes())
-        else:
-            text_format.Parse(text.read_text(encoding="utf-8"), saved)
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        name = binary.name if binary.is_file() else text.name
-        raise SourceUnreadable(
-            f"cannot read {source.name}/{name}: it is truncated or not a SavedModel. Copy or save it again"
-        ) from error
+            return binary.read_bytes()
+        if text.is_file():
+            return _serialize(text)
     except OSError as error:
         raise SourceUnreadable(f"cannot read {source.name}: {error.strerror}") from error
-    return saved
+    raise SourceUnreadable(f"{source.name} is not a SavedModel: it contains no {_BINARY}")
+
+
+def _serialize(text: Path) -> bytes:
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    try:
+        serialized: bytes = text_format.Parse(text.read_text(encoding="utf-8"), SavedModel()).SerializeToString()
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise _unreadable(text) from error
+    return serialized
+
+
+def _unreadable(file: Path) -> SourceUnreadable:
+    return SourceUnreadable(
+        f"cannot read {file.parent.name}/{file.name}: it is truncated or not a SavedModel. Copy or save it again"
+    )
 
 
 def check_whole(source: Path, saved: "SavedModel") -> None:

@@ -1,5 +1,6 @@
 """`--openvino`: loads a version with TensorFlow, tries OpenVINO, and keeps the faster one with the same outputs."""
 
+import contextlib
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -100,22 +101,24 @@ class TensorFlowOrOpenVino:
         """Return the version on OpenVINO. Raises ServingError with the reason against it."""
         if not OPENVINO.is_installed:
             raise OPENVINO.missing("--openvino=auto needs")
-        # Imported here, because the check reads TensorFlow's messages, which most servers do not need at the start.
+        # Imported here, because they import TensorFlow, which most servers do not need at the start.
         from tpuserve_server.executors.openvino.suitability import suitable_signature
+        from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
 
         tags = self._options.tags
-        signature = run_in_background(lambda: suitable_signature(loaded, version.path, tags), "openvino-check")
-        with self._memory.reserve(2 * total_size(*(version.path / name for name in _FILES))):
-            return self._compare(loaded, signature, version)
+        with contextlib.closing(PinnedSavedModel(version.path)) as files:
+            signature = run_in_background(lambda: suitable_signature(loaded, files.graph, tags), "openvino-check")
+            with self._memory.reserve(2 * total_size(*(version.path / name for name in _FILES))):
+                return self._compare(loaded, signature, version, files.path)
 
-    def _compare(self, loaded: Servable, signature: Signature, version: VersionFiles) -> Servable:
+    def _compare(self, loaded: Servable, signature: Signature, version: VersionFiles, path: Path) -> Servable:
         # Imported here, because the runtime is an extra.
         from tpuserve_server.executors.openvino.model import OpenVinoModel, runtime_version
         from tpuserve_server.executors.openvino.servable import OpenVinoServable
 
         bfloat16 = self._options.mixed_precision or (version.allows_bfloat16 and self._has_bfloat16)
         # Not in the background: OpenVINO's threads would keep the niceness.
-        model = OpenVinoModel(version.path, signature, bfloat16=bfloat16, num_threads=self._options.num_threads)
+        model = OpenVinoModel(path, signature, bfloat16=bfloat16, num_threads=self._options.num_threads)
         try:
             gain = _try_inputs(loaded, model, signature, version.batch_sizes, self._tolerance(version))
             if gain < self._least_gain:

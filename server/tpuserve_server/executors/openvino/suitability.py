@@ -1,6 +1,5 @@
 """Checks a version before the trial: the tags, the dtypes and the operations that OpenVINO runs as TensorFlow does."""
 
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,8 +16,8 @@ _INPUT_DTYPES: Final = frozenset(map(np.dtype, ("float32", "float16", "uint8", "
 _OUTPUT_DTYPES: Final = _INPUT_DTYPES | {np.dtype(np.int32)}
 
 
-def suitable_signature(loaded: Servable, version: Path, tags: tuple[str, ...]) -> Signature:
-    """Return `serving_default` of a version that TensorFlow has loaded, if OpenVINO may run it. Blocks.
+def suitable_signature(loaded: Servable, graph: memoryview, tags: tuple[str, ...]) -> Signature:
+    """Return `serving_default` of a version that TensorFlow has loaded, if OpenVINO may run its `graph`. Blocks.
 
     Raises:
         FailedPrecondition: OpenVINO may not run it. The message has the reason.
@@ -31,7 +30,7 @@ def suitable_signature(loaded: Servable, version: Path, tags: tuple[str, ...]) -
     if loaded.unrepeatable:
         raise FailedPrecondition(loaded.unrepeatable)
     _check_tensors(signature)
-    _check_operations(signature, version)
+    _check_operations(signature, graph)
     return signature
 
 
@@ -48,11 +47,8 @@ def _check_tensors(signature: Signature) -> None:
             raise FailedPrecondition(f"output '{name}' is {_dtype(spec.dtype)}")
 
 
-def _check_operations(signature: Signature, version: Path) -> None:
-    # Imported here, because it imports TensorFlow, which has loaded the version.
-    from tpuserve_server.executors.tensorflow.saved_model_file import read_saved_model
-
-    graphs = list(read_graphs(read_saved_model(version)))
+def _check_operations(signature: Signature, graph: memoryview) -> None:
+    graphs = list(read_graphs(graph))
     if len(graphs) != 1:
         raise FailedPrecondition(f"the SavedModel has {len(graphs)} graphs")
     if operation := find_different(graphs[0], signature):

@@ -17,7 +17,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.errors_impl import OpError
 
 from tpuserve_formats.errors import FormatError
-from tpuserve_formats.messages.official import CallableOptions, RunOptions
+from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
 from tpuserve_formats.safety.graph import Graph, read_graphs
 from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
@@ -29,9 +29,9 @@ from tpuserve_server.executors.tensorflow.blocking import may_block
 from tpuserve_server.executors.tensorflow.call_graph import check_calls
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
 from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
 from tpuserve_server.executors.tensorflow.run_graph import RunGraph
-from tpuserve_server.executors.tensorflow.saved_model_file import read_saved_model
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.screening import check_operations
 from tpuserve_server.executors.tensorflow.session_config import (
@@ -79,11 +79,13 @@ class TensorFlowExecutor:
 
     def _load(self, servable_id: ServableId, path: Path, *, bfloat16: bool, is_cached: bool) -> "TensorFlowServable":
         config = session_config(self._options, bfloat16=bfloat16)
-        allowed = self._check(path)
+        files = _pin(path)
         try:
-            session = SavedSession(path, self._options.tags, config)
-        except ServingError as error:
-            raise _load_error(error, path) from error
+            allowed = self._check(files.graph)
+            session = _open(files, self._options.tags, config)
+        except BaseException:
+            files.close()
+            raise
         try:
             meta_graph = session.take_meta_graph()
             signatures = _read(meta_graph, path)
@@ -92,7 +94,7 @@ class TensorFlowExecutor:
             blocks = may_wait(config) or may_block(graph, signatures.values())
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
-            raise _load_error(InvalidArgument(str(error)), path) from error
+            raise _load_error(InvalidArgument(str(error))) from error
         uses_bfloat16 = bfloat16 or bool(self._options.mixed_precision)
         return TensorFlowServable(
             servable_id,
@@ -105,16 +107,16 @@ class TensorFlowExecutor:
             allowed_ops=allowed,
         )
 
-    def _check(self, path: Path) -> tuple[str, ...]:
+    def _check(self, graph: memoryview) -> tuple[str, ...]:
         """Check the graph before TensorFlow reads it. Return its operations that only the operator allows."""
         try:
-            graphs = list(read_graphs(read_saved_model(path)))
+            graphs = list(read_graphs(graph))
             check_calls(graphs)
             allowed = check_operations(graphs, self._options.tags, self._options.allowed_ops)
         except FailedPrecondition:
             raise
         except (ServingError, FormatError, DecodeError) as error:
-            raise _load_error(InvalidArgument(str(error)), path) from error
+            raise _load_error(InvalidArgument(str(error))) from error
         if _has_undefined_operations(graphs):
             start_whole_tensorflow()
         return allowed
@@ -257,6 +259,24 @@ def _has_undefined_operations(graphs: Iterable[Graph]) -> bool:
     return any(op_def_registry.get(operation) is None for operation in operations)
 
 
+def _pin(path: Path) -> PinnedSavedModel:
+    try:
+        return PinnedSavedModel(path)
+    except ServingError as error:
+        raise _load_error(error) from error
+
+
+def _open(files: PinnedSavedModel, tags: Sequence[str], config: ConfigProto) -> SavedSession:
+    """Load a pinned SavedModel. The session closes the files."""
+    try:
+        session = SavedSession(files.path, tags, config, files.close)
+    except ServingError as error:
+        message = error.message.replace(str(files.path), "the version directory")
+        raise _load_error(error_for_code(error.code, message)) from error
+    files.release_graph()
+    return session
+
+
 def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
     """Return the signatures. Raises InvalidArgument for missing weights, which TensorFlow's loader ignores."""
     if not (path / "variables" / "variables.index").exists() and restores_variables(meta_graph):
@@ -264,9 +284,8 @@ def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
     return parse_signatures(meta_graph)
 
 
-def _load_error(error: ServingError, path: Path) -> ServingError:
-    described = _first_line(error.message).replace(str(path), "the version directory")
-    return error_for_code(error.code, f"TensorFlow cannot load the SavedModel: {described}")
+def _load_error(error: ServingError) -> ServingError:
+    return error_for_code(error.code, f"TensorFlow cannot load the SavedModel: {_first_line(error.message)}")
 
 
 def _first_line(message: str) -> str:

@@ -1,11 +1,11 @@
 """SavedSession: a SavedModel in a TensorFlow session, loaded by TensorFlow's own C++ loader.
 
-TensorFlow Serving uses the same loader (cc/saved_model/loader.h). It loads assets, tables, TF1's initialisers and
-`saved_model.pbtxt`. The graph has no Python objects, which a garbage collection would have to traverse.
+TensorFlow Serving uses the same loader (cc/saved_model/loader.h). It loads assets, tables and TF1's initialisers.
+The graph has no Python objects, which a garbage collection would have to traverse.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,20 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 class SavedSession:
     """Owner of a TF_Session and its TF_Graph until `close`. Callables may run on several threads at once."""
 
-    __slots__ = ("_capsule", "_graph", "_meta_graph", "_session")
+    __slots__ = ("_capsule", "_close_files", "_graph", "_meta_graph", "_session")
 
-    def __init__(self, path: Path, tags: Sequence[str], config: ConfigProto) -> None:
+    def __init__(
+        self, path: Path, tags: Sequence[str], config: ConfigProto, close_files: Callable[[], None] | None = None
+    ) -> None:
         """Load the graph with these tags from the SavedModel in `path`, on the calling thread. Slow.
+
+        `close_files` runs when the graph, which may read files in `path`, is gone.
 
         Raises:
             ServingError: the load failed, with TensorFlow's code and message, which may contain the path.
         """
         library = c_api.library()
+        self._close_files = close_files
         self._capsule: Any = None
         self._session: c_api.Pointer | None = None
         self._graph = library.TF_NewGraph()
@@ -94,6 +99,9 @@ class SavedSession:
                 library.TF_DeleteSession(session, ignored.pointer)
         if graph:
             library.TF_DeleteGraph(graph)
+        close_files, self._close_files = self._close_files, None
+        if close_files is not None:
+            close_files()
 
     @property
     def is_open(self) -> bool:

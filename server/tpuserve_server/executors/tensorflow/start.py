@@ -24,6 +24,10 @@ _PLUGINS_VARIABLE = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 # The last module that `_import_runtime` imports.
 _RUNTIME = "tensorflow.python.framework.op_def_registry"
 
+# By default, TensorFlow's allocator for oneDNN locks itself for the 10 s in which it waits for memory that a run lacks.
+# Every run of every model needs the lock. It also keeps the memory of unloaded versions.
+_SYSTEM_ALLOCATOR = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
+
 # Held by the thread that imports.
 _lock = threading.RLock()
 
@@ -32,7 +36,7 @@ def start_tensorflow() -> None:
     """Load TensorFlow's libraries quietly, without the rest of its Python package. Thread-safe.
 
     The first call takes a third of a second, or seconds if TensorFlow has plugins. TF_CPP_MIN_LOG_LEVEL=0 in the
-    environment enables TensorFlow's log.
+    environment enables TensorFlow's log, and TF_ONEDNN_USE_SYSTEM_ALLOCATOR=0 its own allocator.
     """
     with _lock:
         if _RUNTIME not in sys.modules:
@@ -97,6 +101,7 @@ def _has_plugins() -> bool:
 @contextlib.contextmanager
 def _quiet_import() -> Iterator[None]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault(_SYSTEM_ALLOCATOR, "1")
     with _first_lines_delayed(), _without_keras(), _without_collections():
         yield
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

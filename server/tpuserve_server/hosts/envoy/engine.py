@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import Self
 
+from tpuserve_server.core.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.envoy.child import Child, Spawned, child_setup, spawn
 from tpuserve_server.hosts.envoy.links import LINK_VARIABLE, pass_link
 from tpuserve_server.hosts.envoy.process import module_path
-from tpuserve_server.hosts.runtime_folder import RuntimeFolder
 
 
 class Engine(Child):

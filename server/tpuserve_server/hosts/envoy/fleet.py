@@ -11,12 +11,12 @@ from typing import Any, Final, Self
 
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.core.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.config import Embedding
 from tpuserve_server.hosts.envoy.engine import Engine
 from tpuserve_server.hosts.envoy.front_end import FrontEnd, with_ports
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import TlsOptions
 

@@ -8,12 +8,12 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 
+from tpuserve_server.core.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.config import Embedding
 from tpuserve_server.hosts.envoy.respawn import Respawns
 from tpuserve_server.hosts.envoy.worker import Worker
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import TlsOptions
 

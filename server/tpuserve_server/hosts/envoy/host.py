@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from tpuserve_server.core.library_pages import release_library_pages
+from tpuserve_server.core.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
 from tpuserve_server.hosts.addresses import check_free
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.certificate_poll import CertificatePoll
@@ -32,15 +33,16 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.arguments import unknown_to_envoy
 from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S
 from tpuserve_server.hosts.predecessor import Predecessor
-from tpuserve_server.hosts.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
 from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
-from tpuserve_server.hosts.socket_file import SocketFile, socket_file
+from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES, SocketFile, socket_file
 from tpuserve_server.hosts.tls import TlsOptions, server_context
 from tpuserve_server.logs.logger_names import COMMAND
 
 _log = logging.getLogger(__name__)
 _command = logging.getLogger(COMMAND)
+_LONGEST_SOCKET = "admin.sock"
+_LONGEST_PART = "63"
 
 
 def run(
@@ -71,14 +73,21 @@ def run(
         predecessor = Predecessor.of(options)
         embedding = Embedding(embedding_library(), asgi_entry)
         remove_stale_folders()
+        longest = _max_path_bytes(options.frontends)
         release_library_pages()  # The supervisor's own start used most of them.
-        with runtime_folder(has_parts=options.frontends > 1) as folder, socket_file(options) as file:
+        with runtime_folder(max_path_bytes=longest) as folder, socket_file(options) as file:
             launcher = _Launcher(embedding, engine_module, folder, file)
             supervisor = _Supervisor(options, launcher, file, environment, read_tls, predecessor)
             return asyncio.run(supervisor.run())
     except HostError as error:
         _command.error("%s", error)
         return 1
+
+
+def _max_path_bytes(frontends: int) -> int:
+    """Return the longest path of a directory in which, or in a part of which, each UNIX socket of Envoy has a name."""
+    longest = os.path.join(_LONGEST_PART, _LONGEST_SOCKET) if frontends > 1 else _LONGEST_SOCKET
+    return MAX_SOCKET_PATH_BYTES - len(os.sep) - len(longest)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

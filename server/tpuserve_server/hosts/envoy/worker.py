@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Self
 
+from tpuserve_server.core.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.child import Child, Spawned, child_setup, spawn
@@ -14,7 +15,6 @@ from tpuserve_server.hosts.envoy.links import LINK_VARIABLE
 from tpuserve_server.hosts.envoy.native_line import ENVOY_LOG_FORMAT
 from tpuserve_server.hosts.envoy.process import child_environment, envoy_binary
 from tpuserve_server.hosts.envoy.secret_files import SecretFiles
-from tpuserve_server.hosts.runtime_folder import RuntimeFolder
 from tpuserve_server.hosts.tls import TlsOptions
 
 # One thread parses HTTP for all connections. The application's event loop is the bottleneck long before this thread.

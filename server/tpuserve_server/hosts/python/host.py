@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
+from tpuserve_server.core.runtime_folder import remove_stale_folders
 from tpuserve_server.hosts.addresses import check_free, is_loopback
 from tpuserve_server.hosts.application import Application, HostOptions, Listening
 from tpuserve_server.hosts.certificates import Certificates
@@ -17,7 +18,6 @@ from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.predecessor import Predecessor
 from tpuserve_server.hosts.python.grpc_server import GrpcServer
 from tpuserve_server.hosts.python.rest_server import RestServer
-from tpuserve_server.hosts.runtime_folder import remove_stale_folders
 from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
 from tpuserve_server.hosts.socket_file import socket_file

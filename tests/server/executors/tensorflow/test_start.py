@@ -71,6 +71,22 @@ executor.load(ServableId("m", 1), VersionFiles(Path(sys.argv[1], "m")))
 assert "tensorflow" in sys.modules
 """
 
+RETURNS = """
+import os
+def resident_mb():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+def load():
+    servable = executor.load(ServableId("m", 1), VersionFiles(Path(sys.argv[1])))
+    run(servable, x=np.ones((1, 4000), np.float32))
+    return servable
+load().close()
+before = resident_mb()
+servable = load()
+assert resident_mb() > before + 60
+servable.close()
+assert resident_mb() < before + 16, (before, resident_mb())
+"""
+
 REFUSED = """
 try:
     executor.load(ServableId("m", 1), VersionFiles(Path("/nowhere")))
@@ -86,6 +102,16 @@ def test_it_starts_once_quietly_and_in_part_and_completes_itself_for_a_rare_oper
     written = run.stderr.partition("the whole package")[0]
     assert "something happened meanwhile" in written
     assert "oneDNN custom operations are on" not in written
+
+
+def test_memory_of_an_unloaded_version_returns_to_the_system(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.weights = tf.Variable(tf.ones([4000, 4000]))
+    module.serve = tf.function(
+        lambda x: {"y": x @ module.weights}, input_signature=[tf.TensorSpec([None, 4000], tf.float32, "x")]
+    )
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.serve)
+    run_program(LOAD + RETURNS, tmp_path / "m")
 
 
 def test_with_plugins_the_whole_package_is_imported_because_it_loads_them(tmp_path: Path) -> None:

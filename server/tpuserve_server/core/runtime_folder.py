@@ -1,7 +1,7 @@
-"""The private directory of a running host, and the removal of those that killed servers left behind.
+"""The private directories of a running server, and the removal of those that killed servers left behind.
 
-A host that SIGKILL ends cannot remove its directory, which may contain a TLS key. The next start of this user does. A
-lock tells a directory in use: every process of a server holds it until its end, however it ends.
+A process that SIGKILL ends cannot remove its directories, which may contain a TLS key. The next start of this user
+does. A lock tells a directory in use: every process that uses it holds the lock until its end, however it ends.
 """
 
 import contextlib
@@ -14,14 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from tpuserve_server.hosts.socket_file import MAX_SOCKET_PATH_BYTES
-
 _PREFIX = "tpuserve-"
 _LOCK = "lock"
 # Every system has this directory, and its path is short enough for the path of a UNIX socket in it.
 _SHORT = "/tmp"
-_LONGEST_NAME = "admin.sock"
-_LONGEST_PART = "63"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +28,10 @@ class RuntimeFolder:
     lock: int
 
     @classmethod
-    def create(cls, *, has_parts: bool = False) -> Self:
-        """Create the directory, with a path that is short enough for a UNIX socket in it, or in a part of it."""
-        longest = os.path.join(_LONGEST_PART, _LONGEST_NAME) if has_parts else _LONGEST_NAME
+    def create(cls, *, max_path_bytes: int | None = None) -> Self:
+        """Create the directory in the system's temporary one, or in /tmp if its path would be longer than the limit."""
         path = tempfile.mkdtemp(prefix=_PREFIX)
-        if len(os.fsencode(os.path.join(path, longest))) > MAX_SOCKET_PATH_BYTES:
+        if max_path_bytes is not None and len(os.fsencode(path)) > max_path_bytes:
             os.rmdir(path)
             path = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT)
         # The file gets its name once it is locked. A server that starts now ignores a directory without it.
@@ -59,9 +54,9 @@ class RuntimeFolder:
 
 
 @contextlib.contextmanager
-def runtime_folder(*, has_parts: bool = False) -> Iterator[RuntimeFolder]:
-    """Yield a new directory, and remove it at the end. `has_parts`: `part` will be called."""
-    folder = RuntimeFolder.create(has_parts=has_parts)
+def runtime_folder(*, max_path_bytes: int | None = None) -> Iterator[RuntimeFolder]:
+    """Yield a new directory, and remove it at the end. `max_path_bytes` as in `RuntimeFolder.create`."""
+    folder = RuntimeFolder.create(max_path_bytes=max_path_bytes)
     try:
         yield folder
     finally:
