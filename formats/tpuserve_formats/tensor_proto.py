@@ -183,7 +183,7 @@ def encode_tensor_head(dtype: DType, shape: tuple[int, ...], *, as_content: bool
 def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes | memoryview) -> tuple[int, ...]:
     if proto.unknown_rank:
         raise FormatError("the shape has unknown rank")
-    shape = _sizes(proto)
+    shape = declared_shape(proto)
     # The content has the size of the shape, which needs no further checks.
     size_bytes = math.prod(shape) * wire_type.dtype.itemsize
     if content and len(content) == size_bytes and min(shape, default=0) >= 0:
@@ -196,7 +196,8 @@ def _decode_shape(proto: TensorShapeProto, wire_type: WireType, content: bytes |
     return shape
 
 
-def _sizes(proto: TensorShapeProto) -> tuple[int, ...]:
+def declared_shape(proto: TensorShapeProto) -> tuple[int, ...]:
+    """Return the sizes that a shape declares, which may be negative. Raises FormatError for more than 64 of them."""
     # Before any work for each dimension: a message of 40 MB may declare 20 million.
     if len(proto.dim) > _MAX_RANK:
         raise FormatError(f"the shape has {len(proto.dim)} dimensions, at most {_MAX_RANK} are supported")

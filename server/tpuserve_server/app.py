@@ -52,6 +52,7 @@ from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
+from tpuserve_server.core.validation import ShapeRules
 from tpuserve_server.core.watchdog import Watchdog
 from tpuserve_server.engine import FrontEnds
 from tpuserve_server.ensembles.loader import EnsembleLoader
@@ -284,7 +285,8 @@ def build(
     loading = loading_options(settings)
     watchdog = Watchdog(clock, settings.watchdog)
     credentials = open_credentials(settings)
-    service = InferenceService(registry, clock, watchdog, None if credentials is None else CallerModels())
+    access = None if credentials is None else CallerModels()
+    service = InferenceService(registry, clock, watchdog, access, ShapeRules(settings.server.lenient_shapes))
     recorded = executor if journal is None else JournaledExecutor(executor, journal)
     required, timeout_s = required_signatures(settings), settings.loading.timeout_s
     versions = VersionLoader(storage, recorded, loading, clock, metrics, device, timeout_s, watchdog, tracer, required)

@@ -20,6 +20,7 @@ from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.replacement import NO_LINK, Replacement
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.validation import ShapeRules
 from tpuserve_server.frontends.access_rule import combined_rule
 from tpuserve_server.frontends.guard import Guard
 from tpuserve_server.frontends.guarded import GuardedTable
@@ -147,7 +148,9 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
     clock, metrics = SystemClock(), PrometheusMetrics()
     registry = ModelRegistry((), metrics)
     credentials = open_credentials(settings)
-    service = InferenceService(registry, clock, access=None if credentials is None else CallerModels())
+    access = None if credentials is None else CallerModels()
+    shapes = ShapeRules(settings.server.lenient_shapes)
+    service = InferenceService(registry, clock, access=access, shapes=shapes)
     link, tunnel = FrontEndLink(connection, registry, clock, metrics), Tunnel(connection, in_flight, clock)
     slow = SlowRequests()
     shares = ShareSender(connection, metrics, slow)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -181,7 +182,10 @@ def _exported() -> Exported:
         source=ManifestSource(kind="keras", name="m.keras"),
         compute_dtype="float32",
         cpu=ManifestCpu(allow_bfloat16_kernels=False),
-        signatures={name: describe_signature(one, (1, 2), True, SequenceOptions()) for name, one in signatures.items()},
+        signatures={
+            name: describe_signature(one, {"x": np.zeros((4, 2), np.float32)}, (1, 2), True, SequenceOptions())
+            for name, one in signatures.items()
+        },
         parity=ManifestParity(max_abs_difference=0.0, atol=0.0, rtol=0.0, rows=2),
         files={},
     )

@@ -230,7 +230,7 @@ class RecordingMetrics:
     ) -> None:
         self.finish_errors_s.extend(errors_s)
 
-    def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
+    def shape_first_run(self, *, servable: ServableId, signature: str, is_tried: bool) -> None:
         self.unwarmed.append(signature)
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:

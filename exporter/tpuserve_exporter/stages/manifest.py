@@ -28,7 +28,7 @@ def make_manifest(checked: Checked, options: ExportOptions, advance: Callable[[i
     files = describe_files(written.folder, advance)
     signatures = {
         name: describe_signature(
-            one.signature, options.batch_sizes, one.rows_independent, options.sequences, one.deterministic
+            one.signature, one.samples, options.batch_sizes, one.rows_independent, options.sequences, one.deterministic
         )
         for name, one in version.signatures.items()
     }

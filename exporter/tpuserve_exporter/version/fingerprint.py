@@ -22,6 +22,8 @@ _OTHER_EACH_TIME = (
     "assets.extra/tpuserve/programs/", "assets.extra/tpuserve/host/", WARMUP_FILE.as_posix(),
 )  # fmt: skip
 
+# The sizes of the samples depend on the data of the checks, and do not change how the server serves the version.
+_OF_THE_CHECKS = {"inputs": {"__all__": {"tried_sizes"}}}
 # Fields of `device` with results about programs. They contain times, which differ between exports.
 _FOR_PEOPLE = {"preflight", "preflight_together", "numerics"}
 
@@ -39,7 +41,7 @@ def make_fingerprint(
     """
     described = {
         "graph": hash_graph(version),
-        "signatures": {name: one.model_dump(mode="json") for name, one in signatures.items()},
+        "signatures": {name: one.model_dump(mode="json", exclude=_OF_THE_CHECKS) for name, one in signatures.items()},
         "compute_dtype": compute_dtype,
         "variables": dict(_hash_variables(version)),
         **({} if device is None else {"device": device.model_dump(mode="json", exclude=_FOR_PEOPLE)}),

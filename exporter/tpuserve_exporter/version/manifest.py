@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.signature import Signature, Tensors, TensorSpec
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.manifest.part import PadValue
 from tpuserve_formats.manifest.tensor import ManifestTensor
@@ -15,24 +15,49 @@ from tpuserve_formats.manifest.version import Manifest, ManifestFile, ManifestSi
 
 def describe_signature(
     signature: Signature,
+    samples: Tensors,
     batch_sizes: tuple[int, ...],
     independent: bool,
     sequences: SequenceOptions,
     deterministic: bool = True,
 ) -> ManifestSignature:
     pads = sequences.pad_values if signature.has_sequences else {}
+    batch_sizes = batch_sizes if signature.is_batchable else ()
+    buckets = sequences.buckets if signature.has_sequences else ()
+    inputs = {}
+    for name, spec in signature.inputs.items():
+        tried = _tried_sizes(spec, samples[name].shape, batch_sizes, buckets)
+        inputs[name] = _describe_tensor(spec, pads.get(name), tried)
     return ManifestSignature(
-        inputs={name: _describe_tensor(spec, pads.get(name)) for name, spec in signature.inputs.items()},
+        inputs=inputs,
         outputs={name: _describe_tensor(spec) for name, spec in signature.outputs.items()},
-        batch_sizes=batch_sizes if signature.is_batchable else (),
+        batch_sizes=batch_sizes,
         rows_independent=independent,
         deterministic=deterministic,
-        sequence_buckets=sequences.buckets if signature.has_sequences else (),
+        sequence_buckets=buckets,
     )
 
 
-def _describe_tensor(spec: TensorSpec, pad_value: PadValue | None = None) -> ManifestTensor:
-    return ManifestTensor(dtype=spec.dtype, shape=spec.shape, pad_value=pad_value, row_splits=spec.row_splits)
+def _describe_tensor(
+    spec: TensorSpec, pad_value: PadValue | None = None, tried_sizes: tuple[tuple[int, int] | None, ...] = ()
+) -> ManifestTensor:
+    return ManifestTensor(
+        dtype=spec.dtype, shape=spec.shape, pad_value=pad_value, tried_sizes=tried_sizes, row_splits=spec.row_splits
+    )
+
+
+def _tried_sizes(
+    spec: TensorSpec, sample: tuple[int, ...], batch_sizes: tuple[int, ...], buckets: tuple[int, ...]
+) -> tuple[tuple[int, int] | None, ...]:
+    """Return the range of sizes in which the checks ran each free dimension, or () if the shape has none."""
+    if spec.shape is None or all(size is not None for size in spec.shape):
+        return ()
+    ranges: list[tuple[int, int] | None] = []
+    for axis, (size, sampled) in enumerate(zip(spec.shape, sample, strict=True)):
+        # The checks run the sample's rows, all batch sizes, the sample's lengths, and these padded to buckets.
+        tried = (sampled, *(buckets if axis else batch_sizes))
+        ranges.append((min(tried), max(tried)) if size is None else None)
+    return tuple(ranges)
 
 
 def describe_weights(restore: RestoreReport | None) -> ManifestWeights:

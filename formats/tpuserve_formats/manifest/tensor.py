@@ -8,11 +8,16 @@ from tpuserve_formats.manifest.part import PadValue, Part, Unread
 
 
 class ManifestTensor(Part):
-    """One input or output of a signature. A None in `shape` is a free dimension; `shape` None is an unknown rank."""
+    """One input or output of a signature. A None in `shape` is a free dimension; `shape` None is an unknown rank.
+
+    `tried_sizes` has the least and the greatest size that the exporter ran for each free dimension of an input, and
+    None for fixed ones. It is empty for outputs, for fixed shapes, and for unknown ranks.
+    """
 
     dtype: str
     shape: tuple[int | None, ...] | None
     pad_value: PadValue | None = Field(default=None, exclude_if=lambda value: value is None)
+    tried_sizes: tuple[tuple[int, int] | None, ...] = Field(default=(), exclude_if=lambda sizes: not sizes)
     row_splits: Annotated[tuple[str, ...], Unread] = Field(default=(), exclude_if=lambda names: not names)
 
 

@@ -48,6 +48,17 @@ class ServerSettings:
             page="send tensors of gRPC Predict as `tensor_content` instead of typed fields",
         ),
     ] = False
+    lenient_shapes: Annotated[
+        bool,
+        Setting(
+            "Runtime",
+            "Pass inputs to a model whose rank or dimensions differ from its signature, as TensorFlow Serving does. "
+            "Some operations end the server's process for them.",
+            page="pass inputs to a model whose rank or dimensions differ from its signature, as TensorFlow Serving "
+            "does; some operations end the server's process for them "
+            "([why](../explanation/decisions/0079-inputs-have-the-shapes-of-the-signature.md))",
+        ),
+    ] = False
     monitoring_config_file: Annotated[
         Path | None,
         Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus."),

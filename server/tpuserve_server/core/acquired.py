@@ -22,6 +22,8 @@ from tpuserve_server.core.task_queue import TaskQueue
 from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.validation import (
+    EXACT_SHAPES,
+    ShapeRules,
     check_batchable,
     check_inputs,
     check_row_splits,
@@ -37,14 +39,22 @@ from tpuserve_server.core.validation import (
 class _Acquired:
     """A version that stays loaded for a request. A context manager that releases it."""
 
-    __slots__ = ("_clock", "_handle", "_loaded", "_timers", "_times", "is_recalled")
+    __slots__ = ("_clock", "_handle", "_loaded", "_shapes", "_timers", "_times", "is_recalled")
 
-    def __init__(self, handle: ServableHandle, loaded: LoadedVersion, clock: Clock, timers: RareTimersByLoop) -> None:
-        """Own `handle` on `loaded` until the context ends."""
+    def __init__(
+        self,
+        handle: ServableHandle,
+        loaded: LoadedVersion,
+        clock: Clock,
+        timers: RareTimersByLoop,
+        shapes: ShapeRules = EXACT_SHAPES,
+    ) -> None:
+        """Own `handle` on `loaded` until the context ends. `shapes` are the rules for inputs."""
         self._handle = handle
         self._loaded = loaded
         self._clock = clock
         self._timers = timers
+        self._shapes = shapes
         # Whether a response came from the cache.
         self.is_recalled = False
         self._times: tuple[TaskTimes, ...] = ()
@@ -99,13 +109,15 @@ class AcquiredModel(_Acquired):
         signature: Signature,
         clock: Clock,
         timers: RareTimersByLoop,
+        shapes: ShapeRules = EXACT_SHAPES,
     ) -> None:
-        """Own `handle` on `loaded` until the context ends."""
+        """Own `handle` on `loaded` until the context ends. `shapes` are the rules for inputs."""
         # The base class does the same. A call to it for each request would cost too much.
         self._handle = handle
         self._loaded = loaded
         self._clock = clock
         self._timers = timers
+        self._shapes = shapes
         self.is_recalled = False
         self._times = ()
         self.signature = signature
@@ -131,6 +143,16 @@ class AcquiredModel(_Acquired):
         # The response cache may have the response.
         if deadline.is_finite and self._loaded.responses is None:
             self._loaded.batcher.refusals.check(self.signature.name, deadline, priority)
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Check the shape that a request declares for an input of the signature, before the input takes memory.
+
+        `predict` makes the same check for all inputs.
+
+        Raises:
+            InvalidArgument: see `ShapeRules.check`.
+        """
+        self._shapes.check(self._handle.servable_id, self.signature, name, shape)
 
     def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PreparedRequest | None:
         """Check a request for `predict_prepared`, for all inputs with the same names, dtypes and shapes.
@@ -260,11 +282,11 @@ class AcquiredModel(_Acquired):
     def _check(self, inputs: Tensors) -> tuple[Tensors, int]:
         """Return the inputs, with defaults, and their rows, or 0 rows for inputs that must run alone."""
         signature = self.signature
-        matches = check_inputs(self._handle.servable_id, signature, inputs)
+        matches = check_inputs(self._handle.servable_id, signature, inputs, self._shapes)
         if signature.ragged_inputs:
             check_row_splits(signature, with_defaults(signature, inputs))
-        # Some inputs run alone. If the shape only loosely fits the signature, the model decides: TensorFlow Serving
-        # runs [3] for (None, 1). An empty batch has no row to pad with. A default has its own number of rows.
+        # Some inputs run alone. With lenient shapes, the model decides on [3] for (None, 1). An empty batch has no row
+        # to pad with. A default has its own number of rows.
         if len(inputs) != len(signature.inputs):
             return with_defaults(signature, inputs), 0
         if not self._loaded.batcher.batches(signature.name):
@@ -296,7 +318,7 @@ class AcquiredModel(_Acquired):
         """Return a copy of the task's error, to be raised."""
         if not isinstance(error, InvalidArgument) or task.shareable or matches_shapes(self.signature, inputs):
             return error.copy()
-        # The model refused a shape that its signature does not guarantee, so the message names the shapes first.
+        # With lenient shapes, the model refused one that its signature does not guarantee: name the shapes first.
         described = describe_shapes(self._handle.servable_id, self.signature, inputs)
         return InvalidArgument(f"{described} ({error.message})")
 
@@ -344,7 +366,7 @@ class AcquiredVersion(_Acquired):
         priority: Priority = Priority.HIGH,
     ) -> PredictResult:
         """Run one of this version's signatures like `AcquiredModel.predict`. Several calls may be awaited at a time."""
-        model = AcquiredModel(self._handle, self._loaded, signature, self._clock, self._timers)
+        model = AcquiredModel(self._handle, self._loaded, signature, self._clock, self._timers, self._shapes)
         try:
             result = await model.predict(inputs, deadline, output_filter, priority)
         finally:

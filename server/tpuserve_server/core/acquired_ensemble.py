@@ -13,7 +13,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.servable_handle import ServableHandle
 from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
-from tpuserve_server.core.validation import check_inputs, check_names, choose_outputs
+from tpuserve_server.core.validation import EXACT_SHAPES, ShapeRules, check_inputs, check_names, choose_outputs
 
 
 class AcquiredEnsemble(AcquiredModel):
@@ -21,9 +21,10 @@ class AcquiredEnsemble(AcquiredModel):
 
     __slots__ = ("_steps",)
 
-    def __init__(self, handle: ServableHandle, steps: HeldSteps) -> None:
-        """Own `handle` and `steps` until the context ends."""
+    def __init__(self, handle: ServableHandle, steps: HeldSteps, shapes: ShapeRules = EXACT_SHAPES) -> None:
+        """Own `handle` and `steps` until the context ends. `shapes` are the rules for inputs."""
         self._handle = handle
+        self._shapes = shapes
         self._steps = steps
         self.is_recalled = False
         self.signature = steps.signature
@@ -84,8 +85,8 @@ class AcquiredEnsemble(AcquiredModel):
         try:
             outputs = await self._steps.run(inputs, choose_outputs(signature, output_filter), deadline, priority)
         except InvalidArgument:
-            # The steps check dtypes too. A wrong dtype is reported by the name of the ensemble's input.
-            check_inputs(servable_id, signature, inputs)
+            # The steps make these checks, too. Report errors by the name of the ensemble's input.
+            check_inputs(servable_id, signature, inputs, self._shapes)
             raise
         return PredictResult(servable_id, signature.name, outputs)
 

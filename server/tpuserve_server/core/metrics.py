@@ -83,8 +83,11 @@ class Metrics(Protocol):
         """
         ...
 
-    def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
-        """Record a run of shapes or outputs that the warm-up did not cover, so that a device had to compile."""
+    def shape_first_run(self, *, servable: ServableId, signature: str, is_tried: bool) -> None:
+        """Record a run of shapes or outputs that the warm-up did not cover, so that a device had to compile.
+
+        Not `is_tried`: a size is outside of the range that the exporter has checked.
+        """
         ...
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:

@@ -27,6 +27,7 @@ from tpuserve_server.core.types import (
     Signature,
     VersionStatus,
 )
+from tpuserve_server.core.validation import EXACT_SHAPES, ShapeRules
 from tpuserve_server.core.version_details import VersionDetails, details_of
 from tpuserve_server.core.watchdog import Watchdog
 
@@ -45,14 +46,17 @@ class InferenceService:
         clock: Clock,
         watchdog: Watchdog | None = None,
         access: ModelAccess | None = None,
+        shapes: ShapeRules = EXACT_SHAPES,
     ) -> None:
         """Serve the models in `registry`. Without `watchdog`, the process is always live.
 
         `access` limits the models that requests name or list. None: all clients may use all models.
+        `shapes` are the rules for the inputs of requests.
         """
         self._registry = registry
         self._watchdog = watchdog
         self._access = access
+        self._shapes = shapes
         self._clock = clock
         self._timers = RareTimersByLoop()
         self._draining = False
@@ -72,9 +76,9 @@ class InferenceService:
         try:
             loaded = handle.loaded
             if isinstance(loaded, LoadedEnsemble):
-                return _hold_steps(handle, loaded, spec)
+                return self._hold_steps(handle, loaded, spec)
             signature = _find_signature(loaded.servable.signatures, spec)
-            return AcquiredModel(handle, loaded, signature, self._clock, self._timers)
+            return AcquiredModel(handle, loaded, signature, self._clock, self._timers, self._shapes)
         except BaseException:
             handle.release()
             raise
@@ -90,8 +94,9 @@ class InferenceService:
         try:
             loaded = handle.loaded
             if isinstance(loaded, LoadedEnsemble):
-                return AcquiredEnsembleVersion(AcquiredEnsemble(handle, loaded.steps.hold()), loaded.steps.ensemble)
-            return AcquiredVersion(handle, loaded, self._clock, self._timers)
+                acquired = AcquiredEnsemble(handle, loaded.steps.hold(), self._shapes)
+                return AcquiredEnsembleVersion(acquired, loaded.steps.ensemble)
+            return AcquiredVersion(handle, loaded, self._clock, self._timers, self._shapes)
         except BaseException:
             handle.release()
             raise
@@ -286,13 +291,12 @@ class InferenceService:
         self._draining = True
         self._drain_listeners.notify()
 
-
-def _hold_steps(handle: ServableHandle, loaded: LoadedEnsemble, spec: ModelSpec) -> AcquiredEnsemble:
-    steps = loaded.steps.hold()
-    if spec.signature_name and spec.signature_name != steps.signature.name:
-        steps.release()
-        raise _no_signature(spec.signature_name)
-    return AcquiredEnsemble(handle, steps)
+    def _hold_steps(self, handle: ServableHandle, loaded: LoadedEnsemble, spec: ModelSpec) -> AcquiredEnsemble:
+        steps = loaded.steps.hold()
+        if spec.signature_name and spec.signature_name != steps.signature.name:
+            steps.release()
+            raise _no_signature(spec.signature_name)
+        return AcquiredEnsemble(handle, steps, self._shapes)
 
 
 def _find_signature(signatures: Mapping[str, Signature], spec: ModelSpec) -> Signature:

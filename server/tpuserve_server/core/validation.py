@@ -1,11 +1,59 @@
-"""Checks a predict request against its signature, before it is queued with others."""
+"""Checks a predict request against its signature, before it is queued with others.
 
+`ShapeRules` decides which shapes of inputs a server runs, for every protocol. Kernels trust the shapes of their inputs:
+some end the process for another rank, or allocate what the dimensions of an empty tensor promise
+(docs/explanation/decisions/0079-inputs-have-the-shapes-of-the-signature.md).
+"""
+
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, TensorSpec
+
+# No operation of TensorFlow or XLA that servers meet takes more dimensions.
+MOST_DIMENSIONS: Final = 8
+# The product of the free dimensions of a tensor without elements, with zeros counted as ones. Such a tensor costs its
+# sender nothing, and its dimensions become sizes of other tensors and counts of loops.
+MOST_EMPTY_SIZE: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRules:
+    """Which shapes of inputs a server runs.
+
+    `is_lenient`: a rank or a dimension may differ from the signature's, as in TensorFlow Serving. The model decides.
+    """
+
+    is_lenient: bool = False
+
+    def check(self, servable_id: ServableId, signature: Signature, name: str, shape: tuple[int, ...]) -> None:
+        """Check the shape of an input of the signature. Needs no memory, so that a declared shape can be checked.
+
+        Raises:
+            InvalidArgument: the shape does not match the signature, has too many dimensions, or has no elements but
+                large dimensions.
+        """
+        spec = signature.inputs[name]
+        if not self.is_lenient and not spec.accepts_shape(shape):
+            raise InvalidArgument(f"{_of(servable_id, signature)}: {_describe_shape(spec, shape)}")
+        fixed = spec.shape if spec.shape is not None and len(spec.shape) == len(shape) else None
+        if fixed is None and len(shape) > MOST_DIMENSIONS:
+            limit = f"at most {MOST_DIMENSIONS} dimensions"
+        elif 0 in shape and _free_size(fixed, shape) > MOST_EMPTY_SIZE:
+            limit = f"no elements only if the product of its other free dimensions is at most {MOST_EMPTY_SIZE}"
+        else:
+            return
+        raise InvalidArgument(
+            f"{_of(servable_id, signature)}: input '{name}' has shape {_sizes(shape)}, but may have {limit}"
+        )
+
+
+EXACT_SHAPES: Final = ShapeRules()
 
 
 def check_names(signature: Signature, inputs: Tensors) -> None:
@@ -33,11 +81,13 @@ def with_defaults(signature: Signature, inputs: Tensors) -> Tensors:
     return {**inputs, **{name: signature.defaults[name] for name in lacking}}
 
 
-def check_inputs(servable_id: ServableId, signature: Signature, inputs: Tensors) -> bool:
-    """Check names and dtypes, and return whether all ranks and known dimensions also match the signature.
+def check_inputs(
+    servable_id: ServableId, signature: Signature, inputs: Tensors, rules: ShapeRules = EXACT_SHAPES
+) -> bool:
+    """Check names, dtypes and shapes. Return whether all ranks and known dimensions match, as exact rules require.
 
     Raises:
-        InvalidArgument: naming the input, the expected dtype and the received one; or as `check_names`.
+        InvalidArgument: naming the input, what was expected and what was received.
     """
     check_names(signature, inputs)
     matches = True
@@ -47,6 +97,7 @@ def check_inputs(servable_id: ServableId, signature: Signature, inputs: Tensors)
             raise InvalidArgument(
                 f"Input '{name}' of {_of(servable_id, signature)} has dtype {_dtype(array)}, expected {_dtype(spec)}"
             )
+        rules.check(servable_id, signature, name, array.shape)
         matches = matches and spec.accepts_shape(array.shape)
     return matches
 
@@ -85,7 +136,7 @@ def _check_splits(name: str, of: str, splits: Array, last: int) -> None:
 def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tensors) -> str:
     """Describe each input whose shape does not match the signature, in one sentence."""
     wrong = [
-        f"input '{name}' has shape {list(array.shape)}, expected {_shape(signature.inputs[name])}"
+        _describe_shape(signature.inputs[name], array.shape)
         for name, array in inputs.items()
         if not signature.inputs[name].accepts_shape(array.shape)
     ]
@@ -95,7 +146,8 @@ def describe_shapes(servable_id: ServableId, signature: Signature, inputs: Tenso
 def count_plain_rows(signature: Signature, inputs: Tensors) -> int:
     """Return the number of rows if all inputs match the signature exactly and have equally many rows, else 0.
 
-    After 0, for a mismatch or inputs without rows, the other checks find the error. Most requests need no other check.
+    After 0, for a mismatch or inputs without elements, the other checks find the error. Most requests need no other
+    check.
     """
     specs = signature.inputs
     if len(inputs) != len(specs):
@@ -106,7 +158,7 @@ def count_plain_rows(signature: Signature, inputs: Tensors) -> int:
         if spec is None or not shape or array.dtype != spec.dtype or not spec.accepts_shape(shape):
             return 0
         rows = rows or shape[0]
-        if rows != shape[0] or not rows:
+        if rows != shape[0] or not array.size or len(shape) > MOST_DIMENSIONS:
             return 0
     return rows
 
@@ -167,5 +219,18 @@ def _dtype(of: Array | TensorSpec) -> str:
     return "string" if of.dtype.hasobject else str(of.dtype)
 
 
-def _shape(spec: TensorSpec) -> str:
-    return "any" if spec.shape is None else str([-1 if size is None else size for size in spec.shape])
+def _describe_shape(spec: TensorSpec, shape: tuple[int, ...]) -> str:
+    expected = "any" if spec.shape is None else str([-1 if size is None else size for size in spec.shape])
+    return f"input '{spec.name}' has shape {_sizes(shape)}, expected {expected}"
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    """Return a shape as text, without the sizes after those that a message needs."""
+    return str(list(shape)) if len(shape) <= 2 * MOST_DIMENSIONS else f"of {len(shape)} dimensions"
+
+
+def _free_size(fixed: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> int:
+    """Return the product of the sizes that the signature leaves free, with zeros counted as ones."""
+    if fixed is None:
+        return math.prod(size or 1 for size in shape)
+    return math.prod(got or 1 for want, got in zip(fixed, shape, strict=True) if want != got)

@@ -89,6 +89,12 @@ UNWARMED: Final = Family(
     _SIGNATURE,
     "Runs with shapes or outputs that warm-up did not run. A device that compiles has to compile for each.",
 )
+UNTRIED: Final = Family(
+    "tpuserve_untried_runs_total",
+    "counter",
+    _SIGNATURE,
+    "First runs of shapes with a size outside of the range that the exporter has checked, by the manifest.",
+)
 HUNG_RUNS: Final = Family(
     "tpuserve_hung_runs_total",
     "counter",
@@ -298,6 +304,7 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
         BATCH_ROWS,
         BATCH_PADDING,
         UNWARMED,
+        UNTRIED,
         HUNG_RUNS,
     ),
     "Response cache": (CACHE_HITS, CACHE_MISSES, CACHE_EVICTIONS, CACHE_BYTES),

@@ -54,6 +54,7 @@ class Measurements(RequestMeasurements):
         self._ending = threading.Lock()
         self._dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
         self._unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
+        self._untried = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
         self._hung = Counts[ServableId](lambda _: OTHER_SERVABLE)
         self._loads = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
         self._load_s: dict[ServableId, float] = {}
@@ -101,9 +102,11 @@ class Measurements(RequestMeasurements):
             self._host_s[BatchKey(servable, signature)] = host_s
         self._batches.finish_error[BatchKey(servable, signature)].add_all(errors_s)
 
-    def shape_first_run(self, *, servable: ServableId, signature: str) -> None:
-        """Record the first run of a shape that warm-up did not run."""
+    def shape_first_run(self, *, servable: ServableId, signature: str, is_tried: bool) -> None:
+        """Record the first run of a shape that warm-up did not run, and whether the exporter may have checked it."""
         self._unwarmed.add(BatchKey(servable, signature))
+        if not is_tried:
+            self._untried.add(BatchKey(servable, signature))
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
         """Record the load and the cost model of a version that is about to serve."""
@@ -199,6 +202,10 @@ class Measurements(RequestMeasurements):
         """Return the number of runs of shapes that were new after warm-up."""
         return self._unwarmed.all()
 
+    def untried(self) -> Mapping[BatchKey, float]:
+        """Return the number of runs of new shapes with a size that the exporter has not checked."""
+        return self._untried.all()
+
     def hung(self) -> Mapping[ServableId, float]:
         """Return the number of runs that hung."""
         return self._hung.all()
@@ -255,5 +262,6 @@ class Measurements(RequestMeasurements):
         self.devices.forget(removed)
         self._dropped.forget(lambda key: key[0] in removed)
         self._unwarmed.forget(lambda key: key.servable in removed)
+        self._untried.forget(lambda key: key.servable in removed)
         self._hung.forget(lambda key: key in removed)
         self.forget_requests({(servable.name, servable.version) for servable in removed})

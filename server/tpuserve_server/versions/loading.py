@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tpuserve_server.core.aspired_version import AspiredVersion
@@ -211,11 +212,12 @@ class VersionLoader:
         with contextlib.ExitStack() as undo:
             undo.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
-            watched, costs = ShapeWatch(servable), CostModel()
+            watched = ShapeWatch(servable, None if manifest is None else manifest.signatures)
+            costs = CostModel()
             load_s = self._clock.monotonic_s() - started_s
             runs = self._warm_up(servable_id, watched, path, batching, costs)
             check_objectives(batching, costs)
-            watched.observe(lambda name: self._metrics.shape_first_run(servable=servable_id, signature=name))
+            watched.observe(partial(self._shape_first_run, servable_id))
             batcher = Batcher(
                 servable_id,
                 watched,
@@ -240,6 +242,9 @@ class VersionLoader:
             loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision, responses, load_s)
             undo.pop_all()
         return loaded
+
+    def _shape_first_run(self, servable_id: ServableId, signature_name: str, is_tried: bool) -> None:
+        self._metrics.shape_first_run(servable=servable_id, signature=signature_name, is_tried=is_tried)
 
     def _open_cache(
         self, servable_id: ServableId, max_bytes: int, why_not: str, undo: contextlib.ExitStack

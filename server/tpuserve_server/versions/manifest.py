@@ -25,9 +25,21 @@ MAX_MANIFEST_BYTES = 16 * 2**20
 
 
 class InputEntry(Part):
-    """Value that pads one input's sequences; None means zeros or empty strings."""
+    """Value that pads one input's sequences; None means zeros or empty strings.
+
+    `tried_sizes`: the least and the greatest size that the exporter ran for each dimension, None for a fixed one. Empty
+    if unknown.
+    """
 
     pad_value: PadValue | None = None
+    tried_sizes: tuple[tuple[int, int] | None, ...] = ()
+
+    def has_tried(self, shape: tuple[int, ...]) -> bool:
+        """Return whether each size is in the range that the exporter ran, or the manifest has no ranges."""
+        if len(shape) != len(self.tried_sizes):
+            return True
+        pairs = zip(shape, self.tried_sizes, strict=True)
+        return all(tried is None or tried[0] <= size <= tried[1] for size, tried in pairs)
 
 
 class SignatureEntry(Part):

@@ -1,7 +1,7 @@
 """PredictRequest and PredictResponse: converts bytes to the core's types and back."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -14,6 +14,7 @@ from tpuserve_formats.predict_request import encode_inputs, map_key
 from tpuserve_formats.tensor_proto import (
     RepeatBudget,
     TooManyRows,
+    declared_shape,
     decode_tensor,
     encode_tensor,
     encode_tensor_head,
@@ -53,9 +54,11 @@ def decode_predict_inputs(
     max_repeated_bytes: int,
     max_repeated_rows: float = math.inf,
     contents: Mapping[str, memoryview] = _NO_CONTENTS,
+    check_shape: Callable[[str, tuple[int, ...]], None] | None = None,
 ) -> dict[str, Array]:
     """Return the tensors as arrays, some of them views of the message. Raises InvalidArgument for a malformed tensor.
 
+    `check_shape` gets the name and the declared shape of each tensor before its values take memory, and may raise.
     `contents` has the tensor_content of the inputs whose message lacks it (predict_contents.py).
 
     A short message can use up to `max_repeated_bytes` of memory, for at most `max_repeated_rows` rows. The caller
@@ -65,6 +68,8 @@ def decode_predict_inputs(
     inputs = {}
     for name, tensor in proto.inputs.items():
         try:
+            if check_shape is not None:
+                check_shape(name, declared_shape(tensor.tensor_shape))
             inputs[name] = decode_tensor(tensor, budget, content=contents.get(name))
         except TooManyRows as error:
             raise too_many_rows(error.rows, int(max_repeated_rows), splits=True) from None

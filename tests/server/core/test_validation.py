@@ -1,13 +1,17 @@
-"""Tests that the fast check of inputs agrees with the checks that explain faults (most are in test_service.py)."""
+"""Tests of the rules for shapes, and that the fast check of inputs agrees with the checks that explain faults.
 
+Most of the others are in test_service.py.
+"""
+
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Signature, Tensors, TensorSpec
-from tpuserve_server.core.validation import check_row_splits, count_plain_rows
+from tpuserve_server.core.types import ServableId, Signature, Tensors, TensorSpec
+from tpuserve_server.core.validation import ShapeRules, check_row_splits, count_plain_rows
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
 X, TWO = TensorSpec("x", FLOAT, (None, 3)), TensorSpec("n", INT, (None,))
@@ -35,12 +39,68 @@ def signature(*specs: TensorSpec) -> Signature:
         ([X, TWO], {"x": np.zeros((0, 3), FLOAT), "n": np.zeros(5, INT)}, 0),
         ([X, TWO], {"x": np.zeros((4, 3), FLOAT), "n": np.zeros(0, INT)}, 0),
         ([TensorSpec("x", FLOAT, None)], {"x": np.zeros((), FLOAT)}, 0),
+        ([TensorSpec("x", FLOAT, (None, None))], {"x": np.zeros((4, 0), FLOAT)}, 0),
+        ([TensorSpec("x", FLOAT, None)], {"x": np.zeros((1,) * 9, FLOAT)}, 0),
     ],
 )
 def test_rows_are_counted_only_where_nothing_is_left_to_say(
     specs: list[TensorSpec], inputs: Tensors, rows: int
 ) -> None:
     assert count_plain_rows(signature(*specs), inputs) == rows
+
+
+ID = ServableId("m", 3)
+FREE, IMAGE = TensorSpec("x", FLOAT, (None, None)), TensorSpec("x", FLOAT, (None, 2048, 2048, 3))
+ANY = TensorSpec("x", FLOAT, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "wrong"),
+    [
+        (X, (4, 3), ""),
+        (X, (0, 3), ""),
+        (X, (3,), "signature 's' of model m version 3: input 'x' has shape [3], expected [-1, 3]"),
+        (X, (), "input 'x' has shape [], expected [-1, 3]"),
+        (X, (1, 4, 3), "input 'x' has shape [1, 4, 3], expected [-1, 3]"),
+        (X, (4, 2), "input 'x' has shape [4, 2], expected [-1, 3]"),
+        (X, (1,) * 60, "input 'x' has shape of 60 dimensions, expected [-1, 3]"),
+        # Tensors without elements.
+        (FREE, (0, 0), ""),
+        (FREE, (0, 4096), ""),
+        (FREE, (2**16, 0), ""),
+        (FREE, (2**16 + 1, 0), "has shape [65537, 0], but may have no elements only if the product of its other free"),
+        (FREE, (0, 2**45), "free dimensions is at most 65536"),
+        (FREE, (2**31, 0), "free dimensions is at most 65536"),
+        (IMAGE, (0, 2048, 2048, 3), ""),
+        (TensorSpec("x", FLOAT, (None, None, 0)), (2**31, 1, 0), "at most 65536"),
+        # Tensors with elements are as large as what the request has sent.
+        (FREE, (2**20, 2**20), ""),
+        # Unknown ranks.
+        (ANY, (), ""),
+        (ANY, (1,) * 8, ""),
+        (ANY, (1,) * 9, "has shape [1, 1, 1, 1, 1, 1, 1, 1, 1], but may have at most 8 dimensions"),
+        (ANY, (0, 2**45), "at most 65536"),
+        (TensorSpec("x", FLOAT, (1,) * 9), (1,) * 9, ""),
+    ],
+)
+def test_inputs_have_the_shape_of_the_signature(spec: TensorSpec, shape: tuple[int, ...], wrong: str) -> None:
+    signature_of_x = Signature("s", {"x": spec}, {})
+    if not wrong:
+        ShapeRules().check(ID, signature_of_x, "x", shape)
+        return
+    with pytest.raises(InvalidArgument, match=re.escape(wrong)):
+        ShapeRules().check(ID, signature_of_x, "x", shape)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (4, 2), (1, 4, 3)])
+def test_lenient_rules_leave_ranks_and_sizes_to_the_model(shape: tuple[int, ...]) -> None:
+    ShapeRules(is_lenient=True).check(ID, Signature("s", {"x": X}, {}), "x", shape)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**45), (2**31, 3, 0), (1,) * 9])
+def test_lenient_rules_bound_what_a_shape_promises(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgument):
+        ShapeRules(is_lenient=True).check(ID, Signature("s", {"x": X}, {}), "x", shape)
 
 
 RAGGED = Signature(

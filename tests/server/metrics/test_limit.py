@@ -70,7 +70,7 @@ def test_counters_of_further_models_count_together() -> None:
     for number in range(MORE):
         servable = ServableId(f"m{number}", 1)
         metrics.task_dropped(servable=servable, reason="expired")
-        metrics.shape_first_run(servable=servable, signature="s")
+        metrics.shape_first_run(servable=servable, signature="s", is_tried=False)
         metrics.runs_hung(servable=servable, count=1)
         metrics.load_failed(servable=servable)
         metrics.request_logged(model=servable.name, outcome="queue_full")

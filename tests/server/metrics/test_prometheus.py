@@ -145,9 +145,10 @@ def test_costs_of_any_size_are_shown_for_few() -> None:
 
 def test_unwarmed_shapes_are_counted() -> None:
     metrics = PrometheusMetrics()
-    metrics.shape_first_run(servable=ID, signature="s")
-    metrics.shape_first_run(servable=ID, signature="s")
+    metrics.shape_first_run(servable=ID, signature="s", is_tried=True)
+    metrics.shape_first_run(servable=ID, signature="s", is_tried=False)
     assert samples(metrics)["tpuserve_unwarmed_runs_total", "m", "s", "3"] == 2
+    assert samples(metrics)["tpuserve_untried_runs_total", "m", "s", "3"] == 1
 
 
 def test_drops_and_states() -> None:
@@ -172,7 +173,7 @@ def test_what_belongs_to_a_version_goes_with_it() -> None:
         run_batch(metrics, servable=servable)
         finish(metrics, version=version)
         metrics.task_dropped(servable=servable, reason="expired")
-        metrics.shape_first_run(servable=servable, signature="s")
+        metrics.shape_first_run(servable=servable, signature="s", is_tried=False)
         metrics.version_loaded(servable=servable, costs=costs, load_s=2.5)
         metrics.version_changed(servable=servable, state=State.AVAILABLE)
         metrics.version_changed(servable=ServableId("m", version - 1), state=State.END)

@@ -27,7 +27,7 @@ from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.blocking import may_block
 from tpuserve_server.executors.tensorflow.call_graph import check_calls
-from tpuserve_server.executors.tensorflow.meta_graph import needs_exact_ranks, parse_signatures, restores_variables
+from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
 from tpuserve_server.executors.tensorflow.run_graph import RunGraph
@@ -100,7 +100,6 @@ class TensorFlowExecutor:
             signatures,
             run_options(config),
             bfloat16=uses_bfloat16,
-            exact_ranks=needs_exact_ranks(meta_graph),
             unrepeatable=unrepeatable,
             blocks=blocks,
             allowed_ops=allowed,
@@ -132,23 +131,20 @@ class TensorFlowServable:
         options: RunOptions,
         *,
         bfloat16: bool,
-        exact_ranks: bool,
         unrepeatable: str = "",
         blocks: bool = True,
         allowed_ops: Sequence[str] = (),
     ) -> None:
         """Take ownership of `session` until `close`. Every run uses `options`.
 
-        With `exact_ranks`, inputs must have their signature's rank, because some kernels end the process at another
-        rank. For `unrepeatable` see Servable. `blocks`: a run may wait, or take any time.
-        `allowed_ops` are operations that only the operator allows.
+        For `unrepeatable` see Servable. `blocks`: a run may wait, or take any time. `allowed_ops` are operations that
+        only the operator allows.
         """
         self._id = servable_id
         self._session = session
         self._signatures = signatures
         self._run_options = options
         self._bfloat16 = bfloat16
-        self._exact_ranks = exact_ranks
         self._unrepeatable = unrepeatable
         self._blocks = blocks
         self._allowed_ops = allowed_ops
@@ -190,8 +186,6 @@ class TensorFlowServable:
             ServingError: the run failed, with TensorFlow's code and the first line of its message.
         """
         signature = self._signatures[signature_name]
-        if self._exact_ranks:
-            _check_ranks(signature, inputs)
         feeds = tuple([inputs[name] for name in signature.inputs])
         try:
             fetched = self._callable(signature, tuple(output_names))(feeds)
@@ -268,12 +262,6 @@ def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
     if not (path / "variables" / "variables.index").exists() and restores_variables(meta_graph):
         raise InvalidArgument("the SavedModel has variables, but no variables/variables.index to restore them from")
     return parse_signatures(meta_graph)
-
-
-def _check_ranks(signature: Signature, inputs: Tensors) -> None:
-    for name, spec in signature.inputs.items():
-        if spec.shape is not None and inputs[name].ndim != len(spec.shape):
-            raise InvalidArgument(f"the model's operations accept '{name}' only with {len(spec.shape)} dimensions")
 
 
 def _load_error(error: ServingError, path: Path) -> ServingError:

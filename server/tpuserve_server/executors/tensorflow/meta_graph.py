@@ -20,13 +20,8 @@ from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorf
 _log = logging.getLogger(__name__)
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
 _VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
-# oneDNN's kernels of these, and TensorFlow's of the last, end the process for an input of another rank
-# (TensorFlow 2.21: GetTensorDimIndex, "Check failed: index >= 0 && index < num_total_dims").
-_FATAL_OPS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool3D")
 # The exporter's collection of ragged tensors: names of row splits by the name of their values, for each signature.
 _ROW_SPLITS = "tpuserve_row_splits"
-# Bytes of one search, because a search holds the interpreter's lock.
-_PIECE_BYTES = 2**20
 
 
 def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
@@ -44,20 +39,6 @@ def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
 def restores_variables(meta_graph: bytes) -> bool:
     """Return whether a serialized MetaGraphDef has variables, and a saver that restores them from a checkpoint."""
     return bool(_only("saver_def", meta_graph)) and any(op in meta_graph for op in _VARIABLE_OPS)
-
-
-def needs_exact_ranks(meta_graph: bytes) -> bool:
-    """Return whether the graph has operations that may end the process for an input of another rank.
-
-    The search finds NodeDef.op in the serialized MetaGraphDef, including its functions. A constant with the same bytes
-    gives True as well, which is safe.
-    """
-    wanted = [b"\x12" + bytes([len(op)]) + op.encode() for op in _FATAL_OPS]
-    return any(
-        meta_graph.find(field, start, start + _PIECE_BYTES + len(field)) >= 0
-        for start in range(0, len(meta_graph), _PIECE_BYTES)
-        for field in wanted
-    )
 
 
 def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:

@@ -89,9 +89,10 @@ class PredictionMethods:
                 check_names(model.signature, proto.inputs)
                 limits = self._max_repeated_bytes, model.max_repeated_rows
                 if is_quick_body:
-                    inputs = decode_predict_inputs(proto, *limits, contents)
+                    inputs = decode_predict_inputs(proto, *limits, contents, model.check_shape)
                 else:
-                    inputs = await asyncio.to_thread(decode_predict_inputs, proto, *limits, contents)
+                    decoding = asyncio.to_thread(decode_predict_inputs, proto, *limits, contents, model.check_shape)
+                    inputs = await decoding
                 result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
             encode = partial(encode_predict_response, result, as_content=self._as_content)
             response = await asyncio.to_thread(encode) if is_large_result(result.outputs) else encode()

@@ -10,7 +10,6 @@ from tests.support.saved_models import save_mlp
 from tests.support.v1_models import set_default
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.executors.tensorflow.meta_graph import (
-    needs_exact_ranks,
     parse_signatures,
     read_signatures,
     restores_variables,
@@ -37,20 +36,6 @@ def test_a_graph_without_variables_restores_none() -> None:
     frozen = meta_graph_pb2.MetaGraphDef()
     frozen.saver_def.filename_tensor_name = "saver_filename:0"
     assert not restores_variables(frozen.SerializeToString())
-
-
-def test_operations_that_need_their_rank_are_found_wherever_they_stand() -> None:
-    graph = meta_graph_pb2.MetaGraphDef()
-    graph.graph_def.node.add(name="Conv2D", op="MatMul")
-    graph.graph_def.node.add(name="large").attr["value"].tensor.tensor_content = bytes(3 * 2**20)
-    assert not needs_exact_ranks(graph.SerializeToString())
-    graph.graph_def.library.function.add().node_def.add(name="a", op="DepthwiseConv2dNative")
-    assert needs_exact_ranks(graph.SerializeToString())
-
-
-@pytest.mark.parametrize("shift", range(10))
-def test_operations_are_found_across_the_pieces_of_a_search(shift: int) -> None:
-    assert needs_exact_ranks(bytes(2**20 - shift) + b"\x12\x06Conv2D")
 
 
 @pytest.mark.parametrize(
