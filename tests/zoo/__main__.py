@@ -1,7 +1,7 @@
 """Send valid and odd forms to a zoo of small models over every protocol, and print a table.
 
-    make zoo                              # all of it: about an hour on 2 cores
-    make zoo ONLY='max_pool*',irfft MOST=10   # some models, by name or pattern, and some forms of each kind
+    make zoo                                   # all of it: hours on 2 cores
+    make zoo ONLY='max_pool*,irfft' MOST=10    # some models, by name or pattern, and some forms of each kind
 
 Every request must be answered rightly, or refused, within 200 ms and 50 MB, and no process may end. Otherwise the exit
 status is 1. Ctrl-C prints the table so far, with exit status 130.
@@ -10,10 +10,11 @@ status is 1. Ctrl-C prints the table so far, with exit status 130.
 import argparse
 import fnmatch
 import multiprocessing
-import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,10 @@ from tests.zoo.catalogue.layers import LAYERS
 from tests.zoo.catalogue.operation import Operation
 from tests.zoo.catalogue.operations import OPERATIONS
 from tests.zoo.protocols import Protocol
+from tests.zoo.reference import Reference
+from tests.zoo.sandbox import Sandbox
 from tests.zoo.saving import VERSION, export_layers, save_layers, save_operations, save_unranked
+from tests.zoo.server import zoo_server
 from tests.zoo.sweep import Line, Sweep
 from tests.zoo.table import ZooTable
 
@@ -33,6 +37,11 @@ SAVED: Final[dict[str, tuple[Sequence[Operation], Callable[[Sequence[str], Path]
     "keras": (FORMS_OF_LAYERS, save_layers),
     "exported": (FORMS_OF_LAYERS, export_layers),
 }
+# What serves the models: a process for each, or one server for all.
+SANDBOX: Final = "sandbox"
+HOSTS: Final = ("envoy", "python")
+# Forms of a kind for a model on a server, where a request costs ten times as much.
+MOST_ON_HOST: Final = 3
 # The status that shells report for SIGINT.
 EXIT_INTERRUPTED: Final = 130
 
@@ -47,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             table.add(line)
     except KeyboardInterrupt:
         interrupted = True
+    _report("")
     print(table.text(), end="", flush=True)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -58,23 +68,38 @@ def main(arguments: Sequence[str]) -> int:
 def _lines(options: argparse.Namespace) -> Iterator[Line]:
     """Save the models and yield the lines of their sweeps. Report each model to the standard error."""
     started_s = time.monotonic()
-    chosen = {
-        saved: [one for one in operations if any(fnmatch.fnmatchcase(one.name, each) for each in options.only)]
-        for saved, (operations, _) in SAVED.items()
-        if saved in options.saved
-    }
-    total = sum(map(len, chosen.values()))
-    done = 0
-    for saved, operations in chosen.items():
+    for saved in options.saved:
+        operations = [
+            one for one in SAVED[saved][0] if any(fnmatch.fnmatchcase(one.name, each) for each in options.only)
+        ]
         folder = options.models / saved
         _save(saved, [one.name for one in operations], folder)
-        for operation in operations:
-            done += 1
-            _report(f"[{time.monotonic() - started_s:5.0f} s] {done} of {total}: {saved} {operation.name}")
-            path = folder / operation.name / VERSION
-            is_layer = SAVED[saved][0] is FORMS_OF_LAYERS
-            yield from Sweep(saved, operation, path, options.protocols, is_layer=is_layer).lines(options.most)
-    _report("")
+        for through in options.through:
+            for number, sweep in enumerate(_sweeps(saved, operations, folder, through, options.protocols), 1):
+                title = f"{number} of {len(operations)}: {sweep.title}"
+                _report(f"[{time.monotonic() - started_s:5.0f} s] {title}")
+                most = options.most if through == SANDBOX else min(options.most, MOST_ON_HOST)
+                yield from sweep.lines(most)
+
+
+def _sweeps(
+    saved: str, operations: Sequence[Operation], folder: Path, through: str, protocols: Sequence[Protocol]
+) -> Iterator[Sweep]:
+    """Yield a sweep of each model, which is served until the next one."""
+    with ExitStack() as stack:
+        if through != SANDBOX and operations:
+            log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
+            paths = [folder / one.name for one in operations]
+            server = stack.enter_context(zoo_server(through, paths, log))
+            for one in operations:
+                yield Sweep(f"{saved}, {through}", one, server, protocols, None, one.name)
+            return
+        for one in operations:
+            with ExitStack() as processes:
+                box = processes.enter_context(Sandbox(folder / one.name / VERSION))
+                is_known = SAVED[saved][0] is OPERATIONS and one.repeats
+                reference = processes.enter_context(Reference(one)) if is_known else None
+                yield Sweep(saved, one, box, protocols, reference)
 
 
 def _save(saved: str, names: Sequence[str], folder: Path) -> None:
@@ -94,19 +119,22 @@ def _report(text: str) -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=Path, default=Path("build/zoo"), help="folder that keeps the saved models")
-    parser.add_argument("--only", default="*", help="names or patterns of models, separated by commas")
-    parser.add_argument("--saved", default=",".join(SAVED), help="how the models are saved, separated by commas")
-    parser.add_argument("--protocols", default=",".join(Protocol), help="protocols, separated by commas")
+    parser.add_argument("--only", type=_split, default=["*"], help="names or patterns of models, separated by commas")
+    parser.add_argument("--saved", type=_split, default=[*SAVED], help=f"some of {', '.join(SAVED)}")
+    parser.add_argument("--through", type=_split, default=[SANDBOX, *HOSTS], help="sandbox, or the host of a server")
+    parser.add_argument("--protocols", type=_protocols, default=[*Protocol], help=f"some of {', '.join(Protocol)}")
     parser.add_argument("--most", type=int, default=1000, help="largest number of forms of a kind for a model")
     parser.add_argument("--out", type=Path, help="folder for zoo.json and zoo.md")
-    options = parser.parse_args(arguments)
-    options.only = options.only.split(",")
-    options.saved = options.saved.split(",")
-    options.protocols = [Protocol(one) for one in options.protocols.split(",")]
-    return options
+    return parser.parse_args(arguments)
+
+
+def _split(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _protocols(text: str) -> list[Protocol]:
+    return [Protocol(one) for one in text.split(",")]
 
 
 if __name__ == "__main__":
-    # TensorFlow reads them at its import, which the modules above have done: `make zoo` and the tests set them.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.exit(main(sys.argv[1:]))

@@ -9,9 +9,9 @@ from typing import Final
 
 from tests.zoo.catalogue.operation import Input, Operation
 
-HUGE: Final = (2**31, 2**45)
-# Sizes that a request with elements could have.
-LARGE: Final = (2**20, 2**24)
+HUGE: Final = (2**20, 2**31, 2**45)
+# Sizes that the server accepts for dimensions of tensors without elements, the largest included.
+LARGE: Final = (2**12, 2**16)
 SMALL: Final = (0, 1, 2, 3, 8)
 MOST_RANKS = 7
 # Sizes are sampled where there are more of them.
@@ -140,4 +140,4 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _short(size: int) -> str:
-    return f"2^{size.bit_length() - 1}" if size >= 2**20 and not size & (size - 1) else str(size)
+    return f"2^{size.bit_length() - 1}" if size >= 2**12 and not size & (size - 1) else str(size)

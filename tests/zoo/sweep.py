@@ -2,18 +2,18 @@
 
 import base64
 import random
+import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from tests.zoo.catalogue.operation import Operation
 from tests.zoo.forms import Form, Kind, forms
-from tests.zoo.protocols import Protocol, read, write
+from tests.zoo.protocols import Protocol, Request, read, write
 from tests.zoo.reference import Outputs, Reference
-from tests.zoo.sandbox import Outcome, Sandbox, Verdict
+from tests.zoo.sandbox import Outcome, Verdict
 from tpuserve_server.core.types import Array, Tensors
 
 # Limits of one request.
@@ -40,36 +40,51 @@ class Line:
     fault: str
 
 
+class Served(typing.Protocol):
+    """A model in a sandbox, or a server of many models."""
+
+    def send(self, request: Request) -> Outcome:
+        """Send a request and measure it."""
+        ...
+
+
 class Sweep:
-    """One model of the zoo: the process that serves it, and the one that knows the right answers."""
+    """One model of the zoo, which `served` serves, and the right answers to its requests."""
 
     def __init__(
-        self, saved: str, operation: Operation, path: Path, protocols: Sequence[Protocol], *, is_layer: bool
+        self,
+        saved: str,
+        operation: Operation,
+        served: Served,
+        protocols: Sequence[Protocol],
+        reference: Reference | None,
+        name: str = "m",
     ) -> None:
-        """Serve the version in `path`. For a Keras layer, the answers of all protocols must be equal, but no more."""
+        """Take the name of the served model. Without a reference, the answers over all protocols must be equal."""
         self._saved = saved
         self._operation = operation
+        self._served = served
         self._protocols = protocols
-        self._served = Sandbox(path)
-        self._reference = None if is_layer or not operation.repeats else Reference(operation)
+        self._reference = reference
+        self._name = name
+
+    @property
+    def title(self) -> str:
+        """The model, and how it was saved."""
+        return f"{self._saved} {self._operation.name}"
 
     def lines(self, most_of_kind: int) -> Iterator[Line]:
         """Yield a line for each form and protocol, of at most `most_of_kind` forms of each kind."""
-        try:
-            for chosen in sampled(self._operation, most_of_kind).values():
-                ends = 0
-                for form in chosen:
-                    if ends >= MOST_ENDS:
+        for chosen in sampled(self._operation, most_of_kind).values():
+            ends = 0
+            for form in chosen:
+                if ends >= MOST_ENDS:
+                    break
+                for line in self._lines_of(form):
+                    yield line
+                    if line.verdict in (Verdict.DIED, Verdict.HUNG):
+                        ends += 1
                         break
-                    for line in self._lines_of(form):
-                        yield line
-                        if line.verdict in (Verdict.DIED, Verdict.HUNG):
-                            ends += 1
-                            break
-        finally:
-            self._served.__exit__(None, None, None)
-            if self._reference is not None:
-                self._reference.__exit__(None, None, None)
 
     def _lines_of(self, form: Form) -> Iterator[Line]:
         inputs = filled(self._operation, form)
@@ -77,7 +92,7 @@ class Sweep:
             return
         first: Outputs | None = None
         for protocol in self._protocols:
-            request = write(protocol, "m", inputs)
+            request = write(protocol, self._name, inputs)
             if request is None:
                 continue
             outcome = self._served.send(request)
