@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import tensorflow as tf
 
 from tests.zoo.catalogue.operation import Operation
@@ -36,6 +37,7 @@ def _open_operation(operation: Operation) -> Callable[[Tensors], Outputs | None]
         except (tf.errors.OpError, ValueError, TypeError):
             return None
         outputs = result if isinstance(result, dict) else {"y": result}
-        return {name: value.numpy() for name, value in outputs.items()}
+        # A string of rank 0 is bytes.
+        return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
 
     return run

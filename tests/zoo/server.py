@@ -12,6 +12,7 @@ import httpx
 import psutil
 
 from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
+from tests.faults.bystander import Bystander
 from tests.zoo.protocols import Request
 from tests.zoo.sandbox import PATIENCE_S, Outcome, Verdict, judged_code, judged_status
 
@@ -21,15 +22,18 @@ UNLIMITED: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_mes
 class ZooServer:
     """A running server and connections to it, which stay open from request to request."""
 
-    def __init__(self, start: Callable[[], AbstractContextManager[RunningServer]]) -> None:
-        """Take the function that starts the server. The Python host ends for good, so the server starts again."""
+    def __init__(
+        self, start: Callable[[], AbstractContextManager[RunningServer]], patience_s: float = PATIENCE_S
+    ) -> None:
+        """Take the function that starts the server, again after the Python host has ended, and the longest request."""
         self._start = start
+        self._patience_s = patience_s
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._running = stack.enter_context(self._start())
             self._channel: Any = stack.enter_context(grpc.insecure_channel(self._running.grpc, UNLIMITED))
-            self._http = stack.enter_context(httpx.Client(base_url=self._running.rest, timeout=PATIENCE_S))
+            self._http = stack.enter_context(httpx.Client(base_url=self._running.rest, timeout=self._patience_s))
             self._wait_until_ready()
             self._stack = stack.pop_all()
         return self
@@ -38,6 +42,12 @@ class ZooServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def bystander(self, request: Request) -> Bystander:
+        """Return another process that repeats a request over REST, which the server answers."""
+        expected = self._http.post(request.path, content=request.body, headers={"accept-encoding": "identity"}).text
+        address = self._running.rest.removeprefix("http://")
+        return Bystander(address, request.path, request.body.decode(), expected, 0.005)
 
     def send(self, request: Request) -> Outcome:
         """Send a request, and check that every process of the server still runs."""
@@ -65,15 +75,15 @@ class ZooServer:
             try:
                 answer = self._http.post(request.path, content=request.body, headers=dict(request.headers))
             except httpx.TimeoutException:
-                return Outcome(Verdict.HUNG, PATIENCE_S * 1e3)
+                return Outcome(Verdict.HUNG, self._patience_s * 1e3)
             except httpx.TransportError as error:
                 return Outcome(Verdict.FAILED, detail=repr(error))
             return judged_status(answer.status_code, answer.content, dict(answer.headers))
         try:
-            body = self._channel.unary_unary(request.path)(request.body, timeout=PATIENCE_S)
+            body = self._channel.unary_unary(request.path)(request.body, timeout=self._patience_s)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return Outcome(Verdict.HUNG, PATIENCE_S * 1e3)
+                return Outcome(Verdict.HUNG, self._patience_s * 1e3)
             return judged_code(error.code().name, error.details() or "")
         return Outcome(Verdict.ANSWERED, body=body)
 
@@ -91,7 +101,7 @@ class ZooServer:
         return [parent, *parent.children(recursive=True)]
 
 
-def zoo_server(host: str, paths: Sequence[Path], log: Path) -> ZooServer:
+def zoo_server(host: str, paths: Sequence[Path], log: Path, patience_s: float = PATIENCE_S) -> ZooServer:
     """Return a server of the models with these base paths, each under the name of its folder."""
     models = "".join(
         f'config {{ name: "{path.name}" base_path: "{path.resolve()}" model_platform: "tensorflow" }}' for path in paths
@@ -99,7 +109,7 @@ def zoo_server(host: str, paths: Sequence[Path], log: Path) -> ZooServer:
     config = log.with_suffix(".config")
     config.write_text(f"model_config_list {{ {models} }}")
     flags = (f"--model_config_file={config}", "--max_num_load_retries=0")
-    return ZooServer(lambda: run_configured_server(host, log, *flags, model=paths[0].name, check_log=False))
+    return ZooServer(lambda: run_configured_server(host, log, *flags, model=paths[0].name, check_log=False), patience_s)
 
 
 def _reset_peak(process: psutil.Process) -> int:

@@ -38,6 +38,7 @@ MEDIA: Final[tuple[Operation, ...]] = (
     operation("reduce_join", lambda x: tf.strings.reduce_join(x, -1), x="s N,T"),
     operation("substr", lambda x: tf.strings.substr(x, 0, 2), x="s N,T"),
     operation("string_length", lambda x: tf.strings.length(x), x="s N,T"),
+    operation("text_lengths", lambda x: tf.reduce_sum(tf.strings.length(x)), x="s N,T"),
     operation("string_lower", lambda x: tf.strings.lower(x), x="s N,T"),
     operation("hash_bucket", lambda x: tf.strings.to_hash_bucket_fast(x, 100), x="s N,T"),
     operation("string_ngrams", lambda x: tf.strings.ngrams(tf.strings.split(x), 2).to_tensor(), x="s N"),
