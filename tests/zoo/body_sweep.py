@@ -1,6 +1,6 @@
 """Send JSON bodies of every structure and size to a server, beside another client, and print a table.
 
-    python -m tests.zoo.body_sweep --largest 8
+    python -m tests.zoo.body_sweep --sizes 1 1024
 
 A small document of a valid structure must be answered. Every other one must be answered or refused. Memory may grow by
 50 MB and a multiple of the document, other requests may wait for a bounded time, and no process may end. Otherwise the
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from tests.zoo.bodies import KILOBYTE, MODELS, STRUCTURES, bodies
+from tests.zoo.bodies import KILOBYTE, MODELS, SIZES, STRUCTURES, bodies
 from tests.zoo.protocols import Request
 from tests.zoo.sandbox import Outcome, Verdict
 from tests.zoo.saving import save_operations
@@ -48,18 +48,18 @@ class BodyLine:
     fault: str
 
 
-def sweep_bodies(host: str, server: ZooServer, largest_bytes: int) -> Iterator[BodyLine]:
+def sweep_bodies(host: str, server: ZooServer, sizes: Sequence[int]) -> Iterator[BodyLine]:
     """Yield a line for each structure and size."""
-    good = STRUCTURES[0].request(1, is_gzip=False)
-    for structure, size_bytes, is_gzip, make in bodies(largest_bytes):
-        request = make()
+    good = STRUCTURES[0].request(0, is_gzip=False)
+    for structure, size, is_gzip in bodies(sizes):
+        request = structure.request(size, is_gzip=is_gzip)
         outcome, others_ms = _beside(server, request, good)
-        fault = _fault(outcome, others_ms, size_bytes)
-        if not fault and structure.is_valid and size_bytes == KILOBYTE and outcome.verdict is not Verdict.ANSWERED:
+        fault = _fault(outcome, others_ms, size)
+        if not fault and structure.is_valid and size == 1 and outcome.verdict is not Verdict.ANSWERED:
             fault = f"a valid document is {outcome.verdict}: {outcome.detail}"
         yield BodyLine(
             host, "OIP REST" if structure.is_oip else "TF REST", f"{structure.name}{', gzip' if is_gzip else ''}",
-            size_bytes // KILOBYTE, len(request.body) // KILOBYTE, outcome.verdict, outcome.ms, outcome.mb, others_ms,
+            size, len(request.body) // KILOBYTE, outcome.verdict, outcome.ms, outcome.mb, others_ms,
             fault,
         )  # fmt: skip
 
@@ -72,10 +72,10 @@ def _beside(server: ZooServer, request: Request, good: Request) -> tuple[Outcome
     return outcome, bystander.worst_ms
 
 
-def _fault(outcome: Outcome, others_ms: float, size_bytes: int) -> str:
+def _fault(outcome: Outcome, others_ms: float, size: int) -> str:
     if outcome.is_end or outcome.verdict is Verdict.FAILED:
         return f"{outcome.verdict} {outcome.detail}"
-    if outcome.mb > MOST_MB + MOST_TIMES * size_bytes / 1e6:
+    if outcome.mb > MOST_MB + MOST_TIMES * size * KILOBYTE / 1e6:
         return f"memory: {outcome.mb:.0f} MB"
     return f"others wait {others_ms:.0f} ms" if others_ms > MOST_WAIT_MS else ""
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.body_sweep", description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=Path, default=Path("build/zoo"), help="folder that keeps the saved models")
     parser.add_argument("--through", choices=HOSTS, nargs="+", default=HOSTS, help="hosts of the server")
-    parser.add_argument("--largest", type=int, default=64, help="size of the largest document, in MiB")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sizes of the documents in KiB")
     parser.add_argument("--out", type=Path, help="folder for bodies.json and bodies.txt")
     options = parser.parse_args(arguments)
     folder = options.models / "plain"
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
         for host in options.through:
             paths = [folder / name for name in MODELS]
             with zoo_server(host, paths, Path(scratch) / "log", PATIENCE_S) as server:
-                for line in sweep_bodies(host, server, options.largest << 20):
+                for line in sweep_bodies(host, server, options.sizes):
                     lines.append(line)
                     if line.fault:
                         print("  ".join(_cells(line)), flush=True)
