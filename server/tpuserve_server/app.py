@@ -59,7 +59,6 @@ from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
-from tpuserve_server.executors.journaled import JournaledExecutor
 from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
@@ -287,9 +286,10 @@ def build(
     credentials = open_credentials(settings)
     access = None if credentials is None else CallerModels()
     service = InferenceService(registry, clock, watchdog, access, ShapeRules(settings.server.lenient_shapes))
-    recorded = executor if journal is None else JournaledExecutor(executor, journal)
     required, timeout_s = required_signatures(settings), settings.loading.timeout_s
-    versions = VersionLoader(storage, recorded, loading, clock, metrics, device, timeout_s, watchdog, tracer, required)
+    versions = VersionLoader(
+        storage, executor, loading, clock, metrics, device, timeout_s, watchdog, tracer, required, journal
+    )
     loader = EnsembleLoader(versions, for_server(service.acquire))
     manager = VersionManager(registry, loader, clock, settings.loading)
     poll_wait_s = settings.models.file_system_poll_wait_seconds

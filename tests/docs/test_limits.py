@@ -7,7 +7,8 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 from tpuserve_server.command.settings import flags
 from tpuserve_server.core import ensemble_rules, manager, version_tree
-from tpuserve_server.core.journal import MOST_ENDS
+from tpuserve_server.core.ends import MOST_ENDS, MOST_FORM_ENDS
+from tpuserve_server.core.form_records import MOST_KNOWN
 from tpuserve_server.executors.tensorflow import call_graph
 from tpuserve_server.frontends.http import body
 from tpuserve_server.frontends.oip import shared_memory
@@ -50,6 +51,8 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("calls within calls of a TensorFlow graph", f"{call_graph._MAX_DEPTH}"),
         ("nodes that function calls add to a graph", f"{call_graph._MAX_ADDED_NODES:,}"),
         ("ends of the server's process by one model", f"{MOST_ENDS} in 1 hour"),
+        ("ends of the server's process by new input shapes of one model", f"{MOST_FORM_ENDS} in 1 hour"),
+        ("input shapes of one version that the next process knows", f"{MOST_KNOWN}"),
     ],
 )
 def test_limit_has_the_value_of_the_code(limit: str, shown: str) -> None:

@@ -1,4 +1,7 @@
-"""Tests for supervision on real servers: new processes, quarantine, hung runs, SIGHUP (cases 26, 27, 37, 39)."""
+"""Tests for supervision on real servers: new processes, refused input shapes, quarantine, hung runs, SIGHUP.
+
+These are the cases 26, 27, 37 and 39.
+"""
 
 import os
 import signal
@@ -20,11 +23,13 @@ from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configu
 from tests.faults.fault_row import FaultRow
 from tests.support.front_ends import Processes
 from tests.support.saved_models import save_function, save_half_plus_two
-from tpuserve_client import Client, DeadlineExceeded, NotFound, Retry, State, Unavailable
+from tpuserve_client import Client, DeadlineExceeded, InvalidArgument, NotFound, Retry, State, Unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ONE = {"x": np.ones((1, 1), np.float32)}
+ZERO = {"x": np.zeros((1, 1), np.float32)}
+TWO = {"x": np.zeros((2, 1), np.float32)}
 
 
 def save_endless(path: Path) -> Path:
@@ -40,6 +45,20 @@ def save_endless(path: Path) -> Path:
     return save_function(path, answer, tf.TensorSpec([None, 1], tf.float32, "x"))
 
 
+def save_abort(path: Path) -> Path:
+    """Save a model of one channel that aborts the process for a scalar: `CHECK` of FakeQuant (TensorFlow 2.21).
+
+    Its signature has an unknown rank, so only a run shows which shapes are bad.
+    """
+
+    def quantize(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {
+            "y": tf.quantization.fake_quant_with_min_max_vars_per_channel(x, tf.constant([0.0]), tf.constant([1.0]))
+        }
+
+    return save_function(path, quantize, tf.TensorSpec(None, tf.float32, "x"))
+
+
 def configuration(folder: Path, *names: str) -> str:
     models = "".join(
         f'config {{ name: "{name}" base_path: "{folder}/{name}" model_platform: "tensorflow" }}' for name in names
@@ -49,15 +68,17 @@ def configuration(folder: Path, *names: str) -> str:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """Yield an Envoy host with a good model and one that never answers."""
+    """Yield an Envoy host with a good model, one that never answers, and one that aborts for scalars."""
     save_half_plus_two(tmp_path / "good" / "1")
+    save_abort(tmp_path / "abort" / "1")
     save_half_plus_two(tmp_path / "late" / "1")
     save_endless(tmp_path / "endless" / "1")
-    (tmp_path / "models.config").write_text(configuration(tmp_path, "good", "endless"))
+    (tmp_path / "models.config").write_text(configuration(tmp_path, "good", "endless", "abort"))
     flags = (f"--model_config_file={tmp_path / 'models.config'}", "--drain_timeout_seconds=1")
     with run_configured_server("envoy", tmp_path / "log", *flags, model="good") as server:
         with Client(server.grpc) as client:
             client.wait_until_ready(START_TIMEOUT_S, "endless")
+            client.wait_until_ready(START_TIMEOUT_S, "abort")
         yield server
 
 
@@ -67,7 +88,11 @@ def worker(server: RunningServer) -> psutil.Process:
 
 
 def end_while_running(server: RunningServer, client: Client) -> None:
-    """End the process with a fault while it runs the endless model, and wait until the good model serves again."""
+    """End the process with a fault while it runs the endless model, and wait until the good model serves again.
+
+    A request of the same shapes has been answered before, so the model is blamed.
+    """
+    assert client.predict("endless", ZERO).outputs["y"].tolist() == [[0.0]]
     # The second request reaches its deadline in the queue, so the first one is running.
     with ThreadPoolExecutor(1) as pool:
         stuck = pool.submit(client.predict, "endless", ONE, timeout_s=START_TIMEOUT_S)
@@ -82,6 +107,33 @@ def end_while_running(server: RunningServer, client: Client) -> None:
     assert client.predict("good", ONE).outputs["y"].tolist() == [[2.5]]
 
 
+def test_input_shapes_that_end_the_process_are_refused_and_all_others_answered(
+    server: RunningServer, record: Callable[[FaultRow], None]
+) -> None:
+    with Client(server.grpc, retry=Retry(max_attempts=1)) as client:
+        process = worker(server)
+        with pytest.raises(httpx.TransportError):
+            httpx.post(f"{server.rest}/v1/models/abort:predict", content=b'{"inputs":1.0}', timeout=START_TIMEOUT_S)
+        process.wait(START_TIMEOUT_S)
+        client.wait_until_ready(START_TIMEOUT_S, "good")
+        client.wait_until_ready(START_TIMEOUT_S, "abort")
+        process = worker(server)
+        why = r"refuses signature 'serving_default' with x \[\]: a run with .* server's process \(signal SIGABRT\)"
+        with pytest.raises(InvalidArgument, match=why):
+            client.predict("abort", {"x": np.float32(1)})
+        response = httpx.post(f"{server.rest}/v1/models/abort:predict", content=b'{"inputs":1.0}')
+        assert (response.status_code, "refuses signature" in response.json()["error"]) == (400, True)
+        for shape in ((1,), (1, 1), (3, 2, 1)):
+            assert client.predict("abort", {"x": np.ones(shape, np.float32)}).outputs["y"].shape == shape
+        assert client.predict("good", ONE).outputs["y"].tolist() == [[2.5]]
+        [status] = client.status("abort")
+        assert status.state is State.AVAILABLE
+        assert "refuses signature 'serving_default' with x []: a run ended the server's process" in status.error
+        assert 'tpuserve_refused_runs_total{model_name="abort"' in httpx.get(f"{server.rest}/metrics").text
+        assert process.is_running()
+    record(FaultRow(37, "a scalar that aborts the worker", "REST", "envoy", "then refused", "then refused"))
+
+
 def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
     server: RunningServer, tmp_path: Path, record: Callable[[FaultRow], None]
 ) -> None:
@@ -94,8 +146,8 @@ def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
         wait_for_log(server, "quarantined")
         [status] = client.status("endless")
         assert status.state is State.END
-        assert "quarantined: 2 times within an hour" in status.error
-        assert "last while running (signal SIGSEGV)" in status.error
+        assert "ended 2 times while this version was loading or running" in status.error
+        assert "last while running (signal SIGSEGV). The server tries it again at" in status.error
         assert httpx.get(f"{server.rest}/readyz").status_code == 200
 
         record(FaultRow(37, "model that ends the worker twice", "TF gRPC", "envoy", "quarantined", "quarantined"))
@@ -201,29 +253,25 @@ def test_hung_run_on_the_python_host_is_visible_to_its_orchestrator(
 
 
 @pytest.mark.parametrize("watched", [pytest.param("envoy", marks=pytest.mark.xdist_group("envoy"))], indirect=True)
-def test_process_whose_run_hangs_is_replaced_and_the_model_quarantined_after_the_second_time(
+def test_process_whose_run_hangs_is_replaced_and_refuses_the_input_shapes(
     watched: RunningServer, record: Callable[[FaultRow], None]
 ) -> None:
     with Client(watched.grpc, retry=Retry(max_attempts=1)) as client:
-        for is_first in (True, False):
-            client.wait_until_ready(START_TIMEOUT_S, "endless")
-            process = worker(watched)
-            if is_first:
-                check_hung(watched, client)
-            else:
-                with pytest.raises(DeadlineExceeded, match="has taken more than 2 s"):
-                    client.predict("endless", ONE, timeout_s=START_TIMEOUT_S)
-            process.wait(START_TIMEOUT_S)
-            client.wait_until_ready(START_TIMEOUT_S, "good")
-        wait_for_log(watched, "quarantined")
-        [endless] = client.status("endless")
-        assert "last while running (hung run)" in endless.error
+        client.wait_until_ready(START_TIMEOUT_S, "endless")
+        process = worker(watched)
+        check_hung(watched, client)
+        process.wait(START_TIMEOUT_S)
+        client.wait_until_ready(START_TIMEOUT_S, "good")
+        client.wait_until_ready(START_TIMEOUT_S, "endless")
+        with pytest.raises(InvalidArgument, match=r"with x \[1, 1\]: a run with these input shapes hung\. Send other"):
+            client.predict("endless", ONE)
+        assert client.predict("endless", TWO).outputs["y"].tolist() == [[0.0], [0.0]]
         assert client.predict("good", ONE).outputs["y"].tolist() == [[2.5]]
         for path in ("/healthz", "/readyz"):
             assert httpx.get(f"{watched.rest}{path}").status_code == 200
     record(FaultRow(26, HUNG, "TF gRPC", "envoy", HUNG_RESULT, HUNG_RESULT))
-    quarantined = "two new processes, then quarantined"
-    record(FaultRow(37, "a model whose runs hang twice", "TF gRPC", "envoy", quarantined, quarantined))
+    refused = "a new process, which refuses these input shapes"
+    record(FaultRow(37, "input shapes whose run hangs", "TF gRPC", "envoy", refused, refused))
 
 
 def wait_for_log(server: RunningServer, text: str) -> None:

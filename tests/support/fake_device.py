@@ -189,6 +189,8 @@ class RecordingMetrics:
         self.warmups: list[tuple[int, int]] = []
         self.finish_errors_s: list[float] = []
         self.unwarmed: list[str] = []
+        self.untried = 0
+        self.refused_runs: list[str] = []
         self.costs: dict[int, CostModel] = {}
         self.caches: dict[int, VersionResponses] = {}
         self.load_s: dict[int, float] = {}
@@ -232,6 +234,10 @@ class RecordingMetrics:
 
     def shape_first_run(self, *, servable: ServableId, signature: str, is_tried: bool) -> None:
         self.unwarmed.append(signature)
+        self.untried += not is_tried
+
+    def run_refused(self, *, servable: ServableId, signature: str) -> None:
+        self.refused_runs.append(signature)
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
         self.costs[servable.version] = costs

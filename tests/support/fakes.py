@@ -25,6 +25,7 @@ from tpuserve_server.core.types import (
     TensorSpec,
     VersionStatus,
 )
+from tpuserve_server.core.validation import EXACT_SHAPES
 
 FLOAT = np.dtype(np.float32)
 
@@ -113,6 +114,9 @@ class FakeMetrics:
     def shape_first_run(self, **measured: object) -> None:
         raise AssertionError("front-ends run no shapes")
 
+    def run_refused(self, **measured: object) -> None:
+        raise AssertionError("front-ends refuse no runs")
+
     def version_loaded(self, **measured: object) -> None:
         raise AssertionError("front-ends load no versions")
 
@@ -177,6 +181,9 @@ class FakeAcquiredModel(AcquiredModel):
     @property
     def max_repeated_rows(self) -> float:
         return math.inf
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        EXACT_SHAPES.check(self.servable_id, self.signature, name, shape)
 
     def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> None:
         """Return None: there is no batcher."""

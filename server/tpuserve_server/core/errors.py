@@ -141,7 +141,16 @@ class FailedPrecondition(ServingError):
 
 
 class Quarantined(FailedPrecondition):
-    """The version is not loaded, because loading or running it ended the process. Another attempt would not help."""
+    """The version is not loaded, because loading or running it ended the process. The manager tries it again later."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        """`retry_after_s`: seconds until the next try."""
+        super().__init__(message)
+        self.retry_after_s: float = retry_after_s
+
+    def with_message(self, message: str) -> Self:
+        """Return this error with another message. See `ServingError.with_message`."""
+        return type(self)(message, self.retry_after_s)
 
 
 class Aborted(ServingError):

@@ -1,33 +1,31 @@
 """Journal: which versions load or run now, in a file that survives the process, and which of them ended it.
 
-The next process reads the file and blames the versions that were loading or running. A version that has ended
-MOST_ENDS processes within WINDOW_S is quarantined: it is not loaded again until its files change, or until the whole
-server starts anew.
+The next process reads the file and blames the forms of input that were running for the first time, or else the versions
+that were loading or running (`core.ends`).
 """
 
-import dataclasses
 import json
+import logging
 import mmap
-import os
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.ends import End, VersionEnds, read_ends, write_ends
+from tpuserve_server.core.form_records import FormRecords, VersionKey, new_file, shortened, version_key
 from tpuserve_server.core.replacement import HUNG
 from tpuserve_server.core.suspect_turn import SuspectTurn
 from tpuserve_server.core.types import ServableId
 
-MOST_ENDS: Final = 2
-WINDOW_S: Final = 3600.0
+_log = logging.getLogger(__name__)
 
 # Signals of faults in native code. A version that ran or loaded at that moment may be the reason.
 _FAULTS: Final = frozenset(f"signal {name}" for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"))
-# SIGKILL comes from an operator or from the kernel, which is out of memory. It blames only a load: loads take most
-# memory, and an operator who kills a busy server twice must not quarantine its models.
+# SIGKILL comes from an operator or from the kernel, which is out of memory. It blames loads, because they take most
+# memory, and new forms, but these not for sure. An operator who kills a busy server twice must not quarantine models.
 _KILL: Final = "signal SIGKILL"
 
 _SLOTS_FILE: Final = "journal.bin"
@@ -40,38 +38,41 @@ NO_BYTE: Final = -1
 _NO_SLOT: Final = (_SLOTS - 1) * _SLOT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a process that a version may have caused. `at_s` is the system's monotonic time."""
-
-    name: str
-    version: int
-    fingerprint: str
-    activity: str
-    how: str
-    at_s: float
-
-
 class Mark(NamedTuple):
-    """The mark of one run: the byte that it sets, or NO_BYTE, and whether the run has the turn of the suspects."""
+    """The mark of one run: the byte that it sets, or NO_BYTE, and whether the run has the turn of the suspects.
+
+    `record` is the record of a form that never completed a run before, or -1.
+    """
 
     byte: int
     has_turn: bool
+    record: int = -1
 
 
 class Entry:
     """The marks of one loaded version. Thread-safe without a lock, because the device thread marks each run."""
 
-    __slots__ = ("_free", "_load_has_turn", "_slots", "_turn", "offset")
+    __slots__ = ("_forms", "_free", "_key", "_load_has_turn", "_slots", "_turn", "ends", "offset")
 
-    def __init__(self, slots: mmap.mmap, offset: int, turn: SuspectTurn | None = None) -> None:
+    def __init__(
+        self, slots: mmap.mmap, offset: int, key: VersionKey, forms: FormRecords, ends: VersionEnds, turn: SuspectTurn
+    ) -> None:
         """Use the slot at `offset`. A suspect takes `turn` while it loads or runs."""
         self.offset = offset
+        self.ends = ends
         self._slots = slots
         # The bytes of runs that are free. `pop` and `append` of a list are atomic.
         self._free = list(range(offset + _RUNS, offset + _TEXT))
-        self._turn = turn
+        self._key = key
+        self._forms = forms
+        forms.begin_load(key)
+        self._turn = turn if ends.is_suspect() else None
         self._load_has_turn = False
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether `begin_run` may block, because other suspects run."""
+        return self._turn is not None
 
     def begin_load(self) -> None:
         """Mark the begin of the load."""
@@ -87,12 +88,7 @@ class Entry:
     def begin_run(self) -> Mark:
         """Mark the begin of a run. Return what `end_run` needs."""
         has_turn = self._turn is not None and self._turn.take()
-        try:
-            byte = self._free.pop()
-        except IndexError:  # More runs than marks: the marks of the others blame the version, too.
-            return Mark(NO_BYTE, has_turn)
-        self._slots[byte] = 1
-        return Mark(byte, has_turn)
+        return Mark(self._set_byte(), has_turn)
 
     def end_run(self, mark: Mark) -> None:
         """Mark the end of a run, on the same thread."""
@@ -102,6 +98,39 @@ class Entry:
         if self._turn is not None and mark.has_turn:
             self._turn.give_back()
 
+    def begin_form(self, form: str, *, is_trial: bool) -> Mark:
+        """Mark the begin of a run of a form that this process has not completed. Return what `end_form` needs.
+
+        A run before the version serves is a trial. It blames the version, because no client chose its form.
+
+        Raises:
+            InvalidArgument, FailedPrecondition: as VersionEnds.check_new_form.
+        """
+        form = shortened(form)
+        if is_trial or self._forms.knows(self._key, form):
+            return self.begin_run()
+        self.ends.check_new_form(form)
+        has_turn = self._turn is not None and self._turn.take()
+        record = self._forms.begin(self._key, form)
+        return Mark(self._set_byte() if record < 0 else NO_BYTE, has_turn, record)
+
+    def end_form(self, mark: Mark, form: str, *, completed: bool) -> None:
+        """Mark the end of such a run, on the same thread. The version knows a completed form from now on."""
+        form = shortened(form)
+        if mark.record >= 0:
+            self._forms.end(mark.record, self._key, form, completed=completed)
+        elif completed:
+            self._forms.learn(self._key, form)
+        self.end_run(mark)
+
+    def _set_byte(self) -> int:
+        try:
+            byte = self._free.pop()
+        except IndexError:  # More runs than marks: the marks of the others blame the version, too.
+            return NO_BYTE
+        self._slots[byte] = 1
+        return byte
+
 
 class Journal:
     """The journal of one process. Thread-safe.
@@ -109,47 +138,52 @@ class Journal:
     `_lock` guards `_free`.
     """
 
-    def __init__(self, slots: mmap.mmap, ends: Sequence[End]) -> None:
+    def __init__(self, slots: mmap.mmap, forms: FormRecords, ends: Sequence[End], clock: Clock) -> None:
         """Use an empty file of slots, and the ends of earlier processes."""
         self._turn = SuspectTurn()
         self._slots = slots
+        self._forms = forms
         self._ends = tuple(ends)
+        self._clock = clock
         self._lock = threading.Lock()
         self._free = list(range(_NO_SLOT - _SLOT_BYTES, -1, -_SLOT_BYTES))
 
     @classmethod
-    def open(cls, folder: Path, last_end: str) -> Self:
+    def open(cls, folder: Path, last_end: str, clock: Clock) -> Self:
         """Read what the last process left in `folder`, and start a new journal there.
 
-        `last_end` is how that process ended, such as `signal SIGSEGV`, or "" for the first process.
+        `last_end` is how that process ended, such as `signal SIGSEGV`, or "" for the first process. A damaged file is
+        ignored.
         """
-        ends = _read_ends(folder / _ENDS_FILE)
+        ends = read_ends(folder / _ENDS_FILE)
+        forms, running = FormRecords.open(folder)
         if last_end:
-            ends = [*ends, *_blame(folder / _SLOTS_FILE, last_end)]
-            _write_ends(folder / _ENDS_FILE, ends)
-        with (folder / f"{_SLOTS_FILE}.new").open("w+b") as file:
-            file.truncate(_SLOTS * _SLOT_BYTES)
-            slots = mmap.mmap(file.fileno(), _SLOTS * _SLOT_BYTES)
-        os.replace(folder / f"{_SLOTS_FILE}.new", folder / _SLOTS_FILE)
-        return cls(slots, ends)
+            now_s = clock.monotonic_s()
+            ends += _blame(_read_slots(folder / _SLOTS_FILE), running, last_end, now_s)
+            ends = write_ends(folder / _ENDS_FILE, ends, now_s)
+        return cls(new_file(folder / _SLOTS_FILE, _SLOTS * _SLOT_BYTES), forms, ends, clock)
 
     def ends_of(self, servable_id: ServableId, fingerprint: str) -> list[End]:
-        """Return the recent ends that a version with these files may have caused."""
-        return [
-            end
-            for end in self._ends
-            if (end.name, end.version, end.fingerprint) == (servable_id.name, servable_id.version, fingerprint)
-            and time.monotonic() - end.at_s < WINDOW_S
-        ]
+        """Return the ends that blame a version with these files, or forms of its input, oldest first."""
+        return [end for end in self._ends if end.is_of(servable_id, fingerprint)]
 
     @contextmanager
-    def loading(self, servable_id: ServableId, fingerprint: str, *, is_suspect: bool = False) -> Iterator[Entry]:
+    def loading(self, servable_id: ServableId, fingerprint: str) -> Iterator[Entry]:
         """Record the load of a version. Its entry stays until `forget`, or until the load raises.
 
         Suspects load and run one at a time: if the process ends again, only one of them can be the reason. None waits
         for another that takes longer than LONGEST_TURN_S.
+
+        Raises:
+            Quarantined: loading or running the version ended the process too often.
         """
-        entry = self._new_entry(servable_id, fingerprint, self._turn if is_suspect else None)
+        ends = VersionEnds(servable_id, self.ends_of(servable_id, fingerprint), self._clock)
+        ends.check_load()
+        entry = self._new_entry(servable_id, fingerprint, ends)
+        if entry.is_suspect:
+            _log.warning("%s may have ended the process. It loads and runs alone for now: %s", servable_id, ends)
+        if refusals := ends.describe_refusals():
+            _log.warning("%s %s", servable_id, refusals)
         entry.begin_load()
         try:
             yield entry
@@ -166,50 +200,63 @@ class Journal:
                 self._slots[entry.offset : entry.offset + _SLOT_BYTES] = bytes(_SLOT_BYTES)
                 self._free.append(entry.offset)
 
-    def _new_entry(self, servable_id: ServableId, fingerprint: str, turn: SuspectTurn | None) -> Entry:
+    def _new_entry(self, servable_id: ServableId, fingerprint: str, ends: VersionEnds) -> Entry:
         text = json.dumps([servable_id.name, servable_id.version, fingerprint]).encode()
         with self._lock:
             # The last slot takes the marks of names that do not fit, and of more versions than slots. It has no name.
             offset = self._free.pop() if self._free and len(text) <= _SLOT_BYTES - _TEXT else _NO_SLOT
             if offset != _NO_SLOT:
                 self._slots[offset + _TEXT : offset + _TEXT + len(text)] = text
-        return Entry(self._slots, offset, turn)
+        return Entry(self._slots, offset, version_key(text), self._forms, ends, self._turn)
 
 
-def _blame(file: Path, how: str) -> Iterator[End]:
-    """Yield an end for each version that was loading or running when the process ended."""
-    if how not in _FAULTS and how not in (_KILL, HUNG) and not _is_exit_of_a_model(how):
-        return
+class _Slot(NamedTuple):
+    """A version at the end of a process."""
+
+    name: str
+    version: int
+    fingerprint: str
+    loads: bool
+    runs: bool
+
+
+def _read_slots(file: Path) -> dict[VersionKey, _Slot]:
+    """Return the versions that the last process had loaded or was loading."""
     try:
         content = file.read_bytes()
-    except FileNotFoundError:
-        return
+    except OSError:
+        return {}
+    slots = {}
     for offset in range(0, min(_NO_SLOT, len(content)), _SLOT_BYTES):
         slot = content[offset : offset + _SLOT_BYTES]
-        activity = ""
-        # The drain before the end with a hung run has ended all other runs, but no loads.
-        if slot[_LOAD] and how != HUNG:
-            activity = "loading"
-        elif any(slot[_RUNS:_TEXT]) and how != _KILL:
-            activity = "running"
-        if activity:
-            name, version, fingerprint = json.loads(slot[_TEXT:].rstrip(b"\0"))
-            yield End(name, version, fingerprint, activity, how, time.monotonic())
+        text = slot[_TEXT:].rstrip(b"\0")
+        # A damaged slot is no slot.
+        with suppress(ValueError, TypeError):
+            name, version, fingerprint = json.loads(text)
+            slots[version_key(text)] = _Slot(name, version, fingerprint, bool(slot[_LOAD]), any(slot[_RUNS:_TEXT]))
+    return slots
+
+
+def _blame(
+    slots: Mapping[VersionKey, _Slot], running: Sequence[tuple[VersionKey, str]], how: str, now_s: float
+) -> list[End]:
+    """Return an end for each form or version that may have ended the process."""
+    if how not in _FAULTS and how not in (_KILL, HUNG) and not _is_exit_of_a_model(how):
+        return []
+    # The drain before the end with a hung run has ended all other runs, but no loads.
+    loads = [] if how == HUNG else [slot for slot in slots.values() if slot.loads]
+    forms = [(slots[key], form) for key, form in running if key in slots]
+    is_sure = len(forms) == 1 and not loads and how != _KILL
+    ends = [End(*slot[:3], "running", how, now_s, form, is_sure) for slot, form in forms]
+    if forms and how != _KILL:
+        return ends
+    ends += [End(*slot[:3], "loading", how, now_s) for slot in loads]
+    if how != _KILL:
+        runs = [slot for slot in slots.values() if slot.runs and slot not in loads]
+        ends += [End(*slot[:3], "running", how, now_s) for slot in runs]
+    return ends
 
 
 def _is_exit_of_a_model(how: str) -> bool:
     """Return whether native code may have called exit(). The server itself exits with 0 or 1."""
     return how.startswith("exit code ") and how not in ("exit code 0", "exit code 1")
-
-
-def _read_ends(file: Path) -> list[End]:
-    try:
-        return [End(**fields) for fields in json.loads(file.read_text())]
-    except FileNotFoundError:
-        return []
-
-
-def _write_ends(file: Path, ends: Sequence[End]) -> None:
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps([dataclasses.asdict(end) for end in ends]))
-    os.replace(new, file)

@@ -9,6 +9,7 @@ from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.ends import VersionEnds
 from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import VersionResponses
@@ -24,7 +25,8 @@ class LoadedVersion:
 
     `path` is the result of its storage's `fetch`. `labels` are the names of its classes, in the order of its scores.
     `precision` is the manifest's, or None without one. `responses` is None for a version without response cache.
-    `load_s` is the duration of the load without its warm-up, or None if it is unknown.
+    `load_s` is the duration of the load without its warm-up, or None if it is unknown. `ends` has the forms of input
+    that it refuses, or is None without a journal.
     """
 
     servable: Servable
@@ -36,6 +38,7 @@ class LoadedVersion:
     precision: Precision | None = None
     responses: VersionResponses | None = None
     load_s: float | None = None
+    ends: VersionEnds | None = None
 
     def queued(self) -> QueueDepth:
         """Return the waiting requests of all signatures."""
@@ -44,6 +47,10 @@ class LoadedVersion:
     def hung_s(self) -> float:
         """Return for how long the longest hung run has taken, or 0 if none hangs."""
         return self.batcher.hung_s()
+
+    def refuses(self) -> str:
+        """Return which input shapes it refuses, because they ended the process, for people, or ""."""
+        return "" if self.ends is None else self.ends.describe_refusals()
 
 
 class HeldSteps(Protocol):
@@ -126,6 +133,10 @@ class LoadedEnsemble:
     def hung_s(self) -> float:
         """Return 0: the runs are those of the steps."""
         return 0.0
+
+    def refuses(self) -> str:
+        """Return "": the steps refuse."""
+        return ""
 
 
 # The registry serves either under a model's name and a version number.

@@ -218,6 +218,8 @@ class VersionManager:
         if attempts > max_retries or not self._is_wanted(servable_id) or self._stopping:
             self._failing.pop(servable_id, None)
             self._registry.failed(servable_id, error)
+            if isinstance(error, Quarantined):
+                self._retries.set(servable_id, error.retry_after_s)
             return
         self._failing[servable_id] = _Failing(attempts, error, aspired, waits=True)
         pause_s = self._options.retry_interval_s
@@ -236,7 +238,11 @@ class VersionManager:
     def _retry(self, servable_id: ServableId) -> None:
         with self._lock:
             failing = self._failing.get(servable_id)
-            if failing is not None and failing.waits and not self._stopping:
+            if failing is None and not self._stopping:
+                # The end of a quarantine.
+                self._registry.retry(servable_id.name, servable_id.version)
+                self._advance(servable_id.name)
+            elif failing is not None and failing.waits and not self._stopping:
                 self._begin_retry(servable_id, failing)
 
     def _limit(self, servable_id: ServableId) -> None:

@@ -90,6 +90,10 @@ class Metrics(Protocol):
         """
         ...
 
+    def run_refused(self, *, servable: ServableId, signature: str) -> None:
+        """Record a run that did not start, because runs with such input shapes ended or hung the process."""
+        ...
+
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
         """Record a version that is about to serve. `costs` continues to learn the costs of its batches.
 

@@ -33,7 +33,7 @@ class VersionRecord:
 
     def status(self) -> VersionStatus:
         """Return the status that clients see."""
-        waits = self.waits or self._why_unloading() or self.why_hung()
+        waits = self.waits or self._why_unloading() or self.why_hung() or (self.loaded.refuses() if self.loaded else "")
         notes: tuple[str, ...] = tuple(filter(None, (waits, self.remark)))
         if self.loaded:
             notes = (*notes, *self.loaded.notes, *describe_costs(self.loaded.costs))
@@ -117,10 +117,16 @@ class ModelRecord:
         self.wanted = None
         self.arriving = Pending()
 
-    def retry(self) -> None:
-        """Start every wanted version again that has failed for good."""
+    def retry(self, only: int | None = None) -> None:
+        """Start every wanted version again that has failed for good, or only this one.
+
+        The server stays ready without a model that has failed before.
+        """
         for number, version in self.versions.items():
+            if only not in (None, number):
+                continue
             if version.is_aspired and version.state is State.END and version.error is not None:
+                self.is_awaited = False
                 self.versions[number] = VersionRecord(version.aspired)
 
     def assign_labels(self, labels: Mapping[str, int], *, even_if_unavailable: bool) -> None:

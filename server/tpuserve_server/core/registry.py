@@ -246,12 +246,12 @@ class ModelRegistry:
         if changed:
             self._notify()
 
-    def retry(self, name: str) -> None:
-        """Start the wanted versions of a model again that have failed for good."""
+    def retry(self, name: str, version: int | None = None) -> None:
+        """Start the wanted versions of a model again that have failed for good, or only this one."""
         with self._lock:
             model = self._models.get(name)
             if model is not None:
-                model.retry()
+                model.retry(version)
 
     def close(self) -> None:
         """Return no more handles, because the server is shutting down. Clients must use another server."""

@@ -141,7 +141,8 @@ class State(enum.IntEnum):
 class VersionStatus:
     """A version's state, and the reason if it has failed. `notes` are for people: device, batching, buckets.
 
-    `waits` names what a version waits for: its files, the retry after a failed load, or the end of its requests.
+    `waits` names what a version waits for: its files, the retry after a failed load, or the end of its requests. Of a
+    version that serves, it names the run that hangs, or the input shapes that it refuses.
     """
 
     servable: ServableId

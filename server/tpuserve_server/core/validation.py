@@ -17,8 +17,9 @@ from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, Te
 
 # No operation of TensorFlow or XLA that servers meet takes more dimensions.
 MOST_DIMENSIONS: Final = 8
-# The product of the free dimensions of a tensor without elements, with zeros counted as ones. Such a tensor costs its
-# sender nothing, and its dimensions become sizes of other tensors and counts of loops.
+# Limits of a tensor without elements: its largest free dimension, and the product of all of them with zeros counted as
+# ones. Such a tensor costs its sender nothing, and its dimensions become sizes of other tensors and counts of loops.
+MOST_EMPTY_DIMENSION: Final = 1 << 11
 MOST_EMPTY_SIZE: Final = 1 << 16
 
 
@@ -44,8 +45,11 @@ class ShapeRules:
         fixed = spec.shape if spec.shape is not None and len(spec.shape) == len(shape) else None
         if fixed is None and len(shape) > MOST_DIMENSIONS:
             limit = f"at most {MOST_DIMENSIONS} dimensions"
-        elif 0 in shape and _free_size(fixed, shape) > MOST_EMPTY_SIZE:
-            limit = f"no elements only if the product of its other free dimensions is at most {MOST_EMPTY_SIZE}"
+        elif 0 in shape and not _is_small(_free_sizes(fixed, shape)):
+            limit = (
+                f"no elements only if its other free dimensions are at most {MOST_EMPTY_DIMENSION}, and their product "
+                f"at most {MOST_EMPTY_SIZE}"
+            )
         else:
             return
         raise InvalidArgument(
@@ -229,8 +233,12 @@ def _sizes(shape: tuple[int, ...]) -> str:
     return str(list(shape)) if len(shape) <= 2 * MOST_DIMENSIONS else f"of {len(shape)} dimensions"
 
 
-def _free_size(fixed: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> int:
-    """Return the product of the sizes that the signature leaves free, with zeros counted as ones."""
+def _free_sizes(fixed: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of a shape that the signature leaves free. `fixed` is None for an unknown or another rank."""
     if fixed is None:
-        return math.prod(size or 1 for size in shape)
-    return math.prod(got or 1 for want, got in zip(fixed, shape, strict=True) if want != got)
+        return shape
+    return tuple([got for want, got in zip(fixed, shape, strict=True) if want != got])
+
+
+def _is_small(sizes: tuple[int, ...]) -> bool:
+    return max(sizes, default=0) <= MOST_EMPTY_DIMENSION and math.prod(size or 1 for size in sizes) <= MOST_EMPTY_SIZE

@@ -95,6 +95,12 @@ UNTRIED: Final = Family(
     _SIGNATURE,
     "First runs of shapes with a size outside of the range that the exporter has checked, by the manifest.",
 )
+REFUSED_RUNS: Final = Family(
+    "tpuserve_refused_runs_total",
+    "counter",
+    _SIGNATURE,
+    "Runs that the server refused, because runs with such input shapes ended or hung its process.",
+)
 HUNG_RUNS: Final = Family(
     "tpuserve_hung_runs_total",
     "counter",
@@ -305,6 +311,7 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
         BATCH_PADDING,
         UNWARMED,
         UNTRIED,
+        REFUSED_RUNS,
         HUNG_RUNS,
     ),
     "Response cache": (CACHE_HITS, CACHE_MISSES, CACHE_EVICTIONS, CACHE_BYTES),

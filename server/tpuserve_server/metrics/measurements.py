@@ -55,6 +55,7 @@ class Measurements(RequestMeasurements):
         self._dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
         self._unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
         self._untried = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
+        self._refused_runs = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
         self._hung = Counts[ServableId](lambda _: OTHER_SERVABLE)
         self._loads = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
         self._load_s: dict[ServableId, float] = {}
@@ -107,6 +108,10 @@ class Measurements(RequestMeasurements):
         self._unwarmed.add(BatchKey(servable, signature))
         if not is_tried:
             self._untried.add(BatchKey(servable, signature))
+
+    def run_refused(self, *, servable: ServableId, signature: str) -> None:
+        """Record a run that the server refused because of its input shapes."""
+        self._refused_runs.add(BatchKey(servable, signature))
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
         """Record the load and the cost model of a version that is about to serve."""
@@ -206,6 +211,10 @@ class Measurements(RequestMeasurements):
         """Return the number of runs of new shapes with a size that the exporter has not checked."""
         return self._untried.all()
 
+    def refused_runs(self) -> Mapping[BatchKey, float]:
+        """Return the number of runs that the server refused because of their input shapes."""
+        return self._refused_runs.all()
+
     def hung(self) -> Mapping[ServableId, float]:
         """Return the number of runs that hung."""
         return self._hung.all()
@@ -263,5 +272,6 @@ class Measurements(RequestMeasurements):
         self._dropped.forget(lambda key: key[0] in removed)
         self._unwarmed.forget(lambda key: key.servable in removed)
         self._untried.forget(lambda key: key.servable in removed)
+        self._refused_runs.forget(lambda key: key.servable in removed)
         self._hung.forget(lambda key: key in removed)
         self.forget_requests({(servable.name, servable.version) for servable in removed})

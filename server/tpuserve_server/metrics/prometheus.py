@@ -108,6 +108,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield _histograms(catalogue.BATCH_RUN, batches.run.items(), _run_labels)
         yield catalogue.UNWARMED.valued((_batch_labels(key), count) for key, count in self.unwarmed().items())
         yield catalogue.UNTRIED.valued((_batch_labels(key), count) for key, count in self.untried().items())
+        yield catalogue.REFUSED_RUNS.valued((_batch_labels(key), count) for key, count in self.refused_runs().items())
         yield _by_version(catalogue.HUNG_RUNS, self.hung())
         yield _by_version(catalogue.VERSION_BUSY, batches.busy_s())
 

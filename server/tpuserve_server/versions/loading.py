@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from tpuserve_server.core.aspired_version import AspiredVersion
@@ -17,6 +16,7 @@ from tpuserve_server.core.counted import counted
 from tpuserve_server.core.deadline import Deadline, WaitingClock
 from tpuserve_server.core.device_share import DeviceShare
 from tpuserve_server.core.errors import DeviceLost, InvalidArgument
+from tpuserve_server.core.journal import Journal
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.model_config import ModelConfig
@@ -31,9 +31,9 @@ from tpuserve_server.versions.cache_rules import why_not_cached
 from tpuserve_server.versions.labels import read_labels
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives
+from tpuserve_server.versions.recorded_servable import RecordedServable
 from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.sequence_trial import try_all_sequences
-from tpuserve_server.versions.shape_watch import ShapeWatch
 from tpuserve_server.versions.signatures import RequiredSignatures
 from tpuserve_server.versions.warmup import warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
@@ -128,12 +128,14 @@ class VersionLoader:
         watchdog: Watchdog | None = None,
         spans: SpanRecorder | None = None,
         signatures: RequiredSignatures | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare.
 
         `timeout_s` is the time after which a load is given up; 0: never. A load then stops reading files. `watchdog`
         watches the runs of loaded versions, not those of warm-up, and gets the loss of a device. `spans` gets the
-        batches of loaded versions. `signatures` refuses versions that are not signed; None: accept them.
+        batches of loaded versions. `signatures` refuses versions that are not signed; None: accept them. `journal`
+        records loads and runs, and refuses those that ended the process.
         """
         self._signatures = signatures
         self._watchdog = watchdog
@@ -146,6 +148,7 @@ class VersionLoader:
         self._metrics = metrics
         self._device = device
         self._caches = ResponseCaches()
+        self._journal = journal
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         """Fetch, verify, load and warm up a version. Blocks until done.
@@ -207,20 +210,19 @@ class VersionLoader:
             precision=precision,
             batch_sizes=_batch_sizes(manifest, options.parameters),
         )
-        servable = self._executor.load(servable_id, files)
+        servable = self._load_recorded(servable_id, files)
         # Resources of the load. An error releases them in reverse order.
         with contextlib.ExitStack() as undo:
             undo.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
-            watched = ShapeWatch(servable, None if manifest is None else manifest.signatures)
             costs = CostModel()
             load_s = self._clock.monotonic_s() - started_s
-            runs = self._warm_up(servable_id, watched, path, batching, costs)
+            runs = self._warm_up(servable_id, servable, path, batching, costs)
             check_objectives(batching, costs)
-            watched.observe(partial(self._shape_first_run, servable_id))
+            servable.serve({} if manifest is None else manifest.signatures)
             batcher = Batcher(
                 servable_id,
-                watched,
+                servable,
                 batching,
                 parameters=options.parameters,
                 clock=self._clock,
@@ -239,12 +241,18 @@ class VersionLoader:
             responses = self._open_cache(servable_id, cache_bytes, why_not, undo) if cache_bytes else None
             if cache_bytes:
                 notes = (*notes, _cache_note(cache_bytes, why_not))
-            loaded = LoadedVersion(servable, batcher, notes, path, costs, labels, precision, responses, load_s)
+            loaded = LoadedVersion(
+                servable, batcher, notes, path, costs, labels, precision, responses, load_s, servable.ends
+            )
             undo.pop_all()
         return loaded
 
-    def _shape_first_run(self, servable_id: ServableId, signature_name: str, is_tried: bool) -> None:
-        self._metrics.shape_first_run(servable=servable_id, signature=signature_name, is_tried=is_tried)
+    def _load_recorded(self, servable_id: ServableId, files: VersionFiles) -> RecordedServable:
+        if self._journal is None:
+            return RecordedServable(servable_id, self._executor.load(servable_id, files), self._metrics)
+        with self._journal.loading(servable_id, files.fingerprint) as entry:
+            servable = self._executor.load(servable_id, files)
+        return RecordedServable(servable_id, servable, self._metrics, self._journal, entry)
 
     def _open_cache(
         self, servable_id: ServableId, max_bytes: int, why_not: str, undo: contextlib.ExitStack

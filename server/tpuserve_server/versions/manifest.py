@@ -34,6 +34,10 @@ class InputEntry(Part):
     pad_value: PadValue | None = None
     tried_sizes: tuple[tuple[int, int] | None, ...] = ()
 
+    def describe_tried(self) -> str:
+        """Return the tried sizes as `[1-4, 2-8, *]`, with a star for each fixed one."""
+        return f"[{', '.join('*' if tried is None else f'{tried[0]}-{tried[1]}' for tried in self.tried_sizes)}]"
+
     def has_tried(self, shape: tuple[int, ...]) -> bool:
         """Return whether each size is in the range that the exporter ran, or the manifest has no ranges."""
         if len(shape) != len(self.tried_sizes):

@@ -12,7 +12,7 @@ from tests.support.fake_device import NO_BATCHER, FakeClock, FakeServable, Recor
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.deadline import SystemClock, WaitingClock
-from tpuserve_server.core.errors import FailedPrecondition, NotFound, Unavailable
+from tpuserve_server.core.errors import FailedPrecondition, NotFound, Quarantined, Unavailable
 from tpuserve_server.core.load_options import LoadOptions
 from tpuserve_server.core.loader import Loaded, LoadedVersion
 from tpuserve_server.core.manager import VersionManager
@@ -643,3 +643,40 @@ def test_a_model_whose_unloads_hang_again_and_again_is_not_loaded_again(patient:
     patient.aspire(5)
     patient.wait_for_note(5, "4 earlier loads or unloads of the model were given up and have not ended")
     unload.gate.set()
+
+
+def test_quarantined_version_has_failed_until_its_pause_is_over_and_then_gets_one_try(patient: PatientHouse) -> None:
+    patient.aspire(1, "n")
+    patient.wait_for(1, State.AVAILABLE, "n")
+    patient.loader.faults = {1: FailedPrecondition("corrupt"), 2: Quarantined("quarantined", 300)}
+    corrupt = replace(aspired("m", 1, ""), refusal="corrupt")
+    patient.manager.aspire("m", {1: corrupt, 2: aspired("m", 2, "")})
+    assert patient.wait_for(2, State.END) == "quarantined"
+    patient.wait_for(1, State.END)
+    assert patient.registry.why_not_ready() == ""
+    patient.loader.faults[2] = Quarantined("quarantined again", 600)
+    patient.let_pass(300)
+    patient.wait_until(lambda: patient.registry.statuses("m")[0].error == "quarantined again")
+    patient.loader.gates["m"] = threading.Event()
+    del patient.loader.faults[2]
+    patient.let_pass(600)
+    patient.wait_for(2, State.LOADING)
+    # The other models keep the server ready.
+    assert patient.registry.why_not_ready() == ""
+    patient.loader.gates["m"].set()
+    patient.wait_for(2, State.AVAILABLE)
+    assert [load.servable for load in patient.loader.loads].count(ServableId("m", 2)) == 3
+    assert patient.registry.statuses("m")[1].error == "corrupt"
+
+
+def test_quarantine_ends_at_once_with_other_files(patient: PatientHouse) -> None:
+    patient.loader.faults[1] = Quarantined("quarantined", 300)
+    patient.aspire(1)
+    patient.wait_for(1, State.END)
+    del patient.loader.faults[1]
+    patient.aspire(1, fingerprint="repaired")
+    patient.wait_for(1, State.AVAILABLE)
+    patient.let_pass(300)
+    patient.aspire(2)
+    patient.wait_for(2, State.AVAILABLE)
+    assert len(patient.loader.loads) == 3

@@ -28,6 +28,7 @@ from tpuserve_server.core.response_cache import ResponseCaches, VersionResponses
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId, State, Tensors
+from tpuserve_server.core.validation import ShapeRules
 
 ID = ServableId("m", 3)
 X = np.ones((1, 2), np.float32)
@@ -56,6 +57,9 @@ class House:
             clock=self.clock,
             metrics=self.metrics,
         )
+
+    def accept_any_shape(self) -> None:
+        self.service = InferenceService(self.registry, self.clock, shapes=ShapeRules(is_lenient=True))
 
     def bring_up(self) -> None:
         self.registry.aspire("m", {3: AspiredVersion(ID, VersionLocation("/models/m/3"))})
@@ -167,7 +171,18 @@ async def test_bad_requests_get_tensorflow_servings_code_and_words(
     assert len(house.servable.batches) == 1
 
 
-async def test_a_laxer_shape_is_the_models_to_judge(house: House) -> None:
+@pytest.mark.parametrize("shape", [(), (3,), (1, 3), (1, 1, 2)])
+async def test_a_shape_outside_of_the_signature_never_reaches_the_model(house: House, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await house.predict({"x": np.ones(shape, np.float32)})
+    assert caught.value.message == (
+        f"signature 'serving_default' of model m version 3: input 'x' has shape {list(shape)}, expected [-1, 2]"
+    )
+    assert not house.servable.batches
+
+
+async def test_with_lenient_shapes_the_model_judges(house: House) -> None:
+    house.accept_any_shape()
     assert (await house.predict({"x": np.ones(3, np.float32)}))["y"].tolist() == [2, 2, 2]
     with pytest.raises(InvalidArgument) as caught:
         await house.predict({"x": -np.ones(3, np.float32)})
@@ -349,6 +364,7 @@ async def test_a_cancelled_request_is_not_kept(cached: House) -> None:
 
 
 async def test_large_inputs_are_found_too(cached: House) -> None:
+    cached.accept_any_shape()
     large = np.ones((1, 1 << 19), np.float32)
     assert [(await ask(cached, {"x": large})).cache for _ in range(2)] == ["miss", "miss"]
     cached.responses = ResponseCaches().open(ID, 1 << 30)

@@ -71,12 +71,13 @@ def test_counters_of_further_models_count_together() -> None:
         servable = ServableId(f"m{number}", 1)
         metrics.task_dropped(servable=servable, reason="expired")
         metrics.shape_first_run(servable=servable, signature="s", is_tried=False)
+        metrics.run_refused(servable=servable, signature="s")
         metrics.runs_hung(servable=servable, count=1)
         metrics.load_failed(servable=servable)
         metrics.request_logged(model=servable.name, outcome="queue_full")
         metrics.stages_sampled(protocol="grpc", model=servable.name, stages=[("decode", 1.0)], requests=1)
     for name in (
-        "dropped_requests", "unwarmed_runs", "hung_runs", "version_loads", "request_log_dropped",
+        "dropped_requests", "unwarmed_runs", "refused_runs", "hung_runs", "version_loads", "request_log_dropped",
         "request_stage_seconds", "request_stage_requests",
     ):  # fmt: skip
         metric = family(metrics, name)

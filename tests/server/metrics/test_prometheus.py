@@ -143,12 +143,15 @@ def test_costs_of_any_size_are_shown_for_few() -> None:
     assert shown == ["1", "2", "4", "8", "16", "32", "64", "128"]
 
 
-def test_unwarmed_shapes_are_counted() -> None:
+def test_unwarmed_shapes_and_refused_runs_are_counted() -> None:
     metrics = PrometheusMetrics()
     metrics.shape_first_run(servable=ID, signature="s", is_tried=True)
     metrics.shape_first_run(servable=ID, signature="s", is_tried=False)
-    assert samples(metrics)["tpuserve_unwarmed_runs_total", "m", "s", "3"] == 2
-    assert samples(metrics)["tpuserve_untried_runs_total", "m", "s", "3"] == 1
+    metrics.run_refused(servable=ID, signature="s")
+    found = samples(metrics)
+    assert found["tpuserve_unwarmed_runs_total", "m", "s", "3"] == 2
+    assert found["tpuserve_untried_runs_total", "m", "s", "3"] == 1
+    assert found["tpuserve_refused_runs_total", "m", "s", "3"] == 1
 
 
 def test_drops_and_states() -> None:
@@ -174,6 +177,7 @@ def test_what_belongs_to_a_version_goes_with_it() -> None:
         finish(metrics, version=version)
         metrics.task_dropped(servable=servable, reason="expired")
         metrics.shape_first_run(servable=servable, signature="s", is_tried=False)
+        metrics.run_refused(servable=servable, signature="s")
         metrics.version_loaded(servable=servable, costs=costs, load_s=2.5)
         metrics.version_changed(servable=servable, state=State.AVAILABLE)
         metrics.version_changed(servable=ServableId("m", version - 1), state=State.END)
@@ -181,6 +185,7 @@ def test_what_belongs_to_a_version_goes_with_it() -> None:
     for name in ("batch_rows_sum", "batch_run_seconds_sum", "batch_run_ratio_sum", "batch_cost_seconds"):
         assert {key[-1] for key in found if key[0] == f"tpuserve_{name}"} == {"19"}
     assert {key[-1] for key in found if key[0] == "tpuserve_unwarmed_runs_total"} == {"19"}
+    assert {key[-1] for key in found if key[0] == "tpuserve_refused_runs_total"} == {"19"}
     assert {key[-1] for key in found if key[0] == "tpuserve_dropped_requests_total"} == {"19"}
     assert {key[-1] for key in found if key[0] == "tpuserve_requests_total"} == {"19"}
     assert {key[-1]: value for key, value in found.items() if key[0] == "tpuserve_version_state"} == {
