@@ -18,7 +18,7 @@ from tests.faults.fault_row import FaultRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group(__name__)]
 
-# Operations that end or hang the process, or take much memory, for forms that the server refuses; and some harmless ones.
+# Operations that end or hang the process, or fill it, for forms that the server refuses; and some harmless ones.
 OPERATIONS = (
     "max_pool1d", "max_pool2d_free", "softmax_3d", "reduce_sum", "fake_quant_channels", "scatter_nd_rank_3",
     "block_lstm", "qr", "trace", "batch_matmul", "unique_axis", "conv2d", "gather_nd", "string_split", "table_lookup",
@@ -41,7 +41,7 @@ def run(module: str, out: Path, *arguments: str) -> Any:  # noqa: ANN401 - JSON
 @pytest.mark.parametrize(
     ("saved", "through", "names", "most"),
     [
-        ("plain", "sandbox", OPERATIONS, 5),
+        ("plain", "sandbox", OPERATIONS, 3),
         ("plain", "envoy,python", OPERATIONS, 1),
         ("exported", "sandbox", LAYERS, 8),
     ],
@@ -61,7 +61,8 @@ def test_valid_and_odd_forms_are_answered_rightly_or_refused(
         assert kind != "valid" or row["answered"] == row["requests"]
         assert kind not in CASES or row["refused"] == row["requests"]
     assert int(total["models"]) == len(names)
-    assert int(total["answered"]) > 0 < int(total["refused"])
+    assert int(total["answered"]) > 0
+    assert int(total["refused"]) > 0
 
 
 def test_structures_of_json_are_answered_or_refused_beside_other_requests(

@@ -61,6 +61,8 @@ STRUCTURES: Final = (
     _tf("long numbers", "reduce_sum_first", f"[0.{'1' * 400}],"),
     _tf("empty rows", "reduce_sum", "[],", ROWS),
     _tf("rows of an empty list", "reduce_sum_all", "[[]],"),
+    _tf("rows of empty lists", "reduce_sum_all", "[[],[],[],[]],"),
+    _tf("deep empty lists", "reduce_sum_all", "[[[[[[[]]]]]]],", is_valid=False),
     _tf("nested rows", "reduce_sum_all", "[[0]],"),
     _tf("nested too deeply", "reduce_sum_all", "[[[[[[[[0]]]]]]]],", is_valid=False),
     _tf("one deep list", "reduce_sum_all", "[", is_valid=False),
