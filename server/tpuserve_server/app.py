@@ -330,7 +330,8 @@ def build(
     tracing = request_tracing(settings, clock, metrics)
     observers = Observers((slow, *access_log(settings)), tracing)
     figures, addresses = LiveMeasurements(metrics, clock), Addresses()
-    facts = ServerFacts(software, host_note, time.time(), installed_packages(), changed_flags(settings))
+    started = (time.time(), clock.monotonic_s())
+    facts = ServerFacts(software, host_note, *started, installed_packages(), changed_flags(settings))
     rpc_meter = RequestMeter(service, metrics, clock, "grpc", observers)
     rest_meter = RequestMeter(service, metrics, clock, "rest", observers)
     sources = ConsoleSources(

@@ -1,16 +1,19 @@
-"""Tests for floods of HTTP/2 frames and unfinished uploads (cases 19 and 34).
+"""Tests for floods of HTTP/2 frames, unfinished uploads and deadlines that pass at once (cases 19, 34 and 49).
 
 The Python host's gRPC, which is grpcio's, has no budget of unfinished messages: docs/reference/limits.md.
 """
 
 import contextlib
+import itertools
 import socket
 import struct
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tests.faults.faulted_server import OIP_REST, PATHS, TF_GRPC, TF_REST, Faults, good_body
+from tests.faults.proto_requests import predict_body
 from tests.faults.raw_http1 import connected, post, send, statuses
 from tests.server.hosts import raw_http2
 
@@ -18,6 +21,8 @@ MEBIBYTE = 1 << 20
 # The budgets of the shared server, and what its buffers may hold beside them.
 ALL_MB = 256 * MEBIBYTE / 1e6
 BUFFERS_MB = 128.0
+# The calls that Envoy's limit of resets allows at once take about 20 KB each, and allocators keep some of it.
+FLOOD_MB = 64.0
 FAULT = "30 unfinished bodies, 20 of 60 MiB each"
 OPEN, ENDED, GOAWAY = "served", "connection closed", "GOAWAY"
 
@@ -56,7 +61,7 @@ FLOODS: dict[str, Callable[[socket.socket], None]] = {
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_flood_ends_at_most_its_own_connection(faults: Faults, name: str) -> None:
-    with faults.fault(19, name, TF_GRPC, OPEN, ENDED, GOAWAY, beside=True) as attempt:
+    with faults.fault(19, name, TF_GRPC, OPEN, ENDED, GOAWAY, memory_mb=FLOOD_MB, beside=True) as attempt:
         attempt.got = OPEN
         with contextlib.closing(raw_http2.connect(faults.server.grpc)) as client:
             try:
@@ -67,6 +72,32 @@ def test_flood_ends_at_most_its_own_connection(faults: Faults, name: str) -> Non
                     attempt.got = GOAWAY
             except OSError:
                 attempt.got = ENDED
+
+
+# More than Envoy's defaults allow on a connection: 250 of 500 streams, or 1000 and then 33 each second.
+ROUNDS, CALLS = 30, 50
+
+
+def test_deadlines_that_pass_at_once_end_no_other_call(faults: Faults) -> None:
+    name = f"{ROUNDS * CALLS} deadlines of 2 ms on a shared connection"
+    body = struct.pack(">BI", 0, len(good_body(TF_GRPC))) + good_body(TF_GRPC)
+    slow = predict_body(model="slow", steps=np.array([10_000], np.int64))
+    slow = struct.pack(">BI", 0, len(slow)) + slow
+    streams = itertools.count(1, 2)
+    with faults.fault(49, name, TF_GRPC, f"{ROUNDS} others served") as attempt:
+        served = 0
+        with contextlib.closing(raw_http2.connect(faults.server.grpc)) as client:
+            for _ in range(ROUNDS):
+                late = [next(streams) for _ in range(CALLS)]
+                other = next(streams)
+                client.sendall(b"".join(raw_http2.unary_call(each, PATHS[TF_GRPC], slow, "2m") for each in late))
+                client.sendall(raw_http2.unary_call(other, PATHS[TF_GRPC], body, "60S"))
+                # The client's deadline, before the server's: each stream has still to be answered.
+                client.sendall(b"".join(map(raw_http2.reset, late)))
+                # The server has then ended the late calls, too.
+                raw_http2.wait_for_data(client, other)
+                served += 1
+        attempt.got = f"{served} others served"
 
 
 @pytest.mark.parametrize("protocol", [TF_REST, OIP_REST])

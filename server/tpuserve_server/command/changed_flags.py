@@ -1,15 +1,10 @@
 """Flags of a server that differ from their defaults, as JSON without secrets."""
 
-import re
-from typing import Any, Final
+from typing import Any
 
 from tpuserve_server.command.settings import Settings, flags
+from tpuserve_server.core.redaction import without_secrets
 from tpuserve_server.frontends.console.server_facts import ChangedFlag
-
-# User and password of a URI, and its query, which may have a key or a signature (RFC 3986).
-_USER: Final = re.compile(r"(?<=://)[^/@\s]*@")
-_QUERY: Final = re.compile(r"(?<=\?)\S+")
-_HIDDEN: Final = "***"
 
 
 def changed_flags(settings: Settings) -> tuple[ChangedFlag, ...]:
@@ -28,10 +23,4 @@ def _shown(value: Any) -> Any:  # noqa: ANN401 - the value of any setting
         return value
     if isinstance(value, list | tuple | set | frozenset):
         return [_shown(one) for one in value]
-    return _without_secrets(str(value))
-
-
-def _without_secrets(text: str) -> str:
-    if "://" not in text:
-        return text
-    return _QUERY.sub(_HIDDEN, _USER.sub(f"{_HIDDEN}@", text))
+    return without_secrets(str(value))

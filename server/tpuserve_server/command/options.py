@@ -15,6 +15,7 @@ from tpuserve_server.config.batching_parameters import read_batching_parameters,
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError, read
 from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.redaction import without_secrets
 from tpuserve_server.core.reload_roots import ReloadRoots
 from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
@@ -123,7 +124,8 @@ def request_tracing(settings: Settings, clock: Clock, metrics: PrometheusMetrics
     try:
         return open_tracing(settings.tracing, clock, metrics)
     except ExportError as error:
-        raise ConfigError(f"Cannot export traces to {settings.tracing.endpoint}: {error}") from None
+        endpoint = without_secrets(settings.tracing.endpoint or "")
+        raise ConfigError(f"Cannot export traces to {endpoint}: {error}") from None
 
 
 def access_log(settings: Settings) -> tuple[RequestWatcher, ...]:

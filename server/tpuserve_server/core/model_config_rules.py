@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM, TENSORFLOW_PLATFORM, ModelConfig
 from tpuserve_server.core.name_rules import check_name, check_path
+from tpuserve_server.core.redaction import without_secrets
 
 # A URI with a scheme and a host, such as gs://bucket/model (tsl/platform/path.cc, ParseURI).
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
+_PASSWORD = re.compile(r"[^/]+://[^/@]*:\S*@")
 
 
 def check_list(configs: Sequence[ModelConfig]) -> None:
@@ -26,7 +28,8 @@ def check_list(configs: Sequence[ModelConfig]) -> None:
     for config in configs:
         if config.ensemble is None and config.platform != ENSEMBLE_PLATFORM and not _is_absolute(config.base_path):
             raise InvalidArgument(
-                f"Expected model {config.name} to have an absolute path or URI; got base_path()={config.base_path}"
+                f"Expected model {config.name} to have an absolute path or URI; got base_path()="
+                f"{without_secrets(config.base_path)}"
             )
 
 
@@ -34,6 +37,10 @@ def _check_texts(config: ModelConfig) -> None:
     name = config.name
     check_name("Model name", name)
     check_path(f"Model {name}: base_path", config.base_path)
+    # Messages and the status show base paths. No store reads credentials from them.
+    if _PASSWORD.match(config.base_path):
+        shown = without_secrets(config.base_path)
+        raise InvalidArgument(f"Model {name}: base_path must have no password; got {shown}")
     check_name(f"Model {name}: model_platform", config.platform)
     for label in config.version_labels:
         check_name(f"Model {name}: version label", label)

@@ -37,6 +37,9 @@ def test_values_are_json() -> None:
     ("uri", "shown"),
     [
         ("s3://user:password@bucket/m", "s3://***@bucket/m"),
+        ("http://user:pass/word@host:4318", "http://***@host:4318"),
+        ("//user:password@host", "//***@host"),
+        ("gs://bucket/m@2", "gs://bucket/m@2"),
         ("gs://bucket/m?X-Goog-Signature=abc", "gs://bucket/m?***"),
         ("gs://bucket/m", "gs://bucket/m"),
     ],

@@ -74,6 +74,7 @@ def test_a_configuration_that_removes_every_model_is_refused_unless_allowed(tmp_
     [
         ([ModelConfig("b", "/b"), ModelConfig("b", "/c")], "Illegal to list model b multiple times in config list"),
         ([ModelConfig("b", "b/c")], "Expected model b to have an absolute path or URI; got base_path()=b/c"),
+        ([ModelConfig("b", "s3://me:pw@b/c")], "Model b: base_path must have no password; got s3://***@b/c"),
         ([ModelConfig("b", "")], "Expected model b to have an absolute path or URI; got base_path()="),
         (
             [ModelConfig("a", "/a", platform="torch")],

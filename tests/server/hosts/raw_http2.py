@@ -45,6 +45,11 @@ def grpc_call(stream: int, path: str, *, encoding: str = "utf-8", **more: str) -
     return _frame(_HEADERS, _END_HEADERS, stream, block)
 
 
+def unary_call(stream: int, path: str, content: bytes, timeout: str) -> bytes:
+    """Return a whole call with its framed message, which fits the windows, and a `grpc-timeout`."""
+    return grpc_call(stream, path, grpc_timeout=timeout) + _frame(_DATA, _END_STREAM, stream, content)
+
+
 def data(stream: int, content: bytes) -> bytes:
     """Return `content` as data frames that do not end the stream."""
     parts = range(0, len(content), _MAX_FRAME_BYTES)

@@ -18,6 +18,7 @@ def describe_snapshot(sources: ConsoleSources, window: Window) -> dict[str, Any]
     figures, queued = window.take(), sources.service.queued()
     return {
         "at": time.time(),
+        "uptime_s": sources.uptime_s,
         "state": sources.service.state().value,
         "in_flight": dict(sources.in_flight()),
         "process": {"cpu": figures.cpu, "rss_bytes": figures.resident_bytes},

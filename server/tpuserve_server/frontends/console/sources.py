@@ -31,3 +31,8 @@ class ConsoleSources:
     clock: Clock
     # None: the server identifies no clients.
     credentials: CredentialFiles | None = None
+
+    @property
+    def uptime_s(self) -> float:
+        """Return the time since the start. The time of day may step, also backwards."""
+        return self.clock.monotonic_s() - self.facts.started_s

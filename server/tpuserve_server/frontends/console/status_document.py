@@ -1,7 +1,6 @@
 """The document of /debug/status: everything that an operator asks about a server."""
 
 import os
-import time
 from typing import Any
 
 from tpuserve_server.frontends.console.model_document import describe_models
@@ -43,7 +42,7 @@ def _describe_server(sources: ConsoleSources, *, may_control: bool) -> dict[str,
         "pid": os.getpid(),
         "python": facts.build.python,
         "started_unix_s": facts.started_unix_s,
-        "uptime_s": time.time() - facts.started_unix_s,
+        "uptime_s": sources.uptime_s,
         "state": sources.service.state().value,
         "reason": sources.service.why_not_ready(),
     }

@@ -30,6 +30,19 @@ DRAIN_GRACE_S = 1
 # Load generators and proxies use hundreds of streams, so the limit of Envoy's edge profile (100) would slow them. The
 # limit bounds the memory of one connection: streams times the size of a message.
 MAX_STREAMS_PER_CONNECTION = 1024
+# Streams of a connection that its client may reset at once, and each second from then on. A client resets a call whose
+# deadline passes, and the clients of a shared connection reset many: all streams twice. Beyond both, Envoy closes the
+# connection with all its calls. The server takes about 0.1 ms for a stream that was reset, so an attack over one
+# connection delays other clients by a few tenths of a second, and then takes a fifth of the event loop.
+RESET_STREAMS = 2 * MAX_STREAMS_PER_CONNECTION
+RESET_STREAMS_PER_S = 2048
+_RUNTIME = {
+    # Envoy's other guard would close a connection whose calls mostly end early, at any rate: it counts since the start
+    # of the connection (downstream_rq_too_many_premature_resets). More streams than any connection has.
+    "overload.premature_reset_total_stream_count": 10**9,
+    # By default, Envoy accepts a bare LF after a chunk, and ignores bytes between a chunk and its end.
+    "envoy.reloadable_features.strict_chunk_parsing": True,
+}
 # Envoy's limits on headers. A header field over the second one ends the HTTP/2 connection, because HPACK's state is
 # lost, and other calls share the connection. Both are therefore above the application's limit (header_limit.py), which
 # refuses only the call. Envoy allows no larger field, and requires the first one to be as large.
@@ -65,7 +78,13 @@ def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) ->
             **clusters(options.envoy_spans),
         },
         # The worker sets values over the admin interface.
-        "layered_runtime": {"layers": [*runtime_layers(options.envoy_spans), {"name": "admin", "admin_layer": {}}]},
+        "layered_runtime": {
+            "layers": [
+                {"name": "tpuserve", "static_layer": _RUNTIME},
+                *runtime_layers(options.envoy_spans),
+                {"name": "admin", "admin_layer": {}},
+            ]
+        },
         "overload_manager": overload_manager(options),
         # Otherwise Envoy's allocator keeps freed memory for ever, such as that of uploads that ended.
         "memory_allocator_manager": {
@@ -168,6 +187,8 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         "http2_protocol_options": {
             "max_concurrent_streams": MAX_STREAMS_PER_CONNECTION,
             "max_header_field_size_kb": MAX_HEADER_FIELD_KIB,
+            "stream_reset_burst": RESET_STREAMS,
+            "stream_reset_rate": RESET_STREAMS_PER_S,
         },
         # The embedding answers every request, so there are no routes and no route timeouts.
         "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},

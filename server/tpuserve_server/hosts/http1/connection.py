@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tpuserve_server.hosts.http1.exchange import Exchange
-from tpuserve_server.hosts.http1.head import parse_target
+from tpuserve_server.hosts.http1.head import MalformedHead, check_head, parse_target
 from tpuserve_server.hosts.http1.limits import Http1Limits
 from tpuserve_server.hosts.http1.timers import LazyTimer, UnsentWatch
 from tpuserve_server.hosts.peer_certificate import names_of_peer
@@ -33,6 +33,7 @@ _MAX_HELD_BYTES: Final = 1 << 18
 # client would lose the response (RFC 9112, 9.6).
 _LINGER_S: Final = 2.0
 _MAX_LINGER_BYTES: Final = 1 << 20
+_INVALID: Final = "Invalid HTTP request received."
 
 
 class _LongHead(Exception):
@@ -179,7 +180,9 @@ class Http1Protocol(HttpToolsProtocol):
         if parser.should_upgrade():
             return
         if self._head_bytes:
-            self._check_head()
+            self._check_size()
+        version = parser.get_http_version()
+        check_head(version, self.url, self.headers)
         self._in_head = False
         target = parse_target(self.url)
         scope = {**self._scope}
@@ -187,7 +190,6 @@ class Http1Protocol(HttpToolsProtocol):
         scope["path"], scope["raw_path"], scope["query_string"] = target
         scope["headers"] = self.headers
         keep_alive = parser.should_keep_alive()
-        version = parser.get_http_version()
         if version != "1.1":
             scope["http_version"] = version
             keep_alive = keep_alive and version != "1.0"
@@ -271,11 +273,12 @@ class Http1Protocol(HttpToolsProtocol):
             self._decline(bytes(data[upgrade.args[0] :]))
             return
         except httptools.HttpParserError as error:
-            if isinstance(error.__context__, _LongHead):
-                self._refuse_head(str(error.__context__))
+            cause = error.__context__
+            if isinstance(cause, _LongHead):
+                self._refuse_head(str(cause))
             else:
-                self.logger.warning("Invalid HTTP request received.")
-                self.send_400_response("Invalid HTTP request received.")
+                self.logger.warning(_INVALID)
+                self.send_400_response(str(cause) if isinstance(cause, MalformedHead) else _INVALID)
             return
         if self._in_message:
             # The parser keeps incomplete headers and trailers in memory. The piece in which they begin may not count.
@@ -286,7 +289,7 @@ class Http1Protocol(HttpToolsProtocol):
         else:
             self._head_bytes = 0
 
-    def _check_head(self) -> None:
+    def _check_size(self) -> None:
         """Raise _LongHead if the complete head, which came in several pieces, is over the limit."""
         size_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size_bytes > self._limits.head_bytes:

@@ -1,10 +1,11 @@
-"""Request targets and response heads of HTTP/1.1. Results are cached, because the same ones repeat.
+"""Heads of HTTP/1.1: rules for requests that httptools omits, targets, responses. Results that repeat are cached.
 
 No tpuserve module copies client data into response headers, so clients cannot fill the cache of heads.
 """
 
 import re
 import urllib.parse
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -18,8 +19,37 @@ _MAX_KEPT_BYTES = 512
 # Characters not allowed in names and values (RFC 9110, 5.6.2 and 5.5). A line break would allow response splitting.
 _NO_NAME = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _NO_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+# A name, an address of IPv4 or one of IPv6 in brackets, then the port (RFC 9110, 7.2). Empty if the target has no host.
+# Without the comma, which RFC 3986 allows: a proxy may have joined two headers.
+_HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~!$&'()*+;=%-]*)(?::[0-9]*)?")
 # RFC 9110, 15.3.5 and 15.4.5
 _BODILESS: Final = (204, 304)
+
+
+class MalformedHead(Exception):
+    """The head of a request breaks a rule of RFC 9112, and the message says which."""
+
+
+def check_head(version: str, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raise MalformedHead for a head that httptools accepts, but that another server may read differently.
+
+    The names of `headers` are in lower case.
+    """
+    if version not in ("1.1", "1.0"):
+        raise MalformedHead(f"HTTP/{version} is not supported")
+    if b"#" in url:
+        raise MalformedHead("A request target has no fragment")
+    hosts = 0
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+            if not _HOST.fullmatch(value.strip(b" \t")):
+                raise MalformedHead("The Host header is no host")
+        elif name == b"transfer-encoding" and (version == "1.0" or value.strip(b" \t").lower() != b"chunked"):
+            raise MalformedHead("The transfer encoding must be chunked, over HTTP/1.1")
+    # Health checks over HTTP/1.0 may omit it (RFC 9112, 3.2).
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise MalformedHead(f"A request must have one Host header, not {hosts}")
 
 
 class Target(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.redaction import without_secrets
 
 PATH: Final = "/v1/traces"
 _PREFIXES: Final = ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_")
@@ -80,7 +81,8 @@ def _split(endpoint: str) -> SplitResult:
         is_valid = False
     if not is_valid:
         raise InvalidArgument(
-            f"trace_endpoint must be a URL such as http://collector:4318, without a user's name; was {endpoint!r}"
+            "trace_endpoint must be a URL such as http://collector:4318, without a user's name; was "
+            f"{without_secrets(endpoint)!r}"
         )
     return url
 

@@ -12,11 +12,13 @@ import pytest
 
 from tests.support.access import KeyFile
 from tests.support.console_house import ConsoleHouse
-from tests.support.fakes import FakeMetrics
+from tests.support.fakes import FakeClock, FakeMetrics
 from tests.support.stuck_gauge import StuckGauge
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.frontends.console.console import Console
+from tpuserve_server.frontends.console.snapshot_document import describe_snapshot
+from tpuserve_server.frontends.console.status_document import describe_status
 from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.rest import RestApp, RestOptions, rest_app
@@ -49,6 +51,16 @@ def error_of(response: httpx.Response) -> str:
     assert response.headers["content-type"] == "application/json"
     assert response.json().keys() == {"error"}
     return str(response.json()["error"])
+
+
+def test_a_step_of_the_time_of_day_does_not_change_the_uptime(
+    house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = dataclasses.replace(house.sources.facts, started_s=1000.0)
+    sources = dataclasses.replace(house.sources, clock=FakeClock(1060.0), facts=facts)
+    monkeypatch.setattr("time.time", lambda: facts.started_unix_s - 1e8)
+    assert describe_status(sources, may_control=True)["server"]["uptime_s"] == 60.0
+    assert describe_snapshot(sources, house.sources.figures.open_window())["uptime_s"] == 60.0
 
 
 async def test_the_status_describes_the_server_and_its_models(client: httpx.AsyncClient, house: ConsoleHouse) -> None:

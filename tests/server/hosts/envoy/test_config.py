@@ -101,6 +101,12 @@ def test_streams_may_stay_open_but_requests_must_come_in() -> None:
     assert "access_log" not in config
 
 
+def test_clients_may_reset_all_streams_of_a_connection_but_not_without_end() -> None:
+    limits = manager(EVERYWHERE)["http2_protocol_options"]
+    assert limits["stream_reset_burst"] == 2 * limits["max_concurrent_streams"]
+    assert limits["stream_reset_rate"] == 2048
+
+
 def test_tls_is_the_whole_listeners() -> None:
     [chain] = listener(HostOptions(tls=TlsOptions("key", "chain")))["filter_chains"]
     socket = chain["transport_socket"]["typed_config"]

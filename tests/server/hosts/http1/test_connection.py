@@ -93,6 +93,96 @@ async def test_connections_are_used_again() -> None:
             assert await reader.readexactly(len(response(body))) == response(body)
 
 
+HELLO = b"GET /hello HTTP/1.1\r\n"
+HOST = b"host: x\r\n"
+UPLOAD = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding:%b\r\n\r\n"
+CHUNK = b"%b\r\nhello\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HELLO + b"\r\n",
+        HELLO + HOST + HOST + b"\r\n",
+        HELLO + HOST + b"host: y\r\n\r\n",
+        b"GET /hello HTTP/1.0\r\n" + HOST + HOST + b"\r\n",
+        *(
+            HELLO + b"host: %b\r\n\r\n" % host
+            for host in (b"a b", b"a, b", b"a/b", b"u@a", b"a:b", b"a:1:2", b"[::1", b"\xe9")
+        ),
+        *(UPLOAD % coding + CHUNK % b"5" for coding in (b"gzip, chunked", b"gzip\r\ntransfer-encoding: chunked")),
+        *(UPLOAD % coding + CHUNK % b"5" for coding in (b"identity, chunked", b"xchunked, chunked", b", chunked")),
+        (UPLOAD % b"chunked").replace(b"1.1", b"1.0") + CHUNK % b"5",
+        *(UPLOAD % b"chunked" + CHUNK % size for size in (b"0x5", b" 5", b"5 ;a", b"+5", b"-5", b"", b"f" * 17)),
+        *(UPLOAD % b"chunked" + CHUNK % size for size in (b"5;a\nb", b"5;a\rb", b"5;a\0b")),
+        HELLO.replace(b"\r", b"") + HOST + b"\r\n",
+        HELLO + HOST + b"a: b\n\r\n",
+        HELLO + HOST + b"a: b\r\n\n",
+        *(
+            HELLO + HOST + field + b"\r\n\r\n"
+            for field in (b"a: b\rc", b"a: b\r", b"a: \0", b"a: \1", b"a: \x7f", b"a: b\r\n c")
+        ),
+        *(
+            HELLO + HOST + field + b"\r\n\r\n"
+            for field in (b"a : b", b"a\t: b", b": b", b"a", b"a\0: b", b"a\x80: b", b"a b: c")
+        ),
+        *(
+            b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %b\r\n\r\nhello" % length
+            for length in (
+                b"+5",
+                b"0x5",
+                b"5, 5",
+                b"5\r\ncontent-length: 5",
+                b"0\r\ncontent-length: 5",
+                b"",
+                b"5_0",
+                b"5 0",
+            )
+        ),
+        b"GET /hello HTTP/2.0\r\n" + HOST + b"\r\n",
+        b"GET /hello HTTP/0.9\r\n" + HOST + b"\r\n",
+        b"GET /hello\r\n\r\n",
+        b"GET /hello#there HTTP/1.1\r\n" + HOST + b"\r\n",
+        HELLO + HOST + HOST + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        (UPLOAD % b"gzip, chunked").replace(b"\r\n\r\n", b"\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+        + CHUNK % b"5",
+    ],
+)
+async def test_request_that_breaks_a_rule_of_its_head_is_refused(head: bytes) -> None:
+    async with served(say_path) as (reader, writer):
+        writer.write(head + GET % b"smuggled")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"smuggled" not in answer
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET http://x/hello HTTP/1.1\r\n" + HOST + b"\r\n",
+        *(
+            HELLO + b"host:%b\r\n\r\n" % host
+            for host in (b"[::1]:80", b" [fe80::1%25eth0]", b" \t x:8501 \t ", b"", b"a_b", b"x.:")
+        ),
+        b"GET /hello HTTP/1.0\r\n" + HOST + b"connection: keep-alive\r\n\r\n",
+        b"\r\n" + HELLO + HOST + b"\r\n",
+        HELLO + HOST + b"a:\r\nb: \x80\r\nc_d:\t e \r\n\r\n",
+    ],
+)
+async def test_odd_head_that_keeps_the_rules_is_answered(head: bytes) -> None:
+    async with served(say_path) as (reader, writer):
+        writer.write(head)
+        assert (await reader.readuntil(b"GET /hello?")).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b" ChUnKeD", b"\tchunked  "])
+@pytest.mark.parametrize("size", [b"5", b"005", b"5;a", b'5;a="b c"', b"5;a=1;b"])
+async def test_odd_chunks_that_keep_the_rules_are_put_together(coding: bytes, size: bytes) -> None:
+    async with served(echo) as (reader, writer):
+        writer.write(UPLOAD % coding + CHUNK % size)
+        assert await reader.readexactly(len(response(b"hello"))) == response(b"hello")
+
+
 async def test_pipelined_requests_are_answered_in_their_order() -> None:
     async with served(say_path) as (reader, writer):
         writer.write(b"".join(GET % b"%d?a=%%20" % number for number in range(5)))
@@ -116,7 +206,7 @@ async def test_client_that_the_application_gives_up_loses_its_connection(caplog:
 
 async def test_body_in_chunks_is_put_together() -> None:
     async with served(echo) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n1\r\nf\r\n0\r\n\r\n")
+        writer.write(UPLOAD % b"chunked" + b"3\r\nabc\r\n2\r\nde\r\n1\r\nf\r\n0\r\n\r\n")
         assert await reader.readexactly(len(response(b"abcdef"))) == response(b"abcdef")
 
 
@@ -135,7 +225,7 @@ async def test_large_pieces_stay_apart_and_small_ones_come_together() -> None:
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
     async with served(app) as (reader, writer):
         # One write, all of whose pieces arrive before the application runs.
-        writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
         expected = response(b"".join(pieces))
         assert await reader.readexactly(len(expected)) == expected
     assert sizes == [30, 4800, 120, 4500, 4400, 1]
@@ -148,9 +238,9 @@ async def test_a_trailer_is_no_header() -> None:
         await respond(send, b",".join(name for name, _ in scope["headers"]))
 
     async with served(app) as (reader, writer):
-        head = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nx-a: 1\r\n\r\n"
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nx-a: 1\r\n\r\n"
         writer.write(head + b"1\r\nx\r\n0\r\nx-api-key: secret\r\n\r\n")
-        expected = response(b"transfer-encoding,x-a")
+        expected = response(b"host,transfer-encoding,x-a")
         assert await reader.readexactly(len(expected)) == expected
 
 
@@ -165,7 +255,7 @@ async def test_body_that_comes_slowly_is_handed_on_as_it_comes() -> None:
         await respond(send, b"done")
 
     async with served(app) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\n")
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n")
         for piece in (b"a", b"b", b"c"):
             writer.write(piece)
             while await got.get() != piece:
@@ -176,7 +266,7 @@ async def test_body_that_comes_slowly_is_handed_on_as_it_comes() -> None:
 
 async def test_client_that_asks_for_leave_to_send_its_body_gets_it() -> None:
     async with served(echo) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n")
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n")
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"ok")
         assert await reader.readexactly(len(response(b"ok"))) == response(b"ok")
@@ -191,7 +281,7 @@ async def test_client_whose_body_is_malformed_gets_no_leave_to_send_it(caplog: p
         assert (await receive())["type"] == "http.disconnect"
 
     async with served(app) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n")
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n")
         await began.wait()
         writer.write(b"no size\r\n")
         assert b" 400 " in await reader.readline()
@@ -200,7 +290,7 @@ async def test_client_whose_body_is_malformed_gets_no_leave_to_send_it(caplog: p
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nconnection: close\r\n"])
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"])
 async def test_connection_is_closed_for_who_asks(head: bytes) -> None:
     async with served(say_path) as (reader, writer):
         writer.write(head + b"\r\n")
@@ -236,7 +326,7 @@ async def test_body_of_unknown_length_is_sent_in_chunks() -> None:
 
 async def test_answer_to_head_has_a_length_and_no_body() -> None:
     async with served(say_path) as (reader, writer):
-        writer.write(b"HEAD / HTTP/1.1\r\n\r\n" + GET % b"next")
+        writer.write(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n" + GET % b"next")
         head = response(b"HEAD /?").removesuffix(b"HEAD /?")
         assert await reader.readexactly(len(head)) == head
         assert await reader.readexactly(len(response(b"GET /next?"))) == response(b"GET /next?")
@@ -355,8 +445,8 @@ async def test_headers_cannot_be_smuggled_into_a_response(header: tuple[bytes, b
     [
         (b"no request\r\n\r\n", b"400 Bad Request"),
         (b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", b"400 Bad Request"),
-        (b"GET /\xff HTTP/1.1\r\n\r\n", b"400 Bad Request"),
-        (b"GET / HTTP/1.1\r\na: %b\r\n" % (b"x" * 61_440), b"431 Request Header Fields Too Large"),
+        (b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\na: %b\r\n" % (b"x" * 61_440), b"431 Request Header Fields Too Large"),
     ],
 )
 async def test_what_is_refused_before_the_application_is_refused_in_json(request_: bytes, status: bytes) -> None:
@@ -369,7 +459,9 @@ async def test_what_is_refused_before_the_application_is_refused_in_json(request
 
 async def test_request_that_offers_another_protocol_is_answered_in_this_one() -> None:
     async with served(echo) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nok")
+        writer.write(
+            b"POST / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nok"
+        )
         assert await reader.readexactly(len(response(b"ok"))) == response(b"ok")
 
 
@@ -460,7 +552,7 @@ async def test_busy_connection_is_not_closed_by_the_timer_of_idle_ones() -> None
     protocol = Http1Protocol(config(echo, timeout_keep_alive=10), ServerState(), {}, timers)  # type: ignore[arg-type]
     protocol.connection_made(transport)
     await request(protocol)
-    protocol.data_received(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\n")
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n")
     timers.fire()
     assert not transport.closed
     protocol.data_received(b"x")
@@ -484,7 +576,7 @@ async def test_shutdown_closes_what_is_idle_and_lets_answers_end() -> None:
     for transport in (idle, busy):
         Http1Protocol(config(echo), state, {}).connection_made(transport)
     protocol = next(each for each in state.connections if each.transport is busy)
-    protocol.data_received(b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\n")
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n")
     for connection in state.connections:
         connection.shutdown()
     assert (idle.closed, busy.closed) == (True, False)
@@ -526,7 +618,7 @@ async def test_request_that_is_late_is_refused_and_its_application_ends(
         ended.put_nowait(message)
 
     async with served(app, limits) as (reader, writer):
-        head = b"POST / HTTP/1.1\r\ncontent-length: 2\r\n"
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n"
         writer.write(head if body is None else head + b"\r\n" + body)
         assert (await reader.read()).startswith(b"HTTP/1.1 " + status + b"\r\n")
         if body is not None:
@@ -540,7 +632,7 @@ async def test_late_body_after_the_response_began_ends_the_connection() -> None:
         await read_body(receive)
 
     async with served(app, Http1Limits(body_start_s=0.05)) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n")
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n")
         assert await reader.read() == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ndate: today\r\n\r\nx"
 
 
@@ -548,7 +640,7 @@ async def test_body_is_not_late_while_the_server_does_not_read() -> None:
     timers, transport = Timers(asyncio.get_running_loop()), Transport()
     protocol = Http1Protocol(config(echo), ServerState(), {}, timers)  # type: ignore[arg-type]
     protocol.connection_made(transport)
-    protocol.data_received(b"POST / HTTP/1.1\r\ncontent-length: 100000\r\n\r\n" + b"x" * 80_000)
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n" + b"x" * 80_000)
     timers.fire()
     assert not transport.closed
     protocol.connection_lost(None)
@@ -602,7 +694,10 @@ async def test_requests_after_a_large_body_wait_for_its_response() -> None:
 @pytest.mark.parametrize("size", [1, 7, 1000, 16_384, 100_000])
 async def test_requests_are_the_same_in_pieces_of_any_size(size: int) -> None:
     requests = (
-        GET % b"" + POST % (70_000, b"x" * 70_000) + GET % b"" * 3 + b"POST / HTTP/1.1\r\na: %b\r\n" % (b"y" * 40_000)
+        GET % b""
+        + POST % (70_000, b"x" * 70_000)
+        + GET % b"" * 3
+        + b"POST / HTTP/1.1\r\nhost: x\r\na: %b\r\n" % (b"y" * 40_000)
     )
     requests += b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx: y\r\n\r\n" + POST % (2, b"ok") + b"bad\r\n\r\n"
     async with served(echo) as (reader, writer):

@@ -25,11 +25,23 @@ def test_the_endpoint_is_a_base_url(endpoint: str, host: str, port: int, path: s
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["", "collector:4318", "ftp://collector", "http://", "http://c:0", "http://c:x", "http://me:pw@c"]
+    "endpoint",
+    [
+        "",
+        "collector:4318",
+        "ftp://collector",
+        "http://",
+        "http://c:0",
+        "http://c:x",
+        "http://me:pw@c",
+        "//me:pw@c",
+        "http://me:p/pw@c",
+    ],
 )
 def test_another_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(InvalidArgument, match="trace_endpoint must be a URL such as"):
+    with pytest.raises(InvalidArgument, match="trace_endpoint must be a URL such as") as raised:
         TracingOptions(endpoint)
+    assert "pw" not in raised.value.message
 
 
 def test_variables_of_opentelemetry_apply_and_those_of_traces_first() -> None:

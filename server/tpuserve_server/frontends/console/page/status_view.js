@@ -21,9 +21,8 @@ export class StatusView {
     const shown = JSON.stringify(problems);
     if (shown !== this.shown) replace(this.causes, problems.map(cause));
     this.shown = shown;
-    const { version, host, started_unix_s: started } = status.server;
-    const now = snapshot?.at ?? started + status.server.uptime_s;
-    setText(this.server, `tpuserve ${version} · ${host.split(":")[0]} · up ${age(now - started)}`);
+    const { version, host, uptime_s: uptime } = status.server;
+    setText(this.server, `tpuserve ${version} · ${host.split(":")[0]} · up ${age(snapshot?.uptime_s ?? uptime)}`);
   }
 
   connected() {
