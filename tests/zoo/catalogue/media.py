@@ -85,8 +85,10 @@ MEDIA: Final[tuple[Operation, ...]] = (
         lambda x: tf.image.extract_patches(x, [1, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1], "VALID"),
         x="f N,H,W,C",
     ),
-    operation("extract_glimpse", lambda x: tf.image.extract_glimpse(x, [2, 2], tf.zeros([2, 2])), x="f N,H,W,C"),
-    operation("encode_png", lambda x: tf.map_fn(tf.io.encode_png, x, tf.string), x="u N,H,W,3"),
+    operation(
+        "extract_glimpse", lambda x: tf.image.extract_glimpse(x, [2, 2], tf.zeros([2, 2]), noise="zero"), x="f N,H,W,C"
+    ),
+    operation("encode_png", lambda x: tf.io.encode_base64(tf.map_fn(tf.io.encode_png, x, tf.string)), x="u N,H,W,3"),
     operation(
         "draw_boxes", lambda x, b: tf.image.draw_bounding_boxes(x, b, [[1.0, 0.0, 0.0]]), x="f N,H,W,3", b="f N,B,4"
     ),
