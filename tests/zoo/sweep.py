@@ -108,7 +108,8 @@ class Sweep:
                 outputs = read(protocol, outcome.body, outcome.headers)
                 if first is None:
                     first = outputs
-                    fault = self._compare_with_reference(inputs, first)
+                    # For another rank, TensorFlow builds another graph.
+                    fault = "" if form.kind is Kind.RANK else self._compare_with_reference(inputs, first)
                 elif self._operation.repeats and not _are_equal(first, outputs, protocol):
                     fault = f"wrong: the answer differs from that over {self._protocols[0]}"
             yield Line(
