@@ -51,7 +51,8 @@ def save_half_plus_two(path: Path, plus: float = 2.0) -> Path:
 def save_kinds(path: Path) -> Path:
     """Save a model with a signature for each kind of tensor.
 
-    `echo_DTYPE`: x -> y for every dtype; `two`: a, b -> sum, difference; `scalar`: x [?] -> total (); `uneven`; `text`.
+    `echo_DTYPE`: x -> y for every dtype; `two`: a, b -> sum, difference; `scalar`: x [?] -> total (); `uneven`; `sums`:
+    x [?, ?] -> sum [?]; `text`.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         signatures = {f"echo_{dtype.name}": _echo(dtype) for dtype in DTYPES}
@@ -62,6 +63,8 @@ def save_kinds(path: Path) -> Path:
         signatures["uneven"] = _signature(
             {"x": values}, {"same": tf.identity(values), "twice": tf.tile(values, [2])}, "predict"
         )
+        rows = tf1.placeholder(tf.float32, [None, None], "rows")
+        signatures["sums"] = _signature({"x": rows}, {"sum": tf.reduce_sum(rows, 1)}, "predict")
         text = tf1.placeholder(tf.string, [None], "text")
         both = {"plain": tf.identity(text), "raw_bytes": tf.identity(text)}
         signatures["text"] = _signature({"text": text}, both, "predict")

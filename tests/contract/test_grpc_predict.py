@@ -91,9 +91,21 @@ def test_a_short_typed_field_repeats_its_last_value(serving: ServingClient) -> N
     assert list(response.outputs["y"].float_val) == [1.0, 2.0, 2.0, 2.0]
 
 
-def test_a_laxer_shape_than_the_placeholders_is_the_models_to_judge(serving: ServingClient) -> None:
-    response = serving.predict(predict_request(x=[2.0, 4.0]))
-    np.testing.assert_array_equal(tf.make_ndarray(response.outputs["y"]), [4.0, 5.0])
+def test_a_shape_outside_of_the_signature_is_refused(serving: ServingClient) -> None:
+    with refused(StatusCode.INVALID_ARGUMENT, "input 'x' has shape [2], expected [-1, 1]"):
+        serving.predict(predict_request(x=[2.0, 4.0]))
+
+
+def test_a_tensor_without_elements_may_not_have_large_dimensions(serving: ServingClient) -> None:
+    request = predict_request("kinds", "sums", x=np.zeros((3, 0), np.float32))
+    assert list(serving.predict(request).outputs["sum"].float_val) == [0, 0, 0]
+    del request.inputs["x"].tensor_shape.dim[:]
+    for size in (2**45, 0):
+        request.inputs["x"].tensor_shape.dim.add(size=size)
+    with refused(
+        StatusCode.INVALID_ARGUMENT, "input 'x' has shape [35184372088832, 0], but may have no elements only if"
+    ):
+        serving.predict(request)
 
 
 def test_output_filter_chooses_outputs(serving: ServingClient) -> None:

@@ -166,7 +166,6 @@ def test_an_answer_is_json(serving: ServingClient) -> None:
         ('{"signature_name": "", "instances": [[[1, 2], [3, 4]]]}', {"predictions": [2.5]}),
         ('{"signature_name": "echo_float32", "inputs": []}', {"outputs": []}),
         ('{"signature_name": "two", "inputs": {"a": [], "b": []}}', {"outputs": {"difference": [], "sum": []}}),
-        ('{"signature_name": "echo_string", "inputs": {"b64": "aGk="}}', {"outputs": "hi"}),
         ('{"signature_name": "echo_string", "inputs": [{"b64": "aGk="}]}', {"outputs": ["hi"]}),
         ('{"signature_name": "echo_string", "inputs": {"x": [{"b64": "aGk="}]}}', {"outputs": ["hi"]}),
         (
@@ -179,6 +178,14 @@ def test_an_answer_is_json(serving: ServingClient) -> None:
 def test_unusual_requests(serving: ServingClient, body: str, answer: object) -> None:
     reply = _raw(serving, body)
     assert (reply.status, reply.json) == (200, answer)
+
+
+@pytest.mark.parametrize("value", ['{"b64": "aGk="}', '"hi"', '[["hi"]]', "[[]]"])
+def test_values_of_another_rank_than_the_signatures_are_refused(serving: ServingClient, value: str) -> None:
+    reply = _raw(serving, f'{{"signature_name": "echo_string", "inputs": {value}}}')
+    assert reply.status == 400
+    assert "input 'x' has shape" in reply.error
+    assert "expected [-1]" in reply.error
 
 
 NUMBERS_THAT_ARE_NONE = [

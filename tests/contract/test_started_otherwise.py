@@ -51,6 +51,7 @@ def otherwise(
         "--enable_batching",
         f"--batching_parameters_file={batching}",
         "--enable_serialization_as_tensor_content",
+        "--lenient_shapes",
         f"--grpc_socket_path={socket}",
     )
     with (
@@ -70,6 +71,14 @@ def test_a_unix_socket(otherwise: Otherwise) -> None:
     with grpc.insecure_channel(f"unix:{otherwise.socket}") as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         assert tf.make_ndarray(stub.Predict(predict_request(x=[[2.0]]), timeout=60).outputs["y"]).tolist() == [[4.0]]
+
+
+def test_lenient_shapes_are_the_models_to_judge(otherwise: Otherwise) -> None:
+    """Send the shapes of TensorFlow Serving's first example: `[1.0, 2.0]` for (None, 1)."""
+    response = otherwise.client.predict(predict_request(x=[1.0, 2.0]))
+    assert tf.make_ndarray(response.outputs["y"]).tolist() == [3.5, 4.0]
+    reply = otherwise.client.post("/v1/models/half:predict", {"instances": [1.0, 2.0]})
+    assert (reply.status, reply.json) == (200, {"predictions": [3.5, 4.0]})
 
 
 def test_no_cors_headers_unless_asked(otherwise: Otherwise) -> None:

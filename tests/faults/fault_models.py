@@ -11,18 +11,20 @@ MAX_BATCH = 8
 
 
 def save_main(path: Path, factor: float = 2.0) -> Path:
-    """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `lookup`; `echo` of strings.
+    """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `sums`; `lookup`; `echo` of strings.
 
     `lookup` fails for an index outside 0..2.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 2], "x")
         a, b = (tf1.placeholder(tf.float32, [None], name) for name in "ab")
+        rows = tf1.placeholder(tf.float32, [None, None], "rows")
         index = tf1.placeholder(tf.int32, [None], "index")
         text = tf1.placeholder(tf.string, [None], "text")
         signatures = {
             "serving_default": _signature({"x": x}, {"y": factor * x}),
             "add": _signature({"a": a, "b": b}, {"sum": a + b}),
+            "sums": _signature({"x": rows}, {"sum": tf.reduce_sum(rows, 1)}),
             "lookup": _signature({"index": index}, {"value": tf.gather(tf.constant([10, 20, 30], tf.int64), index)}),
             "echo": _signature({"text": text}, {"same": tf.identity(text)}),
         }

@@ -98,8 +98,16 @@ def _bad_tensors() -> Iterator[tuple[int, str, bytes, tuple[str, ...], str]]:
     yield 5, "unknown version", predict_body(x=X, version=9), ("NOT_FOUND",), specific
     yield 5, "no model", predict_body(model="", x=X), INVALID, "ModelSpec has no name specified."
     yield 6, "int32 for float", predict_body(x=X.astype(np.int32)), INVALID, "has dtype int32, expected float32"
-    yield 6, "rank 3, as in TensorFlow Serving", predict_body(x=np.ones((1, 2, 3), "f")), ("OK",), ""
-    yield 6, "rank 0", predict_body(x=np.float32(1)), INVALID, ""
+    yield 44, "rank 3", predict_body(x=np.ones((1, 2, 3), "f")), INVALID, "expected [-1, 2]"
+    yield 44, "rank 1", predict_body(x=np.ones(2, "f")), INVALID, "expected [-1, 2]"
+    yield 44, "rank 0", predict_body(x=np.float32(1)), INVALID, "expected [-1, 2]"
+    yield 44, "another fixed dimension", predict_body(x=np.ones((1, 3), "f")), INVALID, "expected [-1, 2]"
+    yield 44, "the signature's rank", predict_body("sums", x=np.ones((1, 3), "f")), ("OK",), ""
+    for shape in ((2**45, 0), (0, 2**45), (2**31, 0), (2049, 0)):
+        huge = shaped(*shape, value=np.zeros((0, 0), "f"))
+        yield 43, f"no elements, shape {list(shape)}", predict_body("sums", x=huge), INVALID, "no elements"
+    for shape in ((0, 0), (0, 2048), (8, 0)):
+        yield 43, f"no elements, shape {list(shape)}", predict_body("sums", x=np.zeros(shape, "f")), ("OK",), ""
     for dtype in (0, 20, 21, 22, 100, 101, 200, 99999):
         yield 6, f"dtype {dtype}", predict_body(x=tensor(X, _set_dtype(dtype))), INVALID, "x"
     yield (

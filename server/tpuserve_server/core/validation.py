@@ -41,7 +41,10 @@ class ShapeRules:
         """
         spec = signature.inputs[name]
         if not self.is_lenient and not spec.accepts_shape(shape):
-            raise InvalidArgument(f"{_of(servable_id, signature)}: {_describe_shape(spec, shape)}")
+            raise InvalidArgument(
+                f"{_of(servable_id, signature)}: {_describe_shape(spec, shape)}. The server's flag --lenient_shapes "
+                "passes other shapes to the model"
+            )
         fixed = spec.shape if spec.shape is not None and len(spec.shape) == len(shape) else None
         if fixed is None and len(shape) > MOST_DIMENSIONS:
             limit = f"at most {MOST_DIMENSIONS} dimensions"

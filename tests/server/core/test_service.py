@@ -177,6 +177,7 @@ async def test_a_shape_outside_of_the_signature_never_reaches_the_model(house: H
         await house.predict({"x": np.ones(shape, np.float32)})
     assert caught.value.message == (
         f"signature 'serving_default' of model m version 3: input 'x' has shape {list(shape)}, expected [-1, 2]"
+        ". The server's flag --lenient_shapes passes other shapes to the model"
     )
     assert not house.servable.batches
 

@@ -68,7 +68,11 @@ ANY = TensorSpec("x", FLOAT, None)
         (FREE, (0, 0), ""),
         (FREE, (0, 2048), ""),
         (FREE, (2048, 0), ""),
-        (FREE, (2049, 0), "has shape [2049, 0], but may have no elements only if its other free dimensions are at most"),
+        (
+            FREE,
+            (2049, 0),
+            "has shape [2049, 0], but may have no elements only if its other free dimensions are at most",
+        ),
         (FREE, (0, 2**45), "at most 2048, and their product at most 65536"),
         (FREE, (2**31, 0), "at most 2048"),
         (TensorSpec("x", FLOAT, (None, None, None)), (256, 0, 256), ""),
