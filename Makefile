@@ -40,7 +40,7 @@ IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' require
 # Dependencies of PyTorch that requirements/dev.lock contains.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch ray oip-clients demo serve examples strangers faults front-ends fuzz soak images sbom audit licences test test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch ray oip-clients demo serve examples strangers faults zoo front-ends fuzz soak images sbom audit licences test test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,6 +124,14 @@ strangers: setup ## Export, serve and check third-party models, or ONLY=name,pat
 # OUT=DIR: also write DIR/faults.json and DIR/faults.md.
 faults: setup ## Attack real servers with every case of docs/how-to/operate/faults.md and print a table; OUT=DIR writes it
 	$(PYTEST) -q tests/faults $(if $(OUT),--fault-table="$(OUT)/faults.json" --fault-table="$(OUT)/faults.md")
+
+# ONLY="max_pool*,irfft" selects models, MOST=10 limits the forms of a kind, OUT=DIR also writes the tables. The sandboxes
+# of the models use the system's allocator, as the server does.
+zoo: setup ## Send valid and odd forms, and JSON of every structure and size, to a zoo of models: hours on 2 cores
+	@export TF_CPP_MIN_LOG_LEVEL=3 TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1; status=0; \
+	$(BIN)/python -m tests.zoo $(if $(ONLY),--only="$(ONLY)") $(if $(MOST),--most="$(MOST)") $(if $(OUT),--out="$(OUT)") || status=$$?; \
+	$(BIN)/python -m tests.zoo.body_sweep $(if $(OUT),--out="$(OUT)") || status=$$?; \
+	exit $$status
 
 # The Python host has one process. FRONTENDS=4 starts four front-ends.
 front-ends: setup ## Run the tests of the contract and the attacks of `make faults` on servers with 2 front-end processes
