@@ -37,7 +37,7 @@ SAVED: Final[dict[str, tuple[Sequence[Operation], Callable[[Sequence[str], Path]
     "keras": (FORMS_OF_LAYERS, save_layers),
     "exported": (FORMS_OF_LAYERS, export_layers),
 }
-# What serves the models: a process for each, or one server for all.
+# Servers of the models: a process for each, or one for all.
 SANDBOX: Final = "sandbox"
 HOSTS: Final = ("envoy", "python")
 # Forms of a kind for a model on a server, where a request costs ten times as much.

@@ -1,4 +1,4 @@
-"""Send JSON bodies of every structure and size to a server, beside another client, and print a table.
+"""Send JSON bodies of every structure and size to a server that has another client, and print a table.
 
     python -m tests.zoo.body_sweep --sizes 1 1024
 
@@ -28,7 +28,7 @@ PATIENCE_S: Final = 120.0
 # Memory that a document may take: a constant, and a multiple of its size.
 MOST_MB: Final = 50.0
 MOST_TIMES: Final = 8.0
-# Wait of another client beside a document. A busy machine stops every client for some 10 ms.
+# Wait of another client during a request. A busy machine stops every client for some 10 ms.
 MOST_WAIT_MS: Final = 250.0
 
 
@@ -65,7 +65,7 @@ def sweep_bodies(host: str, server: ZooServer, sizes: Sequence[int]) -> Iterator
 
 
 def _beside(server: ZooServer, request: Request, good: Request) -> tuple[Outcome, float]:
-    """Send a request beside another client. Return its outcome, and the worst wait of the other client in ms."""
+    """Send a request while another client sends. Return its outcome, and the worst wait of the other client in ms."""
     bystander = server.bystander(good)
     with bystander:
         outcome = server.send(request)

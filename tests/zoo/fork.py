@@ -1,4 +1,4 @@
-"""Fork: a function in a process of its own, which may end or hang.
+"""Fork: a function in a separate process, which may end or hang.
 
 The process is a fork of one that has imported TensorFlow and the server, but has never run a session: a fork takes
 milliseconds, and an import takes seconds.

@@ -83,7 +83,7 @@ def _small(operation: Operation) -> Iterator[Shapes]:
 
 
 def _huge_together(operation: Operation) -> Iterator[Shapes]:
-    """Yield a huge size of one dimension in every input that has it, and an empty one beside it."""
+    """Yield a huge size of one dimension in every input that has it, and an empty one next to it."""
     names = operation.names
     for huge, name, empty in itertools.product(HUGE, names, names):
         if name != empty:

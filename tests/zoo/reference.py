@@ -15,7 +15,7 @@ Outputs = dict[str, Array]
 
 
 class Reference(Fork):
-    """An operation in a process of its own, which a kernel may end."""
+    """An operation in a separate process, which a kernel may end."""
 
     def __init__(self, operation: Operation) -> None:
         """Take the operation."""

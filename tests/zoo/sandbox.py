@@ -1,4 +1,4 @@
-"""Sandbox: a model on the real service in a process of its own, which measures each request and may end."""
+"""Sandbox: a model on the real service in a separate process, which measures each request and may end."""
 
 import asyncio
 import resource

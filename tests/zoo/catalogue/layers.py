@@ -1,4 +1,4 @@
-"""Keras layers of the zoo, each in a model of its own, and the inputs of its signature."""
+"""Keras layers of the zoo, a model for each, and the inputs of its signature."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
