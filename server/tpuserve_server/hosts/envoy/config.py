@@ -15,6 +15,7 @@ from tpuserve_server.hosts.envoy.replies import local_replies
 from tpuserve_server.hosts.envoy.secret_files import SecretFiles
 from tpuserve_server.hosts.envoy.shedding_filters import shedding_filters
 from tpuserve_server.hosts.envoy.tracing import clusters, runtime_layers, span_filter, tracing
+from tpuserve_server.hosts.envoy.unsent import BUFFER_BYTES
 from tpuserve_server.hosts.grpc.arguments import apply_to_manager
 from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S
 from tpuserve_server.hosts.tls import TlsOptions
@@ -84,9 +85,8 @@ def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) 
         "additional_addresses": [{"address": address} for address in others],
         # By default, a second server on the same port must fail instead of taking every other connection.
         "enable_reuse_port": options.reuse_port or options.frontends > 1,
-        # Envoy buffers a body while the event loop is busy, and answers 413 to a body that does not fit. The buffer is
-        # larger than the application's limits, so that those apply first.
-        "per_connection_buffer_limit_bytes": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,
+        # Of responses; that of a request's body is below.
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "filter_chains": [
             {"filters": [_http(options, embedding)], **_transport(options.tls, secrets, options.header_timeout_s)}
         ],
@@ -153,6 +153,8 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         "request_headers_timeout": f"{options.header_timeout_s:g}s",
         "request_timeout": f"{REQUEST_TIMEOUT_S}s",
         "stream_idle_timeout": "0s",
+        # Of a complete response, for its last bytes.
+        "stream_flush_timeout": f"{options.write_timeout_s:g}s",
         "drain_timeout": f"{DRAIN_GRACE_S}s",
         "common_http_protocol_options": {
             "idle_timeout": f"{IDLE_CONNECTION_S}s",
@@ -167,10 +169,21 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         },
         "http2_protocol_options": {
             "max_concurrent_streams": MAX_STREAMS_PER_CONNECTION,
+            "initial_stream_window_size": BUFFER_BYTES,
             "max_header_field_size_kb": MAX_HEADER_FIELD_KIB,
         },
         # The embedding answers every request, so there are no routes and no route timeouts.
-        "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "tpuserve",
+                    "domains": ["*"],
+                    # Envoy buffers a body while the event loop is busy, and answers 413 to a body that does not fit.
+                    # The buffer is larger than the application's limits, so that those apply first.
+                    "request_body_buffer_limit": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,
+                }
+            ]
+        },
         "http_filters": [
             *rate_limit(options),
             *shedding_filters(),

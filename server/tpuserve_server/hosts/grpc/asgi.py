@@ -281,9 +281,12 @@ async def answer(send: "Send", reply: bytes | RpcFailure | None, trailers: Seque
     """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
     more = _encoded(trailers)
     if isinstance(reply, bytes):
+        body = frame(reply)
+        # The client may read slowly.
+        del reply
         try:
             await send(_START)
-            await send({"type": "http.response.body", "body": frame(reply)})
+            await send({"type": "http.response.body", "body": body})
             await send(_ok(more))
         except OSError:  # See `_send_all`.
             return

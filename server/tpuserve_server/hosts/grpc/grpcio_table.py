@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 import grpc
 import grpc.aio
 
+from tpuserve_server.core.budgets.sending import Delivery, ResponseCut, SendingBudget
 from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
-from tpuserve_server.core.errors import Code
+from tpuserve_server.core.errors import Code, ResourceExhausted
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.guarded import GuardedMethod, GuardedStream, GuardedTable, GuardedUnary
@@ -19,6 +20,7 @@ from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, REQUEST_TIMEOUT_S
+from tpuserve_server.hosts.unread_response import SMALL_BYTES
 
 if TYPE_CHECKING:
     from tpuserve_server.frontends.rpc import Trailers
@@ -32,6 +34,8 @@ Unary: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 # The client, or the limit of a message, may also have ended the call. Then grpcio does not send this status.
 _NO_MESSAGE = RpcFailure(Code.UNIMPLEMENTED, "A unary call takes exactly one message")
+# Bytes per second that a client must take of a message. grpcio does not report which part of it the client has taken.
+_LEAST_RATE = 1 << 17
 
 _GRPCIO_LOG = logging.getLogger("grpc._cython.cygrpc")
 
@@ -53,13 +57,18 @@ class TableHandler(grpc.GenericRpcHandler):
         rpc: GuardedTable,
         in_flight: InFlight,
         gate: OverloadGate,
+        sending: SendingBudget,
         clock: Clock | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        """Serve `rpc`. The message of a unary call must arrive within `request_timeout_s`."""
+        """Serve `rpc`. The message of a unary call must arrive within `request_timeout_s`.
+
+        Charge large responses, and the messages of streams, to `sending`.
+        """
         _GRPCIO_LOG.addFilter(_is_about_server)
         self._in_flight = in_flight
         self._gate = gate
+        self._sending = sending
         self._request_timeout_s = request_timeout_s
         self._clock = clock or SystemClock()
         self._timers = RareTimersByLoop()
@@ -110,6 +119,9 @@ class TableHandler(grpc.GenericRpcHandler):
             self._in_flight.begin()
             try:
                 response = await run(request, call)
+                if len(response) > SMALL_BYTES:
+                    # grpcio calls it when the client has taken the response, or left.
+                    context.add_done_callback(_ending(self._charge(context, response)))
                 if trailers:
                     context.set_trailing_metadata(trailers)
                 return response
@@ -155,7 +167,8 @@ class TableHandler(grpc.GenericRpcHandler):
                 call = call_context(context, self._deadline(context), trailers)
                 messages = (await method.admit(call))(requests, call)
                 async for message in messages:
-                    await _write(context, message)
+                    with self._charge(context, message):
+                        await _write(context, message)
                 if trailers:
                     context.set_trailing_metadata(trailers)
             except _Unread:
@@ -176,10 +189,30 @@ class TableHandler(grpc.GenericRpcHandler):
 
         return handle
 
+    def _charge(self, context: Context, message: bytes) -> Delivery:
+        """Charge a message until grpcio has sent it. A cut cancels the current task, and so resets the call's stream.
+
+        Raises:
+            ResourceExhausted: the message does not fit the budget.
+        """
+        peer = context.peer()
+        task = asyncio.current_task()
+        assert task is not None  # grpcio runs a task for each call.
+        try:
+            return self._sending.begin(
+                None if peer.startswith("unix:") else peer, len(message), task.cancel, len(message) / _LEAST_RATE
+            )
+        except ResponseCut as error:
+            raise ResourceExhausted(str(error)) from None
+
     def _deadline(self, context: Context) -> Deadline:
         # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
         return Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
+
+
+def _ending(delivery: Delivery) -> Callable[[Any], None]:  # The stubs have a type of their own for the context.
+    return lambda _: delivery.end()
 
 
 def _refusal(failure: RpcFailure) -> Handler:

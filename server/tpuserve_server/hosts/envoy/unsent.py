@@ -1,0 +1,112 @@
+"""Responses that Envoy holds for clients that do not read: Envoy's limits of them, what it holds, and how to end them.
+
+The embedding's `send` waits while the stream or the connection holds more than BUFFER_BYTES. It cannot reset a stream
+that waits so. After the end of a response it reports a disconnect once Envoy has sent all bytes.
+"""
+
+import asyncio
+import ipaddress
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tpuserve_server.core.budgets.sending import Delivery, SendingBudget
+from tpuserve_server.hosts.disconnects import DISCONNECT
+from tpuserve_server.hosts.unread_response import PART_BYTES, charged
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+# Bytes of a stream, and of a connection, beyond which Envoy asks for no more. Also the window of an upload's stream.
+BUFFER_BYTES: Final = 1 << 18
+_KEPT_BYTES: Final = BUFFER_BYTES + PART_BYTES
+# While the budget holds less than this share, Envoy is asked only at intervals.
+_IDLE_SHARE: Final = 1 / 64
+_INTERVAL_S: Final = 0.5
+_MOST_ASKED: Final = 256
+
+
+class EnvoyResponses:
+    """Charges what Envoy holds to the budget. One event loop's thread owns it."""
+
+    def __init__(self, budget: SendingBudget) -> None:
+        """Charge to `budget`."""
+        self._budget = budget
+        # Responses that Envoy has, in the order in which it was last asked.
+        self._ended: dict[Delivery, Receive] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._cutting: set[tuple[str, int]] = set()
+
+    def charged(self, scope: "Scope", receive: "Receive", send: "Send") -> "Send":
+        """Return a `send` that charges the response to the budget."""
+        abort, keep = partial(self._abort, scope.get("client")), partial(self._keep, receive)
+        return charged(send, scope, self._budget, abort=abort, keep_bytes=_KEPT_BYTES, keep=keep)
+
+    def _abort(self, client: tuple[str, int] | None) -> None:
+        """Close the client's connection on a thread. Clients of a UNIX socket have no address: theirs stay open."""
+        if client is None or client in self._cutting:
+            return
+        self._cutting.add(client)
+        cutting = asyncio.get_running_loop().run_in_executor(None, shut_down, client)
+        cutting.add_done_callback(lambda _: self._cutting.discard(client))
+
+    def _keep(self, receive: "Receive", delivery: Delivery) -> None:
+        self._ended[delivery] = receive
+        if self._budget.held_bytes > self._budget.total_bytes * _IDLE_SHARE:
+            self._ask(delivery)
+        if self._timer is None:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for delivery in list(self._ended)[:_MOST_ASKED]:
+            self._ask(delivery)
+        if self._ended:
+            self._schedule()
+
+    def _ask(self, delivery: Delivery) -> None:
+        receive = self._ended.pop(delivery)
+        if not delivery.is_cut:
+            asyncio.ensure_future(receive()).add_done_callback(partial(self._answered, delivery, receive))
+
+    def _answered(self, delivery: Delivery, receive: "Receive", answer: "asyncio.Future[object]") -> None:
+        """Handle what the embedding says: an empty body as long as Envoy holds bytes of the response."""
+        message = None if answer.cancelled() or answer.exception() is not None else answer.result()
+        if not isinstance(message, dict) or message["type"] == DISCONNECT:
+            delivery.end()
+        elif not delivery.is_cut:
+            self._ended[delivery] = receive
+            if self._timer is None:
+                self._schedule()
+
+
+def shut_down(client: tuple[str, int]) -> None:
+    """Shut down the TCP connection of this process to a client's address, so that Envoy closes it. May take long."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            copy = os.dup(int(name))
+        except OSError:  # Closed meanwhile.
+            continue
+        try:
+            connection = socket.socket(fileno=copy)
+        except OSError:  # No socket.
+            os.close(copy)
+            continue
+        with connection:
+            try:
+                peer = connection.getpeername()
+                if isinstance(peer, tuple) and (_plain(peer[0]), peer[1]) == (_plain(client[0]), client[1]):
+                    connection.shutdown(socket.SHUT_RDWR)
+            except OSError:  # Not connected.
+                continue
+
+
+def _plain(address: str) -> str:
+    """Return the IPv4 address of one that IPv6 has mapped."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
