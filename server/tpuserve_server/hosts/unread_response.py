@@ -7,7 +7,7 @@ raises ResponseCut, which is an OSError as after a disconnect.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.budgets.sending import Delivery, SendingBudget
+from tpuserve_server.core.budgets.sending import Delivery, ResponseCut, SendingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -43,7 +43,13 @@ def charged(
         return deliver(message, body)
 
     async def deliver(message: "Message", body: bytes) -> None:
-        delivery = budget.begin(scope.get("client"), len(body), abort)
+        try:
+            delivery = budget.begin(scope.get("client"), len(body), abort)
+        except ResponseCut:
+            # The server may have sent the head of the response.
+            if abort is not None:
+                abort()
+            raise
         try:
             more_body, at = message.get("more_body", False), 0
             while len(body) - at > PART_BYTES:

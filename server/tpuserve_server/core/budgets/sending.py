@@ -66,13 +66,13 @@ class SendingBudget:
     ) -> "Delivery":
         """Charge a response of `size_bytes` on `connection`. None: unknown, so that only the common budget applies.
 
-        `abort` is called when the delivery is cut. `unseen_s` adds to the timeout, for servers that do not report which
+        `abort` is called when the delivery is cut later. `unseen_s` adds to the timeout, for servers that do not report which
         bytes a client has taken. Use the delivery as a context manager.
 
         Raises:
             ResponseCut: the response is the one to cut, and none of its bytes were sent.
         """
-        new = Delivery(self, connection, size_bytes, abort, unseen_s, self._clock.monotonic_s())
+        new = Delivery(self, connection, size_bytes, unseen_s, self._clock.monotonic_s())
         self._deliveries[new] = None
         self._add(connection, size_bytes)
         if connection is not None and self._held_by_connection[connection] > self._connection_bytes:
@@ -81,6 +81,7 @@ class SendingBudget:
         if self._held_bytes > self.total_bytes:
             self._make_room(list(self._deliveries), self._held_bytes - self.total_bytes)
         new.check()
+        new.abort = abort
         if self._timer is None:
             self._schedule()
         return new
@@ -144,22 +145,21 @@ class SendingBudget:
 class Delivery:
     """One response that its client has not read. A context manager that returns its bytes to the budget."""
 
-    __slots__ = ("_abort", "_budget", "_pending", "_reason", "connection", "held_bytes", "moved_s", "unseen_s")
+    __slots__ = ("_budget", "_pending", "_reason", "abort", "connection", "held_bytes", "moved_s", "unseen_s")
 
     def __init__(
         self,
         budget: SendingBudget,
         connection: Hashable,
         size_bytes: int,
-        abort: Callable[[], object] | None,
         unseen_s: float,
         now_s: float,
     ) -> None:
         """Create a delivery that begins now; only `SendingBudget.begin` calls this."""
         self._budget = budget
-        self._abort = abort
         self._pending: asyncio.Future[Any] | None = None
         self._reason: CutReason | None = None
+        self.abort: Callable[[], object] | None = None
         self.connection = connection
         # After a cut: the bytes that it held.
         self.held_bytes = size_bytes
@@ -220,8 +220,8 @@ class Delivery:
     def cut(self, reason: CutReason) -> None:
         """Make the sender raise, and the host end the response. Only the budget calls this."""
         self._reason = reason
-        if self._abort is not None:
-            self._abort()
+        if self.abort is not None:
+            self.abort()
         if self._pending is not None:
             self._pending.cancel()
 

@@ -1,6 +1,8 @@
 """Envoy's bootstrap configuration as plain data: one listener with its addresses, limits and application."""
 
 import json
+import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from tpuserve_server.hosts.envoy.shedding_filters import shedding_filters
 from tpuserve_server.hosts.envoy.tracing import clusters, runtime_layers, span_filter, tracing
 from tpuserve_server.hosts.envoy.unsent import BUFFER_BYTES
 from tpuserve_server.hosts.grpc.arguments import apply_to_manager
-from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S
+from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S, UNSENT_BYTES
 from tpuserve_server.hosts.tls import TlsOptions
 
 Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own schema.
@@ -78,11 +80,12 @@ def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) ->
 
 def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) -> Config:
     """Return one listener for all addresses. Each further filter chain would load the application again."""
-    first, *others = addresses(options).values()
+    first, *others = [{"address": address, **_unsent(address)} for address in addresses(options).values()]
     return {
         "name": "tpuserve",
-        "address": first,
-        "additional_addresses": [{"address": address} for address in others],
+        "address": first["address"],
+        "socket_options": first["socket_options"]["socket_options"],
+        "additional_addresses": others,
         # By default, a second server on the same port must fail instead of taking every other connection.
         "enable_reuse_port": options.reuse_port or options.frontends > 1,
         # Of responses; that of a request's body is below.
@@ -91,6 +94,14 @@ def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) 
             {"filters": [_http(options, embedding)], **_transport(options.tls, secrets, options.header_timeout_s)}
         ],
     }
+
+
+def _unsent(address: Config) -> Config:
+    """Return the socket's option by which Envoy sees that a slow client reads. Linux only."""
+    if "socket_address" not in address or sys.platform != "linux":
+        return {"socket_options": {"socket_options": []}}
+    option = {"level": socket.IPPROTO_TCP, "name": socket.TCP_NOTSENT_LOWAT, "int_value": UNSENT_BYTES}
+    return {"socket_options": {"socket_options": [{**option, "state": "STATE_PREBIND"}]}}
 
 
 def addresses(options: HostOptions) -> Mapping[str, Config]:

@@ -5,13 +5,11 @@ that waits so. After the end of a response it reports a disconnect once Envoy ha
 """
 
 import asyncio
-import ipaddress
-import os
-import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.budgets.sending import Delivery, SendingBudget
+from tpuserve_server.hosts.client_connections import ClientConnections
 from tpuserve_server.hosts.disconnects import DISCONNECT
 from tpuserve_server.hosts.unread_response import PART_BYTES, charged
 
@@ -36,20 +34,12 @@ class EnvoyResponses:
         # Responses that Envoy has, in the order in which it was last asked.
         self._ended: dict[Delivery, Receive] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._cutting: set[tuple[str, int]] = set()
+        self._connections = ClientConnections()
 
     def charged(self, scope: "Scope", receive: "Receive", send: "Send") -> "Send":
         """Return a `send` that charges the response to the budget."""
-        abort, keep = partial(self._abort, scope.get("client")), partial(self._keep, receive)
+        abort, keep = partial(self._connections.end, scope.get("client")), partial(self._keep, receive)
         return charged(send, scope, self._budget, abort=abort, keep_bytes=_KEPT_BYTES, keep=keep)
-
-    def _abort(self, client: tuple[str, int] | None) -> None:
-        """Close the client's connection on a thread. Clients of a UNIX socket have no address: theirs stay open."""
-        if client is None or client in self._cutting:
-            return
-        self._cutting.add(client)
-        cutting = asyncio.get_running_loop().run_in_executor(None, shut_down, client)
-        cutting.add_done_callback(lambda _: self._cutting.discard(client))
 
     def _keep(self, receive: "Receive", delivery: Delivery) -> None:
         self._ended[delivery] = receive
@@ -82,31 +72,3 @@ class EnvoyResponses:
             self._ended[delivery] = receive
             if self._timer is None:
                 self._schedule()
-
-
-def shut_down(client: tuple[str, int]) -> None:
-    """Shut down the TCP connection of this process to a client's address, so that Envoy closes it. May take long."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            copy = os.dup(int(name))
-        except OSError:  # Closed meanwhile.
-            continue
-        try:
-            connection = socket.socket(fileno=copy)
-        except OSError:  # No socket.
-            os.close(copy)
-            continue
-        with connection:
-            try:
-                peer = connection.getpeername()
-                if isinstance(peer, tuple) and (_plain(peer[0]), peer[1]) == (_plain(client[0]), client[1]):
-                    connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # Not connected.
-                continue
-
-
-def _plain(address: str) -> str:
-    """Return the IPv4 address of one that IPv6 has mapped."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import grpc
@@ -14,7 +15,8 @@ from tpuserve_server.core.errors import Code, ResourceExhausted
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.guarded import GuardedMethod, GuardedStream, GuardedTable, GuardedUnary
-from tpuserve_server.hosts.grpc.calls import call_context
+from tpuserve_server.hosts.client_connections import ClientConnections
+from tpuserve_server.hosts.grpc.calls import call_context, client_of
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
@@ -69,6 +71,7 @@ class TableHandler(grpc.GenericRpcHandler):
         self._in_flight = in_flight
         self._gate = gate
         self._sending = sending
+        self._connections = ClientConnections()
         self._request_timeout_s = request_timeout_s
         self._clock = clock or SystemClock()
         self._timers = RareTimersByLoop()
@@ -190,18 +193,15 @@ class TableHandler(grpc.GenericRpcHandler):
         return handle
 
     def _charge(self, context: Context, message: bytes) -> Delivery:
-        """Charge a message until grpcio has sent it. A cut cancels the current task, and so resets the call's stream.
+        """Charge a message until grpcio has sent it. A cut ends the connection: grpcio cannot reset a stream.
 
         Raises:
             ResourceExhausted: the message does not fit the budget.
         """
-        peer = context.peer()
-        task = asyncio.current_task()
-        assert task is not None  # grpcio runs a task for each call.
+        client = client_of(context)
+        end = partial(self._connections.end, client)
         try:
-            return self._sending.begin(
-                None if peer.startswith("unix:") else peer, len(message), task.cancel, len(message) / _LEAST_RATE
-            )
+            return self._sending.begin(client, len(message), end, len(message) / _LEAST_RATE)
         except ResponseCut as error:
             raise ResourceExhausted(str(error)) from None
 
@@ -211,7 +211,7 @@ class TableHandler(grpc.GenericRpcHandler):
         return Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
 
 
-def _ending(delivery: Delivery) -> Callable[[Any], None]:  # The stubs have a type of their own for the context.
+def _ending(delivery: Delivery) -> Any:  # noqa: ANN401 - the stubs have a class for callbacks, which grpcio has not
     return lambda _: delivery.end()
 
 
