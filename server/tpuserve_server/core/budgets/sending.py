@@ -4,11 +4,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from tpuserve_server.core.deadline import Clock
 
-CutReason = Literal["timeout", "memory"]
+CutReason: TypeAlias = Literal["timeout", "memory"]
+CUT_REASONS: Final[tuple[CutReason, ...]] = ("timeout", "memory")
 # Time in which a client that reads takes some bytes. Beyond it, its response is cut before those of clients that read.
 _PAUSE_S: Final = 1.0
 # The budget looks for late responses this often in a timeout.
@@ -66,8 +67,8 @@ class SendingBudget:
     ) -> "Delivery":
         """Charge a response of `size_bytes` on `connection`. None: unknown, so that only the common budget applies.
 
-        `abort` is called when the delivery is cut later. `unseen_s` adds to the timeout, for servers that do not report which
-        bytes a client has taken. Use the delivery as a context manager.
+        `abort` is called when the delivery is cut later. `unseen_s` adds to the timeout, for servers that do not report
+        which bytes a client has taken. Use the delivery as a context manager.
 
         Raises:
             ResponseCut: the response is the one to cut, and none of its bytes were sent.
@@ -78,7 +79,7 @@ class SendingBudget:
         if connection is not None and self._held_by_connection[connection] > self._connection_bytes:
             siblings = [each for each in self._deliveries if each.connection == connection]
             self._make_room(siblings, self._held_by_connection[connection] - self._connection_bytes)
-        if self._held_bytes > self.total_bytes:
+        if self._held_bytes > self.total_bytes and not new.is_cut:
             self._make_room(list(self._deliveries), self._held_bytes - self.total_bytes)
         new.check()
         new.abort = abort
@@ -104,6 +105,12 @@ class SendingBudget:
         if delivery in self._deliveries:
             del self._deliveries[delivery]
             self._add(delivery.connection, -delivery.held_bytes)
+
+    def ended(self, delivery: "Delivery") -> None:
+        """Forget a delivery that its server has ended. It was cut if no byte was taken for the timeout."""
+        if delivery in self._deliveries and self._clock.monotonic_s() - delivery.moved_s >= self.timeout_s:
+            self.cuts["timeout"] += 1
+        self.end(delivery)
 
     def _make_room(self, candidates: "list[Delivery]", over_bytes: int) -> None:
         if len(candidates) < 2:

@@ -23,6 +23,8 @@ _KEPT_BYTES: Final = BUFFER_BYTES + PART_BYTES
 _IDLE_SHARE: Final = 1 / 64
 _INTERVAL_S: Final = 0.5
 _MOST_ASKED: Final = 256
+# The budget's timeout for bytes that Envoy holds is longer than Envoy's own by this share.
+_LATER: Final = 0.5
 
 
 class EnvoyResponses:
@@ -42,6 +44,8 @@ class EnvoyResponses:
         return charged(send, scope, self._budget, abort=abort, keep_bytes=_KEPT_BYTES, keep=keep)
 
     def _keep(self, receive: "Receive", delivery: Delivery) -> None:
+        # Envoy has the same timeout, and resets only the stream.
+        delivery.unseen_s = _LATER * self._budget.timeout_s
         self._ended[delivery] = receive
         if self._budget.held_bytes > self._budget.total_bytes * _IDLE_SHARE:
             self._ask(delivery)
@@ -67,7 +71,7 @@ class EnvoyResponses:
         """Handle what the embedding says: an empty body as long as Envoy holds bytes of the response."""
         message = None if answer.cancelled() or answer.exception() is not None else answer.result()
         if not isinstance(message, dict) or message["type"] == DISCONNECT:
-            delivery.end()
+            self._budget.ended(delivery)
         elif not delivery.is_cut:
             self._ended[delivery] = receive
             if self._timer is None:
