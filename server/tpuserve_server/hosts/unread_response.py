@@ -5,14 +5,16 @@ raises ResponseCut, which is an OSError as after a disconnect.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.budgets.sending import Delivery, ResponseCut, SendingBudget
+from tpuserve_server.hosts.client_connections import Client
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from starlette.types import Message, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 # Complete responses up to this size are sent at once, and not charged.
 SMALL_BYTES: Final = 1 << 14
@@ -20,31 +22,44 @@ SMALL_BYTES: Final = 1 << 14
 PART_BYTES: Final = 1 << 17
 
 
-def charged(
-    send: "Send",
-    scope: "Scope",
-    budget: SendingBudget,
-    *,
-    abort: Callable[[], object] | None = None,
-    keep_bytes: int = 0,
-    keep: Callable[[Delivery], None] = Delivery.end,
-) -> "Send":
-    """Return a `send` that charges the response to `budget`.
+class ChargedResponses:
+    """Charges the responses of a host to the budget. One event loop's thread owns it."""
 
-    Some servers accept bytes before their client takes them, up to `keep_bytes` of a response. They get its delivery by
-    `keep` after the last byte, and end the client's connection in `abort` after a cut.
-    """
+    def __init__(
+        self,
+        budget: SendingBudget,
+        *,
+        end_connection: Callable[[Client | None], None] | None = None,
+        keep: "Callable[[Delivery, Receive], None] | None" = None,
+        keep_bytes: int = 0,
+    ) -> None:
+        """Charge to `budget`.
 
-    # A plain function returns the server's own awaitable for a small response, so that it costs nothing more.
-    def send_on(message: "Message") -> "Awaitable[None]":
-        body = message.get("body")
-        if body is None or (len(body) <= SMALL_BYTES and not message.get("more_body", False)):
-            return send(message)
-        return deliver(message, body)
+        Some servers accept up to `keep_bytes` of a response before its client takes them. `keep` gets its delivery
+        after the last byte. `end_connection` ends the connection of a client whose response is cut.
+        """
+        self._budget = budget
+        self._end_connection = end_connection
+        self._keep = keep
+        self._keep_bytes = keep_bytes
 
-    async def deliver(message: "Message", body: bytes) -> None:
+    def charged(self, scope: "Scope", receive: "Receive", send: "Send") -> "Send":
+        """Return a `send` that charges the response to a request."""
+
+        # A plain function returns the server's own awaitable for a small response, so that it costs nothing more.
+        def send_on(message: "Message") -> "Awaitable[None]":
+            body = message.get("body")
+            if body is None or (len(body) <= SMALL_BYTES and not message.get("more_body", False)):
+                return send(message)
+            return self._deliver(scope, receive, send, message, body)
+
+        return send_on
+
+    async def _deliver(self, scope: "Scope", receive: "Receive", send: "Send", message: "Message", body: bytes) -> None:
+        client = scope.get("client")
+        abort = None if self._end_connection is None else partial(self._end_connection, client)
         try:
-            delivery = budget.begin(scope.get("client"), len(body), abort)
+            delivery = self._budget.begin(client, len(body), abort)
         except ResponseCut:
             # The server may have sent the head of the response.
             if abort is not None:
@@ -56,14 +71,12 @@ def charged(
                 part = body[at : at + PART_BYTES]
                 await delivery.wait(send({**message, "body": part, "more_body": True}))
                 at += PART_BYTES
-                delivery.taken(max(delivery.held_bytes - max(len(body) - at, keep_bytes), 0))
+                delivery.taken(max(delivery.held_bytes - max(len(body) - at, self._keep_bytes), 0))
             await delivery.wait(send({**message, "body": body[at:], "more_body": more_body}))
         except BaseException:
             delivery.end()
             raise
-        if more_body:
+        if more_body or self._keep is None:
             delivery.end()
         else:
-            keep(delivery)
-
-    return send_on
+            self._keep(delivery, receive)

@@ -9,16 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.budgets.sending import Delivery, SendingBudget
-from tpuserve_server.hosts.client_connections import ClientConnections
 from tpuserve_server.hosts.disconnects import DISCONNECT
-from tpuserve_server.hosts.unread_response import PART_BYTES, charged
+from tpuserve_server.hosts.unread_response import PART_BYTES
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Receive
 
 # Bytes of a stream, and of a connection, beyond which Envoy asks for no more. Also the window of an upload's stream.
 BUFFER_BYTES: Final = 1 << 18
-_KEPT_BYTES: Final = BUFFER_BYTES + PART_BYTES
+# Bytes of a response that Envoy takes before its client does.
+KEPT_BYTES: Final = BUFFER_BYTES + PART_BYTES
 # While the budget holds less than this share, Envoy is asked only at intervals.
 _IDLE_SHARE: Final = 1 / 64
 _INTERVAL_S: Final = 0.5
@@ -27,26 +27,21 @@ _MOST_ASKED: Final = 256
 _LATER: Final = 0.5
 
 
-class EnvoyResponses:
-    """Charges what Envoy holds to the budget. One event loop's thread owns it."""
+class UnsentByEnvoy:
+    """Ends the deliveries of responses that Envoy has, once it has sent them. One event loop's thread owns it."""
 
     def __init__(self, budget: SendingBudget) -> None:
-        """Charge to `budget`."""
+        """Return bytes to `budget`."""
         self._budget = budget
-        # Responses that Envoy has, in the order in which it was last asked.
-        self._ended: dict[Delivery, Receive] = {}
+        # The embedding's `receive` by delivery, in the order in which it was last asked.
+        self._unsent: dict[Delivery, Receive] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._connections = ClientConnections()
 
-    def charged(self, scope: "Scope", receive: "Receive", send: "Send") -> "Send":
-        """Return a `send` that charges the response to the budget."""
-        abort, keep = partial(self._connections.end, scope.get("client")), partial(self._keep, receive)
-        return charged(send, scope, self._budget, abort=abort, keep_bytes=_KEPT_BYTES, keep=keep)
-
-    def _keep(self, receive: "Receive", delivery: Delivery) -> None:
+    def keep(self, delivery: Delivery, receive: "Receive") -> None:
+        """Keep a delivery whose last byte Envoy has."""
         # Envoy has the same timeout, and resets only the stream.
         delivery.unseen_s = _LATER * self._budget.timeout_s
-        self._ended[delivery] = receive
+        self._unsent[delivery] = receive
         if self._budget.held_bytes > self._budget.total_bytes * _IDLE_SHARE:
             self._ask(delivery)
         if self._timer is None:
@@ -57,13 +52,13 @@ class EnvoyResponses:
 
     def _look(self) -> None:
         self._timer = None
-        for delivery in list(self._ended)[:_MOST_ASKED]:
+        for delivery in list(self._unsent)[:_MOST_ASKED]:
             self._ask(delivery)
-        if self._ended:
+        if self._unsent:
             self._schedule()
 
     def _ask(self, delivery: Delivery) -> None:
-        receive = self._ended.pop(delivery)
+        receive = self._unsent.pop(delivery)
         if not delivery.is_cut:
             asyncio.ensure_future(receive()).add_done_callback(partial(self._answered, delivery, receive))
 
@@ -73,6 +68,6 @@ class EnvoyResponses:
         if not isinstance(message, dict) or message["type"] == DISCONNECT:
             self._budget.ended(delivery)
         elif not delivery.is_cut:
-            self._ended[delivery] = receive
+            self._unsent[delivery] = receive
             if self._timer is None:
                 self._schedule()

@@ -17,7 +17,7 @@ from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, find_connection_limit
 from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.hosts.unread_body import BodyReceive
-from tpuserve_server.hosts.unread_response import charged
+from tpuserve_server.hosts.unread_response import ChargedResponses
 
 if TYPE_CHECKING:
     from starlette.types import Scope, Send
@@ -47,7 +47,7 @@ class RestServer(uvicorn.Server):
                 timeout_keep_alive=IDLE_CONNECTION_S,
             )
         )
-        self._sending = application.sending
+        self._responses = ChargedResponses(application.sending)
         self._options = options
         self._certificates = certificates
         self._socket: socket.socket | None = None
@@ -108,7 +108,7 @@ class RestServer(uvicorn.Server):
         self._up.set()
 
     def _answer(self, scope: "Scope", receive: BodyReceive, send: "Send") -> "Awaitable[None]":
-        return self._calls(scope, receive, charged(send, scope, self._sending))
+        return self._calls(scope, receive, self._responses.charged(scope, receive, send))
 
     async def _listen(self) -> asyncio.Server:
         """Accept connections with the current certificates, on a copy of the socket: its server closes it."""
