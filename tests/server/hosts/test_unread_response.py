@@ -7,11 +7,12 @@ import pytest
 
 from tests.support.fakes import FakeClock
 from tpuserve_server.core.budgets.sending import Delivery, ResponseCut, SendingBudget
-from tpuserve_server.hosts.client_connections import Client
 from tpuserve_server.hosts.unread_response import PART_BYTES, SMALL_BYTES, ChargedResponses
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
+
+    from tpuserve_server.hosts.client_connections import Client
 
 TIMEOUT_S = 30
 CLIENT = ("10.0.0.1", 5)

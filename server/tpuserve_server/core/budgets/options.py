@@ -57,7 +57,7 @@ class BudgetOptions:
             "Listening",
             "Maximum size of a response, which is known before it is encoded.",
             page="maximum size of a response, which is known before it is encoded ([Limits](limits.md))",
-            at_least=1024,
+            at_least=1,
         ),
     ] = 1 << 30
     max_sending_bytes: Annotated[
