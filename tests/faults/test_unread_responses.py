@@ -83,7 +83,7 @@ def wait_for_end(client: socket.socket) -> None:
             pass
 
 
-def test_calls_with_a_window_of_0_are_cut_when_the_budget_is_full(host: HostProcess, unread: Unread) -> None:
+def test_many_calls_with_a_window_of_0_are_refused_and_cut(host: HostProcess, unread: Unread) -> None:
     with contextlib.closing(raw_http2.connect(host.grpc, 0)) as client:
         with contextlib.suppress(ConnectionError):
             for stream in range(1, 81, 2):

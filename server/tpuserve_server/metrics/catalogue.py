@@ -237,8 +237,8 @@ CUT_RESPONSES: Final = Family(
     "tpuserve_cut_responses_total",
     "counter",
     ("reason",),
-    "Responses that were cut because their clients did not read them. timeout: no byte was taken for "
-    "--write_timeout_seconds. memory: they were the largest when the budget sending was full.",
+    "Responses that were cut or refused because clients did not read them. timeout: no byte was taken for "
+    "--write_timeout_seconds. memory: the budget sending was full.",
 )
 CERTIFICATE_EXPIRY: Final = Family(
     "tpuserve_certificate_expiry_timestamp_seconds",

@@ -7,11 +7,17 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import ResourceExhausted
 
 CutReason: TypeAlias = Literal["timeout", "memory"]
 CUT_REASONS: Final[tuple[CutReason, ...]] = ("timeout", "memory")
+NO_ROOM: Final = (
+    "Responses that clients have not read take all bytes of max_sending_bytes or max_connection_sending_bytes"
+)
 # Time in which a client that reads takes some bytes. Beyond it, its response is cut before those of clients that read.
 _PAUSE_S: Final = 1.0
+# A response of at most this share of the budget always fits.
+_SMALL_SHARE: Final = 1 / 1024
 # The budget looks for late responses this often in a timeout.
 _LOOKS: Final = 8
 # Fewer bytes are not worth a search for free pages.
@@ -25,8 +31,9 @@ class ResponseCut(OSError):
 class SendingBudget:
     """Charges encoded bytes until their client takes them. One event loop's thread owns it and its deliveries.
 
-    If a budget is full, deliveries are cut until the new bytes fit: first those that their clients have not read for a
-    second, the largest first. A delivery that is alone always fits. Without progress, each ends after a timeout.
+    If a budget is full, deliveries that their clients have not read for a second are cut until the new one fits, the
+    largest first. If that is not enough, the new one is refused, unless it is small or then alone. Each delivery ends
+    after a timeout without progress.
     """
 
     def __init__(
@@ -67,25 +74,34 @@ class SendingBudget:
     ) -> "Delivery":
         """Charge a response of `size_bytes` on `connection`. None: unknown, so that only the common budget applies.
 
-        `abort` is called when the delivery is cut later. `unseen_s` adds to the timeout, for servers that do not report
+        `abort` is called when the delivery is cut. `unseen_s` adds to the timeout, for servers that do not report
         which bytes a client has taken. Use the delivery as a context manager.
 
         Raises:
-            ResponseCut: the response is the one to cut, and none of its bytes were sent.
+            ResponseCut: the response does not fit, because clients read all others. None of its bytes were sent.
         """
-        new = Delivery(self, connection, size_bytes, unseen_s, self._clock.monotonic_s())
+        room = self._room(connection, size_bytes)
+        if room is None:
+            self.cuts["memory"] += 1
+            raise ResponseCut(NO_ROOM)
+        for delivery in room:
+            self._cut(delivery, "memory")
+        new = Delivery(self, connection, size_bytes, abort, unseen_s, self._clock.monotonic_s())
         self._deliveries[new] = None
         self._add(connection, size_bytes)
-        if connection is not None and self._held_by_connection[connection] > self._connection_bytes:
-            siblings = [each for each in self._deliveries if each.connection == connection]
-            self._make_room(siblings, self._held_by_connection[connection] - self._connection_bytes)
-        if self._held_bytes > self.total_bytes and not new.is_cut:
-            self._make_room(list(self._deliveries), self._held_bytes - self.total_bytes)
-        new.check()
-        new.abort = abort
         if self._timer is None:
             self._schedule()
         return new
+
+    def check_room(self, connection: Hashable, size_bytes: int) -> None:
+        """Check that `begin` would accept a response, for callers that can still send an error instead.
+
+        Raises:
+            ResourceExhausted: it would not. The response counts as cut.
+        """
+        if self._room(connection, size_bytes) is None:
+            self.cuts["memory"] += 1
+            raise ResourceExhausted(NO_ROOM)
 
     def cut_late(self) -> None:
         """Cut the deliveries without progress for the timeout."""
@@ -112,15 +128,34 @@ class SendingBudget:
             self.cuts["timeout"] += 1
         self.end(delivery)
 
-    def _make_room(self, candidates: "list[Delivery]", over_bytes: int) -> None:
-        if len(candidates) < 2:
-            return
+    def _room(self, connection: Hashable, size_bytes: int) -> "list[Delivery] | None":
+        """Return the deliveries to cut for `size_bytes` more, or None if that is not room enough."""
+        found: list[Delivery] = []
+        if size_bytes <= self.total_bytes * _SMALL_SHARE:
+            return found
+        if connection is not None:
+            over_bytes = self._held_by_connection[connection] + size_bytes - self._connection_bytes
+            if over_bytes > 0:
+                siblings = [each for each in self._deliveries if each.connection == connection]
+                if not self._choose(siblings, over_bytes, found):
+                    return None
+        over_bytes = self._held_bytes + size_bytes - self.total_bytes - sum(each.held_bytes for each in found)
+        if over_bytes > 0 and not self._choose(
+            [each for each in self._deliveries if each not in found], over_bytes, found
+        ):
+            return None
+        return found
+
+    def _choose(self, candidates: "list[Delivery]", over_bytes: int, found: "list[Delivery]") -> bool:
+        """Add the largest candidates that are not read to `found`. Return whether they make room, or no others exist."""
         now_s = self._clock.monotonic_s()
-        for delivery in sorted(candidates, key=lambda each: (now_s - each.moved_s < _PAUSE_S, -each.held_bytes)):
-            over_bytes -= delivery.held_bytes
-            self._cut(delivery, "memory")
+        unread = [each for each in candidates if now_s - each.moved_s >= _PAUSE_S]
+        for delivery in sorted(unread, key=lambda each: -each.held_bytes):
             if over_bytes <= 0:
-                return
+                break
+            found.append(delivery)
+            over_bytes -= delivery.held_bytes
+        return over_bytes <= 0 or len(unread) == len(candidates)
 
     def _cut(self, delivery: "Delivery", reason: CutReason) -> None:
         self.cuts[reason] += 1
@@ -152,21 +187,22 @@ class SendingBudget:
 class Delivery:
     """One response that its client has not read. A context manager that returns its bytes to the budget."""
 
-    __slots__ = ("_budget", "_pending", "_reason", "abort", "connection", "held_bytes", "moved_s", "unseen_s")
+    __slots__ = ("_abort", "_budget", "_pending", "_reason", "connection", "held_bytes", "moved_s", "unseen_s")
 
     def __init__(
         self,
         budget: SendingBudget,
         connection: Hashable,
         size_bytes: int,
+        abort: Callable[[], object] | None,
         unseen_s: float,
         now_s: float,
     ) -> None:
         """Create a delivery that begins now; only `SendingBudget.begin` calls this."""
         self._budget = budget
+        self._abort = abort
         self._pending: asyncio.Future[Any] | None = None
         self._reason: CutReason | None = None
-        self.abort: Callable[[], object] | None = None
         self.connection = connection
         # After a cut: the bytes that it held.
         self.held_bytes = size_bytes
@@ -222,13 +258,13 @@ class Delivery:
         if self._reason == "timeout":
             raise ResponseCut(f"The client read nothing of the response for {self._budget.timeout_s:g} seconds")
         if self._reason == "memory":
-            raise ResponseCut("Responses that clients do not read take all bytes of max_sending_bytes")
+            raise ResponseCut(NO_ROOM)
 
     def cut(self, reason: CutReason) -> None:
         """Make the sender raise, and the host end the response. Only the budget calls this."""
         self._reason = reason
-        if self.abort is not None:
-            self.abort()
+        if self._abort is not None:
+            self._abort()
         if self._pending is not None:
             self._pending.cancel()
 

@@ -145,6 +145,7 @@ class EnvoyEntry:
                 in_flight=self._in_flight,
                 watch=self._watch,
                 receiving=application.receiving,
+                sending=application.sending,
                 gate=application.overload_gate,
             )
         )

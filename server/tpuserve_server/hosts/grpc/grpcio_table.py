@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 import grpc
 import grpc.aio
 
-from tpuserve_server.core.budgets.sending import Delivery, ResponseCut, SendingBudget
+from tpuserve_server.core.budgets.sending import Delivery, SendingBudget
 from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
-from tpuserve_server.core.errors import Code, ResourceExhausted
+from tpuserve_server.core.errors import Code
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.guarded import GuardedMethod, GuardedStream, GuardedTable, GuardedUnary
@@ -198,12 +198,9 @@ class TableHandler(grpc.GenericRpcHandler):
         Raises:
             ResourceExhausted: the message does not fit the budget.
         """
-        client = client_of(context)
-        end = partial(self._connections.end, client)
-        try:
-            return self._sending.begin(client, len(message), end, len(message) / _LEAST_RATE)
-        except ResponseCut as error:
-            raise ResourceExhausted(str(error)) from None
+        client, size_bytes = client_of(context), len(message)
+        self._sending.check_room(client, size_bytes)
+        return self._sending.begin(client, size_bytes, partial(self._connections.end, client), size_bytes / _LEAST_RATE)
 
     def _deadline(self, context: Context) -> Deadline:
         # None for a call without a deadline, which the stubs omit.

@@ -8,6 +8,7 @@ from tests.support.fakes import FakeClock
 from tpuserve_server.core.budgets.budgets import Budgets
 from tpuserve_server.core.budgets.options import BudgetOptions
 from tpuserve_server.core.budgets.sending import ResponseCut, SendingBudget
+from tpuserve_server.core.errors import ResourceExhausted
 
 TIMEOUT_S = 30
 
@@ -47,16 +48,24 @@ async def test_the_largest_that_is_not_read_is_cut_for_one_that_begins(budget: S
     assert (budget.held_bytes, dict(budget.cuts)) == (70, {"memory": 1})
 
 
-async def test_a_response_that_is_the_largest_of_those_that_are_read_is_cut_before_it_begins(
-    budget: SendingBudget,
-) -> None:
-    others = [budget.begin(name, 30) for name in "abc"]
-    aborted: list[str] = []
+async def test_a_response_is_refused_while_clients_read_all_others(budget: SendingBudget, clock: FakeClock) -> None:
+    unread = budget.begin("a", 10)
+    clock.now_s += 2
+    others = [budget.begin(name, 30) for name in "bcd"]
     with pytest.raises(ResponseCut, match="max_sending_bytes"):
-        budget.begin("d", 50, lambda: aborted.append("d"))
-    assert not any(each.is_cut for each in others)
-    assert aborted == []
-    assert budget.held_bytes == 90
+        budget.begin("e", 50, lambda: pytest.fail("aborted"))
+    with pytest.raises(ResourceExhausted, match="max_sending_bytes"):
+        budget.check_room("e", 50)
+    assert not any(each.is_cut for each in (unread, *others))
+    assert (budget.held_bytes, budget.cuts["memory"]) == (100, 2)
+    budget.check_room("e", 10)
+
+
+async def test_small_responses_always_fit(clock: FakeClock) -> None:
+    budget = SendingBudget(10 << 10, 10 << 10, TIMEOUT_S, clock)
+    full = budget.begin("a", 10 << 10)
+    assert not budget.begin("a", 10).is_cut
+    assert not full.is_cut
 
 
 async def test_a_connection_has_a_budget_of_its_own(budget: SendingBudget, clock: FakeClock) -> None:
