@@ -86,10 +86,10 @@ def wait_for_end(client: socket.socket) -> None:
 def test_many_calls_with_a_window_of_0_are_refused_and_cut(host: HostProcess, unread: Unread) -> None:
     with contextlib.closing(raw_http2.connect(host.grpc, 0)) as client:
         with contextlib.suppress(ConnectionError):
-            for stream in range(1, 81, 2):
-                client.sendall(call(stream, RESPONSE_BYTES))
+            for stream in range(1, 161, 2):
+                client.sendall(call(stream, RESPONSE_BYTES // 4))
         wait_for_end(client)
-        unread.check("40 responses of 8 MiB, window 0", "gRPC (echo)", "connection closed")
+        unread.check("80 responses of 2 MiB, window 0", "gRPC (echo)", "connection closed")
 
 
 def test_call_with_a_window_of_0_is_cut_after_a_timeout(host: HostProcess, unread: Unread) -> None:

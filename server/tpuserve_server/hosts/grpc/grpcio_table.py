@@ -37,7 +37,7 @@ Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 # The client, or the limit of a message, may also have ended the call. Then grpcio does not send this status.
 _NO_MESSAGE = RpcFailure(Code.UNIMPLEMENTED, "A unary call takes exactly one message")
 # Bytes per second that a client must take of a message. grpcio does not report which part of it the client has taken.
-_LEAST_RATE = 1 << 17
+_LEAST_RATE = 1 << 19
 
 _GRPCIO_LOG = logging.getLogger("grpc._cython.cygrpc")
 
