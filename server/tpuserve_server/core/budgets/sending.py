@@ -147,7 +147,7 @@ class SendingBudget:
         return found
 
     def _choose(self, candidates: "list[Delivery]", over_bytes: int, found: "list[Delivery]") -> bool:
-        """Add the largest candidates that are not read to `found`. Return whether they make room or are all there is."""
+        """Add the largest candidates that are not read to `found`. Return whether that makes room, or none is left."""
         now_s = self._clock.monotonic_s()
         unread = [each for each in candidates if now_s - each.moved_s >= _PAUSE_S]
         for delivery in sorted(unread, key=lambda each: -each.held_bytes):
