@@ -1,6 +1,6 @@
 """Ends connections of clients that a server in this process owns, and that it has no function to end.
 
-Envoy and grpcio reset no stream whose client does not read.
+Envoy and grpcio reset no stream whose client does not read (decision 82).
 """
 
 import asyncio
