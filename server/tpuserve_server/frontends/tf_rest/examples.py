@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.budgets.response import JSON_ROWS, ResponseBudget
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.exchange import HttpCall
@@ -33,6 +34,7 @@ class RestExamples:
         check_method_names: bool,
         max_repeated_bytes: int,
         decoded: DecodedBudget,
+        responses: ResponseBudget,
     ) -> None:
         """Answer from `service` and pass answered requests to `logs`. See ExampleMethods for the other arguments."""
         self._service = service
@@ -40,6 +42,7 @@ class RestExamples:
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
         self._decoded = decoded
+        self._responses = responses
 
     async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
         """Read a body and answer it for the model that the path names."""
@@ -57,6 +60,7 @@ class RestExamples:
             measured.runs(version, run.signature.name, call.priority)
             with call.watch_client():
                 result = await run_examples(version, run, request.examples, call.deadline, call.priority)
+        self._responses.check(target.name, (result.outputs, JSON_ROWS))
         encoded = method.encode_json(result.outputs, len(request.examples))
         if self._logs is not None and (log := self._logs.choose(target.name)):
             # The log's thread encodes these, in the form of gRPC requests.
