@@ -12,7 +12,7 @@ import simdjson
 
 from tpuserve_formats.dtypes import STRING, Array, DType
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.wire.json.array_text import array_text
+from tpuserve_server.wire.json.array_text import array_text, string_text
 from tpuserve_server.wire.json.body import MAX_DEPTH, JsonValue
 from tpuserve_server.wire.json.leaves import decode_flat
 from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
@@ -93,7 +93,9 @@ def values_text(name: str, datatype: str, array: Array) -> bytes:
         )
     if array.dtype == STRING:
         try:
-            return array_text([value.decode() for value in array.flat])
+            texts = np.empty(array.size, STRING)
+            texts[:] = [string_text(value) for value in array.flat]
+            return array_text(texts)
         except UnicodeDecodeError:
             raise InvalidArgument(
                 f"output '{name}' has a string that is not UTF-8. Please use the binary data format for this output"

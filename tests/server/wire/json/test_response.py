@@ -152,11 +152,16 @@ def test_what_has_no_json_is_told_in_upstreams_words(outputs: dict[str, Array], 
 @given(st.booleans(), arrays(first=3), arrays(first=3))
 @settings(max_examples=200, deadline=None)
 def test_long_outputs_are_written_in_parts_with_the_same_text(is_row: bool, left: Array, right: Array) -> None:
-    texts = strings([b"a", b"\xff", "é".encode()])
+    texts = strings([b"a", b"\xff", "aé".encode()])
     for outputs in ({"y": left}, {"s": texts}, {"l": left, "r": right, "s": texts}):
         whole = encode_predictions(outputs, is_row=is_row)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(array_text, "_PART_VALUES", 2)
-            patch.setattr(array_text, "_PART_ITEMS", 2)
-            patch.setattr(response, "_PART_VALUES", 2)
+            patch.setattr(array_text, "_PART_NODES", 3)
+            patch.setattr(array_text, "_PART_CHARACTERS", 4)
+            patch.setattr(array_text, "_LONG_STRING", 3)
+            patch.setattr(array_text, "_COPIED_BYTES", 5)
+            patch.setattr(array_text, "_FEW_NUMBERS", 0)
+            patch.setattr(array_text, "_FEW_STRINGS", 0)
+            patch.setattr(response, "_PART_NODES", 3)
+            patch.setattr(response, "_PART_STRINGS", 2)
             assert encode_predictions(outputs, is_row=is_row) == whole
