@@ -10,7 +10,7 @@ LARGE_RESULT_BYTES: Final = 1 << 18
 # JSON has brackets for the lists of an array, even if there are no values in them.
 _LIST_BYTES: Final = 4
 # A string takes as long as so many bytes of numbers. More strings are large.
-_STRING_BYTES: Final = 64
+_STRING_BYTES: Final = 128
 _MOST_STRINGS: Final = LARGE_RESULT_BYTES // _STRING_BYTES
 
 

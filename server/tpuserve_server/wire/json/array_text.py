@@ -6,7 +6,7 @@ text: orjson would take about 100 bytes for each list in an array, and more for 
 
 from binascii import b2a_base64
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from operator import mul
 from typing import Any, Final, TypeAlias
@@ -38,7 +38,10 @@ Ends: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def array_text(value: Column) -> bytes:
-    """Return `value` as JSON. NaN and infinities are the tokens NaN, Infinity and -Infinity."""
+    """Return `value` as JSON. NaN and infinities are the tokens NaN, Infinity and -Infinity.
+
+    An array of many strings has none after it.
+    """
     if isinstance(value, np.ndarray) and value.ndim:
         if 0 < value.size <= _FEW_NUMBERS and value.ndim <= 2 and not value.dtype.hasobject:
             return _finite(dumps(value), value)
@@ -127,7 +130,11 @@ def _array_parts(array: Array, ends: Ends | None) -> Iterator[bytes]:
         if start:
             yield b","
         if step or array.ndim == 1:
-            yield _small_text(array[start : start + max(step, 1)])[1:-1]
+            part = array[start : start + max(step, 1)]
+            yield _inner_text(part)
+            if ends is not None:
+                # To free all strings in one step would hold the GIL.
+                part[...] = None
         else:
             inner = None if ends is None else ends[start * values : (start + 1) * values + 1]
             yield from _array_parts(array[start], inner)
@@ -139,9 +146,9 @@ def _ends_of_strings(array: Array) -> Ends | None:
     if not array.dtype.hasobject:
         return None
     ends = np.zeros(array.size + 1, np.int64)
-    flat = array.ravel().tolist()
+    flat = array.reshape(-1)
     for start in range(0, array.size, _COUNTED_STRINGS):
-        some = flat[start : start + _COUNTED_STRINGS]
+        some = flat[start : start + _COUNTED_STRINGS].tolist()
         is_plain = _TEXTS.issuperset(map(type, some))
         ends[start + 1 : start + 1 + len(some)] = [*map(len if is_plain else _characters, some)]
         if array.size > _COUNTED_STRINGS:
@@ -154,8 +161,22 @@ def _characters(string: Any) -> int:  # noqa: ANN401 (a string of a column)
     return len(string["b64"] if type(string) is dict else string)
 
 
+def _inner_text(array: Array) -> bytes:
+    """Return the text of an array between its brackets."""
+    if array.dtype.hasobject and array.ndim == 1 and bytes in {*map(type, array)}:
+        return b",".join(map(_string_json, array))
+    return _small_text(array)[1:-1]
+
+
+def _string_json(string: Any) -> bytes:  # noqa: ANN401 (a string of a column)
+    return string if type(string) is bytes else dumps(string)
+
+
 def _small_text(array: Array) -> bytes:
     """Return the text of an array that has dimensions and values."""
+    if array.dtype.hasobject and bytes in {*map(type, array.flat)}:
+        # orjson would copy long strings with the GIL held.
+        return _nested([*map(_string_json, array.flat)], array.shape)
     if _is_shallow(array):
         return _finite(dumps(array), array)
     # orjson's time and memory for a list grow with its level.
@@ -236,8 +257,8 @@ def _arrays(value: Column) -> Iterator[Any]:
 
 def _with_tokens(text: bytes, values: Array) -> bytes:
     """Replace each null in `text` by its number's token. orjson writes null for a number that is not finite."""
-    special = values[~np.isfinite(values)]
-    tokens = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in special]
-    between = text.split(b"null")
-    parts: Iterable[bytes] = (part for pair in zip(between, tokens, strict=False) for part in pair)
-    return b"".join((*parts, between[-1]))
+    special = values[~np.isfinite(values)].tolist()
+    parts = [b""] * (2 * len(special) + 1)
+    parts[::2] = text.split(b"null")
+    parts[1::2] = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in special]
+    return b"".join(parts)

@@ -1,7 +1,7 @@
 """REST predict requests that are too large or too intricate to parse in one step, which would hold the GIL.
 
 The structure of the body is bounded first (layout.py). Then pieces of it become arrays (leaves.py), or rows of objects.
-Each piece is parsed and converted as tensor.py does for a whole body.
+Each piece is parsed and converted as tensor.py does for a whole body. Use it in a worker thread.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,29 +12,32 @@ import numpy as np
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json.conversion import convert_rows
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows
 from tpuserve_server.wire.json.layout import Layout, Span
-from tpuserve_server.wire.json.leaves import PIECE_BYTES, Irregular, Unconvertible, decode_nested
+from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_nested, join_arrays
 from tpuserve_server.wire.json.request import signature_name
 
-# Parsing a smaller body takes a few milliseconds at most, whatever it holds.
-_SMALL_BYTES: Final = 1 << 18
-# A parser holds the GIL for this long at most, if the body has few lists, objects and strings: about 5 ms.
-_MEDIUM_BYTES: Final = 1 << 21
-_FEW: Final = 20_000
+# Reading a smaller body takes a millisecond and a megabyte at most, whatever it holds.
+_SMALL_BYTES: Final = 1 << 13
+# As above, for bodies with few values: at most 256 bytes of memory for each, and one more copy of the text.
+MEDIUM_BYTES: Final = 1 << 20
+_FEW: Final = 1 << 12
+# Rows of objects that are parsed in a millisecond.
+_ROWS_BYTES: Final = 1 << 13
 # The server reads other members, such as the name of the signature, up to this size, and ignores larger ones.
 _MAX_READ_BYTES: Final = 1 << 16
 _VALUES: Final = ("instances", "inputs")
 
 
 def is_large(body: bytes) -> bool:
-    """Return whether to read `body` in pieces."""
+    """Return whether to read `body` in pieces. If not, it can neither take much memory nor hold the GIL for long."""
     size_bytes = len(body)
     if size_bytes <= _SMALL_BYTES:
         return False
-    return size_bytes > _MEDIUM_BYTES or sum(body.count(code) for code in (b"[", b"{", b'"')) > _FEW
+    return size_bytes > MEDIUM_BYTES or sum(body.count(code) for code in (b",", b"[", b"{", b'"', b"\\")) > _FEW
 
 
 class LargeBody:
@@ -48,6 +51,7 @@ class LargeBody:
         Raises:
             InvalidArgument: it is no JSON object, it is malformed, or its decoded objects would exceed `budget`.
         """
+        let_others_run()
         self._budget = budget
         self._layout = Layout(body, budget)
         members = self._layout.members
@@ -83,12 +87,13 @@ class LargeBody:
         yield from self._items(self._inner(name, span))
 
     def _items(self, inner: Span) -> Iterator[list[JsonValue]]:
-        for piece in self._layout.pieces(inner, PIECE_BYTES, depth=2):
+        for piece in self._layout.pieces(inner, _ROWS_BYTES, depth=2):
             self._check_step(piece)
             yield parse_json(b"[%b]" % self._layout.text(piece))
+            let_others_run()
 
     def _check_step(self, span: Span) -> None:
-        if span.stop - span.start > _MEDIUM_BYTES:
+        if span.stop - span.start > MEDIUM_BYTES:
             self.check_objects()
 
     def _inner(self, name: str, span: Span) -> Span:
@@ -126,28 +131,37 @@ class LargeBody:
         try:
             return {name: decode_nested(self._layout, span, spec.dtype)}
         except Unconvertible as error:
-            explain_rows(error.leaves, signature)
+            # The leaves of a part have no index of their row.
+            explain_columns(error.leaves, signature)
         except Irregular:
             _refuse_irregular(name)
 
     def _objects(self, inner: Span, signature: Signature) -> Tensors:
         parts: dict[str, list[Array]] = {name: [] for name in signature.inputs}
-        for piece in self._layout.pieces(inner, PIECE_BYTES, depth=2):
-            if piece.stop - piece.start <= _MEDIUM_BYTES:
-                _append(parts, self._small_rows(piece, signature))
+        for piece in self._layout.pieces(inner, _ROWS_BYTES, depth=2):
+            if not self._is_large(piece):
+                _append(parts, self._small_rows(piece, signature, parts))
                 continue
             # It has a large row, in whose place a parser would make objects for all values at once.
             for row in self._layout.pieces(piece, 1, depth=2):
-                is_small_row = row.stop - row.start <= _MEDIUM_BYTES
-                _append(parts, self._small_rows(row, signature) if is_small_row else self._large_row(row, signature))
+                if self._is_large(row):
+                    _append(parts, self._large_row(row, signature))
+                else:
+                    _append(parts, self._small_rows(row, signature, parts))
         return _joined(parts)
 
-    def _small_rows(self, piece: Span, signature: Signature) -> Tensors:
+    def _is_large(self, rows: Span) -> bool:
+        size_bytes = rows.stop - rows.start
+        return size_bytes > 2 * _ROWS_BYTES and (size_bytes > MEDIUM_BYTES or is_large(self._layout.text(rows)))
+
+    def _small_rows(self, piece: Span, signature: Signature, before: Mapping[str, list[Array]]) -> Tensors:
+        """Convert rows. `before` are the parts of the rows before them."""
         rows = parse_json(b"[%b]" % self._layout.text(piece))
         tensors = convert_rows(rows, signature)
         if tensors is None:
             check_depth(rows, 1)
-            explain_rows(rows, signature)
+            explain_rows(rows, signature, sum(map(len, next(iter(before.values())))))
+        let_others_run()
         return tensors
 
     def _large_row(self, row: Span, signature: Signature) -> Tensors:
@@ -200,7 +214,7 @@ def _joined(parts: Mapping[str, list[Array]]) -> Tensors:
         shapes = {array.shape[1:] for array in arrays}
         if len(shapes) > 1:
             _refuse_irregular(name)
-        joined[name] = np.concatenate(arrays)
+        joined[name] = join_arrays(arrays, arrays[0].dtype)
     return joined
 
 

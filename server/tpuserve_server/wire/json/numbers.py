@@ -7,6 +7,7 @@ slow path in tensor.py, which also explains the errors in a request. A result of
 
 import contextvars
 import math
+import re
 import threading
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,17 @@ _SMALL_BODY_BYTES = 1 << 14
 # among a body's last characters reveals.
 _SMALL_OBJECTS_BYTES = 1 << 11
 _STRINGS_END = 4
+# Rows of objects are Python objects here. More of them are read in pieces (large.py).
+_MOST_OBJECTS = 1 << 9
+_MOST_QUOTES = 1 << 13
+# simdjson takes up to 20 us for a number with more digits and an exponent. The longest double of Python has 17 digits.
+_SLOW_DIGITS = 20
+_SHORT_TEXT = 1 << 11
+_MOST_EXPONENTS = 64
+_MANTISSA = frozenset(b"0123456789.")
+_ZEROS = b"0" * _SLOW_DIGITS
+_IS_NO_NUMBER = ~np.isin(np.arange(256), list(b"0123456789+-.eE"))
+_SLOW_NUMBER = re.compile(rb"[0-9.]{%d}[eE]" % _SLOW_DIGITS)
 # Errors of simdjson, and errors that follow from a value of an unexpected type.
 REFUSALS = (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError)
 
@@ -111,7 +123,10 @@ def parse_numbers(body: bytes) -> NumericBody | None:
     holds the GIL for 1.3 ms per megabyte.
     """
     is_small = len(body) < _SMALL_OBJECTS_BYTES
-    if is_small and b'"' in body[-_STRINGS_END:]:
+    if is_small:
+        if b'"' in body[-_STRINGS_END:]:
+            return None
+    elif body.count(b"{") > _MOST_OBJECTS or body.count(b'"') > _MOST_QUOTES or has_slow_numbers(body):
         return None
     try:
         document: _Parsed = simdjson.Parser().parse(body)
@@ -125,6 +140,34 @@ def parse_numbers(body: bytes) -> NumericBody | None:
     if not _starts_with_number(value, with_objects=not is_small):
         return None
     return NumericBody(body, document, value, is_row, signature_name)
+
+
+def has_slow_numbers(text: bytes) -> bool:
+    """Return whether simdjson may take more than a millisecond for the numbers of a text, because they are unusual."""
+    if len(text) <= _SHORT_TEXT:
+        return False
+    for exponent in (b"e", b"E"):
+        position = text.find(exponent)
+        for _ in range(_MOST_EXPONENTS):
+            if position < 0:
+                break
+            if _MANTISSA.issuperset(text[max(0, position - _SLOW_DIGITS) : position]):
+                return True
+            position = text.find(exponent, position + 1)
+        else:
+            if _has_long_numbers(text):
+                return True
+    return _ZEROS in text
+
+
+def _has_long_numbers(text: bytes) -> bool:
+    """Return whether a text has a slow number, or many numbers that are as long as one."""
+    stops = np.flatnonzero(_IS_NO_NUMBER[np.frombuffer(text, np.uint8)])
+    sizes = np.diff(stops, prepend=-1)
+    found = np.flatnonzero(sizes > _SLOW_DIGITS + len("e99"))
+    if len(found) > _MOST_EXPONENTS:
+        return True
+    return any(_SLOW_NUMBER.search(text, int(stops[at] - sizes[at]) + 1, int(stops[at])) for at in found)
 
 
 def _named(document: simdjson.Object) -> str:
@@ -245,7 +288,7 @@ def _build_skeleton(shape: _Shape, limit: int) -> bytes:
     for size in reversed(shape):
         if size * (len(text) + 1) > limit:
             raise ValueError
-        text = b"[%b]" % b",".join([text] * size)
+        text = b"[%b%b]" % ((text + b",") * (size - 1), text)
     return text
 
 

@@ -21,8 +21,9 @@ _DIRECT_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # Numbers that orjson writes in a millisecond, as members of rows.
 _PART_NODES = 1 << 12
 # Strings that are decoded in a millisecond, if they have at most so many bytes.
-_PART_STRINGS = 1 << 12
+_PART_STRINGS = 1 << 10
 _PART_BYTES = 1 << 18
+_LONG_BYTES = 1 << 10
 _NONE_RAGGED: RowSplits = {}
 
 
@@ -99,17 +100,20 @@ def _column(name: str, array: Array) -> Column:
 
 def _strings(array: Array, *, as_bytes: bool) -> Column:
     texts = np.empty(array.size, np.object_)
-    values = array.ravel().tolist()
+    flat = array.reshape(-1)
     for start in range(0, array.size, _PART_STRINGS):
-        part = values[start : start + _PART_STRINGS]
+        part = flat[start : start + _PART_STRINGS].tolist()
         try:
             if as_bytes or sum(map(len, part)) > _PART_BYTES:
                 raise ValueError
             texts[start : start + len(part)] = [value.decode() for value in part]
         except ValueError:
             # Some are not text, or long.
-            texts[start : start + len(part)] = [_string(value, as_bytes) for value in part]
-        if len(values) > _PART_STRINGS:
+            for index, value in enumerate(part, start):
+                texts[index] = _string(value, as_bytes)
+                if len(value) > _LONG_BYTES:
+                    let_others_run()
+        if array.size > _PART_STRINGS:
             let_others_run()
     # Without dimensions, the string itself.
     return texts.reshape(array.shape)[()]

@@ -15,8 +15,8 @@ from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.json import large, layout, leaves
 from tpuserve_server.wire.json.examples import decode_json_examples
 from tpuserve_server.wire.json.large import LargeBody, is_large
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.json.vertex import parse_vertex_body
+from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body, read_quickly
+from tpuserve_server.wire.json.vertex import with_parameters
 
 MEBIBYTE = 1 << 20
 BUDGET = DecodedBudget(64 * MEBIBYTE)
@@ -29,8 +29,8 @@ def signature(names: str) -> Signature:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (leaves, large):
-        monkeypatch.setattr(module, "PIECE_BYTES", 5)
+    for module, name in ((leaves, "PIECE_BYTES"), (leaves, "_OBJECT_BYTES"), (large, "_ROWS_BYTES")):
+        monkeypatch.setattr(module, name, 5)
     monkeypatch.setattr(layout, "_CHUNK_BYTES", 11)
 
 
@@ -103,7 +103,7 @@ def test_large_bodies_are_refused_before_they_take_memory(item: bytes) -> None:
 def test_unknown_members_are_refused() -> None:
     body = b'{"instances":[1],' + b",".join(b'"%d":0' % n for n in range(200_000)) + b"}"
     assert is_large(body)
-    with pytest.raises(InvalidArgument, match="an object with more than 64 members"):
+    with pytest.raises(InvalidArgument, match="an object with more than 4096 members"):
         parse_predict_body(body, BUDGET)
 
 
@@ -119,15 +119,26 @@ def test_large_bodies_take_the_memory_of_their_arrays() -> None:
     assert inputs["f"].shape == (3 * MEBIBYTE // 11, 2)
 
 
-def test_few_values_are_parsed_in_one_step() -> None:
-    assert not is_large(large_body(b"0.12345678", MEBIBYTE))
-    assert not is_large(b'{"instances":["' + b"a" * MEBIBYTE + b'"]}')
-    assert is_large(large_body(b"[]", MEBIBYTE))
+@pytest.mark.parametrize(
+    ("body", "is_quick"),
+    [
+        (large_body(b"0.12345678", MEBIBYTE // 2), True),
+        (b'{"instances":["' + b"a" * (MEBIBYTE // 2) + b'"]}', True),
+        (large_body(b'"aaaaaaaa"', MEBIBYTE // 128), True),
+        (large_body(b"[]", MEBIBYTE // 16), False),
+        (large_body(b'{"f":0}', MEBIBYTE // 16), False),
+        (large_body(b'{"b64":""}', MEBIBYTE // 16), False),
+        (large_body(b"NaN", MEBIBYTE // 16), False),
+        (large_body(b"0.5", 2 * MEBIBYTE), False),
+    ],
+)
+def test_values_decide_whether_a_body_is_parsed_in_one_step(body: bytes, is_quick: bool) -> None:
+    assert (read_quickly(body) is not None) is is_quick
 
 
 def test_the_parameters_of_vertex_are_read_from_large_bodies() -> None:
     body = large_body(b"[]", MEBIBYTE)[:-1] + b',"parameters":{"signature_name":"s"}}'
-    assert parse_vertex_body(body, BUDGET).signature_name == "s"
+    assert with_parameters(parse_predict_body(body, BUDGET)).signature_name == "s"
 
 
 def test_examples_are_decoded_in_pieces() -> None:
@@ -152,8 +163,8 @@ def test_ragged_inputs_are_refused_before_they_become_objects() -> None:
 
 
 def test_large_rows_are_read_by_their_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "PIECE_BYTES", 20)
-    monkeypatch.setattr(large, "_MEDIUM_BYTES", 30)
+    monkeypatch.setattr(large, "_ROWS_BYTES", 20)
+    monkeypatch.setattr(large, "MEDIUM_BYTES", 30)
     rows = [{"f": [[1, 2]], "s": "a"}, {"f": [[3.25, 4.125]], "s": "b" * 40}, {"s": "]", "f": [[5, 6]]}]
     assert decoded({"instances": rows}, "fs") == {
         "f": [row["f"] for row in rows],
