@@ -10,6 +10,7 @@ from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.exchange import HttpCall
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, HttpResponse
+from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.tf_rest.route import Action
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -18,6 +19,7 @@ from tpuserve_server.wire.example_run import find_run
 from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
 from tpuserve_server.wire.inference_result import encode_response
 from tpuserve_server.wire.json.examples import decode_json_examples
+from tpuserve_server.wire.json.large import is_large
 
 METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
 
@@ -45,7 +47,7 @@ class RestExamples:
         """Read a body and answer it for the model that the path names."""
         method, measured = METHODS[action], call.measured
         body = await call.read_body()
-        if len(body) > LARGE_BODY_BYTES:
+        if len(body) > LARGE_BODY_BYTES or is_large(body):
             request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes, self._decoded)
         else:
             request = decode_json_examples(body, self._max_repeated_bytes)
@@ -57,7 +59,8 @@ class RestExamples:
             measured.runs(version, run.signature.name, call.priority)
             with call.watch_client():
                 result = await run_examples(version, run, request.examples, call.deadline, call.priority)
-        encoded = method.encode_json(result.outputs, len(request.examples))
+        encode = partial(method.encode_json, result.outputs, len(request.examples))
+        encoded = await asyncio.to_thread(encode) if is_large_result(result.outputs) else encode()
         if self._logs is not None and (log := self._logs.choose(target.name)):
             # The log's thread encodes these, in the form of gRPC requests.
             encode_request = partial(encode_example_request, result.servable, result.signature_name, request.examples)

@@ -5,6 +5,7 @@ writes messages as bytes, without protobuf objects for lists of numbers.
 """
 
 import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ import numpy as np
 from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.varint import packed_varints, varint
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array
 from tpuserve_server.wire.example_request import example_array, with_context
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
@@ -65,7 +66,12 @@ def _decode_large(body: LargeBody, writer: "_ExampleWriter", max_repeated_bytes:
     # Each example stays an object until the model runs.
     body.check_objects()
     context = b"" if (value := body.read("context")) is None else writer.example(value)
-    examples = [writer.example(example) for part in body.items("examples") for example in part]
+    examples: list[bytes] = []
+    for rows in body.rows("examples"):
+        if isinstance(rows, list):
+            examples += map(writer.example, rows)
+        else:
+            examples.append(writer.large_example({name: body.values(span) for name, span in rows.items()}))
     if not examples:
         _list_of_examples({"examples": []})
     return _examples(body.signature_name, context, examples, max_repeated_bytes)
@@ -109,15 +115,21 @@ class _ExampleWriter:
         features = b"".join([self._entry(name, content) for name, content in value.items()])
         return b"".join((_FIELD_1, varint(len(features)), features))
 
+    def large_example(self, members: Mapping[str, Iterable[list[JsonValue]]]) -> bytes:
+        """Encode an Example whose features come in parts."""
+        features = b"".join([self._with_key(name, _feature(name, parts)) for name, parts in members.items()])
+        return b"".join((_FIELD_1, varint(len(features)), features))
+
     def _entry(self, name: str, content: JsonValue) -> bytes:
+        if type(content) is float:
+            # Fast path for the most common feature: it takes half the time.
+            return self._with_key(name, _ONE_FLOAT + array.array("f", (content,)).tobytes())
+        return self._with_key(name, _feature(name, (content if type(content) is list else [content],)))
+
+    def _with_key(self, name: str, feature: bytes) -> bytes:
         key = self._keys.get(name)
         if key is None:
             key = self._keys[name] = _key(name)
-        if type(content) is float:
-            # Fast path for the most common feature: it takes half the time.
-            feature = _ONE_FLOAT + array.array("f", (content,)).tobytes()
-        else:
-            feature = _feature(name, content if type(content) is list else [content])
         size = varint(len(feature))
         return b"".join((_FIELD_1, varint(len(key) + len(size) + len(feature)), key, size, feature))
 
@@ -128,34 +140,42 @@ def _key(name: str) -> bytes:
     return b"".join((_FIELD_1, varint(len(encoded)), encoded, _FIELD_2))
 
 
-def _feature(name: str, values: list[JsonValue]) -> bytes:
-    if not values:
+def _feature(name: str, parts: Iterable[list[JsonValue]]) -> bytes:
+    """Encode a feature whose values are those of all parts."""
+    tags: list[bytes] = []
+    payloads: list[bytes] = []
+    for values in parts:
+        if not values:
+            continue
+        encoded = _encode(values)
+        if encoded is None:
+            encoded = _encode([_number(value) for value in values])
+        if encoded is None:
+            _explain(name, values)
+        tags.append(encoded[0])
+        payloads.append(encoded[1])
+        if tags[0] != tags[-1]:
+            raise InvalidArgument(f"Unexpected element type in feature: {shown(name)} expecting one type")
+    if not tags:
         return b""
-    encoded = _encode(values)
-    if encoded is None:
-        encoded = _encode([_number(value) for value in values])
-    if encoded is None:
-        _explain(name, values)
-    tag, payload = encoded
-    return b"".join((tag, varint(len(payload)), payload))
+    payload = payloads[0] if len(payloads) == 1 else b"".join(payloads)
+    if tags[0] != _FIELD_1:
+        payload = b"".join((_FIELD_1, varint(len(payload)), payload))
+    return b"".join((tags[0], varint(len(payload)), payload))
 
 
 def _encode(values: list[JsonValue]) -> tuple[bytes, bytes] | None:
-    """Return the field of Feature and its list message, or None if the values are not all of one kind."""
+    """Return the field of Feature and the values of its list message, or None if they are not all of one kind."""
     kinds = set(map(type, values))
     if kinds == _FLOATS:
         # Values out of float32's range become infinities.
-        return _FIELD_2, _packed(array.array("f", values).tobytes())
+        return _FIELD_2, array.array("f", values).tobytes()
     if kinds <= _INTEGERS:
-        return (_FIELD_3, _packed(_integers(values))) if _fit_int64(values) else None
+        return (_FIELD_3, _integers(values)) if _fit_int64(values) else None
     if kinds <= _TEXTS:
         texts = _bytes(values)
         return None if texts is None else (_FIELD_1, texts)
     return None
-
-
-def _packed(payload: bytes) -> bytes:
-    return b"".join((_FIELD_1, varint(len(payload)), payload))
 
 
 def _fit_int64(values: list[int]) -> bool:
@@ -198,10 +218,10 @@ def _explain(name: str, values: list[JsonValue]) -> NoReturn:
     for value in map(_number, values):
         kind = _kind(name, value)
         if first not in ("", kind):
-            raise InvalidArgument(f"Unexpected element type in feature: {name} expecting type: {first}")
+            raise InvalidArgument(f"Unexpected element type in feature: {shown(name)} expecting type: {first}")
         first = kind
         _check_value(name, value)
-    raise InvalidArgument(f"Feature: {name} cannot be converted")
+    raise InvalidArgument(f"Feature: {shown(name)} cannot be converted")
 
 
 def _kind(name: str, value: JsonValue) -> str:
@@ -211,11 +231,11 @@ def _kind(name: str, value: JsonValue) -> str:
         return "float"
     if type(value) is str or is_base64_object(value):
         return "bytes"
-    raise InvalidArgument(f"Feature: {name} has element with unexpected JSON type: {type_text(value)}")
+    raise InvalidArgument(f"Feature: {shown(name)} has element with unexpected JSON type: {type_text(value)}")
 
 
 def _check_value(name: str, value: JsonValue) -> None:
     if type(value) is int and value > _MAX_INT64:
-        raise InvalidArgument(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
+        raise InvalidArgument(f"Feature: {shown(name)} has uint64_t element. Only int64_t is supported.")
     if type(value) in _TEXTS and _bytes([value]) is None:
         raise InvalidArgument("Unable to base64 decode")

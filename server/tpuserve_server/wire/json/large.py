@@ -72,29 +72,41 @@ class LargeBody:
         return self._small.get(name)
 
     def read(self, name: str) -> object:
-        """Parse a member of any size in one step. Return None if it is missing."""
+        """Parse a member in one step. Return None if it is missing. Raises InvalidArgument for a large one."""
         span = self._layout.members.get(name)
         if span is None:
             return None
-        self._check_step(span)
+        if self._is_large(span):
+            raise InvalidArgument(f"'{name}' has too many values, or more than {MEDIUM_BYTES} bytes")
         return parse_json(self._layout.text(span))
 
-    def items(self, name: str) -> Iterator[list[JsonValue]]:
-        """Yield the items of a list, some at a time. Raises InvalidArgument if the member is missing or no list."""
+    def rows(self, name: str) -> Iterator[list[JsonValue] | Mapping[str, Span]]:
+        """Yield the items of a list, some at a time, or the members of a single large object.
+
+        Raises:
+            InvalidArgument: the member is missing or no list, or an item is malformed.
+        """
         span = self._layout.members.get(name)
         if span is None:
             raise InvalidArgument(f"key '{name}' is expected and was not found")
-        yield from self._items(self._inner(name, span))
+        for piece in self._layout.pieces(self._inner(name, span), _ROWS_BYTES, depth=2):
+            rows = self._layout.pieces(piece, 1, depth=2) if self._is_large(piece) else (piece,)
+            for row in rows:
+                if self._is_large(row) and self._layout.first(row) == b"{":
+                    yield self._layout.members_of(row)
+                else:
+                    yield parse_json(b"[%b]" % self._layout.text(row))
+                let_others_run()
 
-    def _items(self, inner: Span) -> Iterator[list[JsonValue]]:
-        for piece in self._layout.pieces(inner, _ROWS_BYTES, depth=2):
-            self._check_step(piece)
+    def values(self, span: Span) -> Iterator[list[JsonValue]]:
+        """Yield the values of a flat list, some at a time, or another value alone."""
+        inner = self._layout.inner(span)
+        if inner is None:
+            yield [parse_json(self._layout.text(span))]
+            return
+        for piece in self._layout.pieces(inner, _ROWS_BYTES):
             yield parse_json(b"[%b]" % self._layout.text(piece))
             let_others_run()
-
-    def _check_step(self, span: Span) -> None:
-        if span.stop - span.start > MEDIUM_BYTES:
-            self.check_objects()
 
     def _inner(self, name: str, span: Span) -> Span:
         """Return the text between the brackets of a list."""

@@ -169,7 +169,8 @@ def test_hard_numbers_come_out_the_same(text: str) -> None:
 def test_numbers_that_simdjson_reads_slowly_are_left_to_another_parser(
     text: str, is_slow: bool, before: list[str]
 ) -> None:
-    body = '{"signature_name": "some name", "instances": [%s]}' % ", ".join([*before, text, *["1"] * 2000])
+    numbers = ", ".join([*before, text, *["1"] * 2000])
+    body = f'{{"signature_name": "some name", "instances": [{numbers}]}}'
     assert has_slow_numbers(body.encode()) is is_slow
     assert (parse_numbers(body.encode()) is None) is is_slow
     check_same(body.encode(), signature(x=np.dtype(np.float32)))
