@@ -60,26 +60,24 @@ def json_classifications(classes: Array | None, scores: Array | None) -> bytes:
 
     A label that is not UTF-8 becomes `{"b64": …}`, as strings in predictions do (upstream writes invalid JSON).
     """
-    given = [array for array in (classes, scores) if array is not None]
-    height, width = given[0].shape if given else (0, 0)
+    shape = (classes if classes is not None else scores if scores is not None else np.empty((0, 0))).shape
     rows: list[bytes] = []
-    step = max(1, _PART_VALUES // max(width, 1))
-    for start in range(0, height, step):
-        part = slice(start, start + step)
-        rows += _json_rows(*(None if array is None else array[part] for array in (classes, scores)), width)
-        if height > step:
+    step = max(1, _PART_VALUES // max(shape[1], 1))
+    for start in range(0, shape[0], step):
+        part = slice(start, min(start + step, shape[0]))
+        labels = None if classes is None else classes[part]
+        numbers = None if scores is None else scores[part]
+        rows += _json_rows(labels, numbers, part.stop - start, shape[1])
+        if step < shape[0]:
             let_others_run()
     return b"".join((b'{"results":[', b",".join(rows), b"]}"))
 
 
-def _json_rows(classes: Array | None, scores: Array | None, width: int) -> list[bytes]:
-    count = len(classes if classes is not None else scores if scores is not None else ()) * width
-    labels = [b'""'] * count if classes is None else _label_texts(classes.reshape(-1).tolist())
-    numbers = [b"0.0"] * count if scores is None else _number_texts(scores.reshape(-1))
+def _json_rows(classes: Array | None, scores: Array | None, count: int, width: int) -> list[bytes]:
+    labels = [b'""'] * (count * width) if classes is None else _label_texts(classes.reshape(-1).tolist())
+    numbers = [b"0.0"] * (count * width) if scores is None else _number_texts(scores.reshape(-1))
     pairs = [b"[%b,%b]" % pair for pair in zip(labels, numbers, strict=True)]
-    if not width:
-        return [b"[]"] * len(classes if classes is not None else scores if scores is not None else ())
-    return [b"[%b]" % b",".join(pairs[start : start + width]) for start in range(0, count, width)]
+    return [b"[%b]" % b",".join(pairs[row * width : (row + 1) * width]) for row in range(count)]
 
 
 def json_regressions(values: Array) -> bytes:

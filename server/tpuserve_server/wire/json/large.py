@@ -4,7 +4,7 @@ The structure of the body is bounded first (layout.py). Then pieces of it become
 Each piece is parsed and converted as tensor.py does for a whole body. Use it in a worker thread.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -20,11 +20,13 @@ from tpuserve_server.wire.json.layout import Layout, Span
 from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_nested, join_arrays
 from tpuserve_server.wire.json.request import signature_name
 
-# Reading a smaller body takes a millisecond and a megabyte at most, whatever it holds.
+# See `is_small`.
 _SMALL_BYTES: Final = 1 << 13
 # As above, for bodies with few values: at most 256 bytes of memory for each, and one more copy of the text.
 MEDIUM_BYTES: Final = 1 << 20
 _FEW: Final = 1 << 12
+# A list, an object, half a string and an escape.
+_INTRICATE: Final = (b"[", b"{", b'"', b"\\")
 # Rows of objects that are parsed in a millisecond.
 _ROWS_BYTES: Final = 1 << 13
 # The server reads other members, such as the name of the signature, up to this size, and ignores larger ones.
@@ -34,10 +36,23 @@ _VALUES: Final = ("instances", "inputs")
 
 def is_large(body: bytes) -> bool:
     """Return whether to read `body` in pieces. If not, it can neither take much memory nor hold the GIL for long."""
-    size_bytes = len(body)
-    if size_bytes <= _SMALL_BYTES:
+    return _is_large(body, (b",", *_INTRICATE))
+
+
+def is_large_beside_numbers(body: bytes) -> bool:
+    """As `is_large`, for a body whose numbers do not become objects."""
+    return _is_large(body, _INTRICATE)
+
+
+def _is_large(body: bytes, counted: Sequence[bytes]) -> bool:
+    if is_small(body):
         return False
-    return size_bytes > MEDIUM_BYTES or sum(body.count(code) for code in (b",", b"[", b"{", b'"', b"\\")) > _FEW
+    return len(body) > MEDIUM_BYTES or sum(map(body.count, counted)) > _FEW
+
+
+def is_small(body: bytes) -> bool:
+    """Return whether reading `body` takes a millisecond and a megabyte at most, whatever it holds."""
+    return len(body) <= _SMALL_BYTES
 
 
 class LargeBody:

@@ -19,7 +19,7 @@ from tpuserve_server.core.types import Array
 from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import JsonValue, parse_json
 from tpuserve_server.wire.json.conversion import convert_leaves
-from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, read_structure
+from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, find_text, read_structure
 from tpuserve_server.wire.json.long_strings import ShortPiece, is_long, put_long_strings, take_long_strings
 from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, has_slow_numbers, narrow
 
@@ -242,7 +242,7 @@ def _shape_of(nesting: bytes) -> tuple[int, ...] | None:
     unit = 0
     for level in range(1, rank + 1):
         # The first list of this level ends at the first run of as many brackets.
-        end = _find(nesting, b"]" * level)
+        end = find_text(nesting, b"]" * level)
         start, stop = rank - level, end + level
         size, rest = divmod(stop - start - 1, unit + 1)
         if end < 0 or rest or size < 1:
@@ -252,16 +252,6 @@ def _shape_of(nesting: bytes) -> tuple[int, ...] | None:
         shape.insert(0, size)
         unit = stop - start
     return tuple(shape) if unit == len(nesting) else None
-
-
-def _find(text: bytes, wanted: bytes) -> int:
-    """As `text.find`, in steps that do not hold the GIL for long."""
-    for start in range(0, len(text), PIECE_BYTES):
-        found = text.find(wanted, start, start + PIECE_BYTES + len(wanted) - 1)
-        if found >= 0:
-            return found
-        let_others_run()
-    return -1
 
 
 def _repeats(inner: Bytes, unit: int) -> bool:
