@@ -61,7 +61,11 @@ class Code(enum.IntEnum):
 
 
 def shown(text: str) -> str:
-    """Return a client's text for a message: as it is, or the beginning of a long one and its length."""
+    """Return a client's name or other text for messages: as it is, or the beginning of a long one and its length.
+
+    Use it where a request is parsed if no known name is so long, and otherwise where a message is made. Long texts
+    would be copied, encoded and escaped with the GIL held.
+    """
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 4]}… ({len(text)} characters)"
 
 

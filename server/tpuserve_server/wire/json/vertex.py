@@ -20,7 +20,7 @@ def with_parameters(parsed: PredictBody) -> PredictBody:
     name = _read_parameters(parsed.member("parameters"))
     if name and parsed.signature_name not in ("", name):
         raise InvalidArgument(
-            f"The request names two signatures: '{shown(parsed.signature_name)}', and '{shown(name)}' in 'parameters'"
+            f"The request names two signatures: '{parsed.signature_name}', and '{name}' in 'parameters'"
         )
     parsed.signature_name = name or parsed.signature_name
     return parsed
@@ -37,4 +37,4 @@ def _read_parameters(parameters: object) -> str:
     name = parameters.get(_SIGNATURE_NAME, "")
     if not isinstance(name, str):
         raise InvalidArgument(f"'{_SIGNATURE_NAME}' in 'parameters' must be a string")
-    return name
+    return shown(name)

@@ -33,6 +33,8 @@ _DATATYPE: Final = b'"datatype"'
 _NO_DATA: Final = memoryview(b"")
 _EMPTY: Final[Mapping[str, object]] = {}
 _MAX_UINT64: Final = (1 << 64) - 1
+# A message about more would be long.
+_MOST_DIMENSIONS: Final = 1024
 _BOOLEAN: Final = "non-boolean as boolean"
 _UNSIGNED: Final = "non-unsigned-integer as unsigned-integer"
 _STRING: Final = "non-string as string"
@@ -152,7 +154,7 @@ def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: 
             stop = position + data
             if stop > len(binary):
                 raise InvalidArgument(
-                    f"unexpected size for input '{shown(name)}', expecting {stop - len(binary)} additional bytes for "
+                    f"unexpected size for input '{name}', expecting {stop - len(binary)} additional bytes for "
                     f"model '{model}'"
                 )
             inputs.append(InputTensor(name, datatype, shape, binary[position:stop]))
@@ -239,7 +241,7 @@ def _malformed(error: InvalidArgument) -> InvalidArgument:
 
 def _read_input(item: JsonObject) -> tuple[str, str, Sequence[int], JsonData | RegionWindow | int]:
     keys = _keys(item)
-    name, datatype = _string(item, "name"), _string(item, "datatype")
+    name, datatype = shown(_string(item, "name")), shown(_string(item, "datatype"))
     shape = _read_shape(item)
     parameters = _object(item, "parameters") if "parameters" in keys else _EMPTY
     # KServe's client sends null with the binary data of an empty tensor.
@@ -268,7 +270,7 @@ def _wrong_source(name: str, *, has_data: bool, has_binary: bool, has_region: bo
 
 def _read_window(parameters: JsonObject) -> RegionWindow:
     return RegionWindow(
-        _string(parameters, REGION),
+        shown(_string(parameters, REGION)),
         _unsigned(parameters, BYTE_SIZE) if BYTE_SIZE in parameters else 0,
         _unsigned(parameters, OFFSET) if OFFSET in parameters else 0,
     )
@@ -276,6 +278,8 @@ def _read_window(parameters: JsonObject) -> RegionWindow:
 
 def _read_shape(item: JsonObject) -> tuple[int, ...]:
     sizes = _array(item, "shape")
+    if len(sizes) > _MOST_DIMENSIONS:
+        raise InvalidArgument(f"Unable to parse 'shape': it has {len(sizes)} dimensions")
     shape: tuple[int, ...] = tuple(sizes if type(sizes) is list else sizes.as_list())
     for size in shape:
         if type(size) is not int or size < 0:
@@ -285,7 +289,7 @@ def _read_shape(item: JsonObject) -> tuple[int, ...]:
 
 def _read_output(item: JsonObject) -> RequestedOutput:
     keys = _keys(item)
-    name = _string(item, "name")
+    name = shown(_string(item, "name"))
     if "parameters" not in keys:
         return RequestedOutput(name)
     parameters = _object(item, "parameters")
