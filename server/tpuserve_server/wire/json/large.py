@@ -4,7 +4,7 @@ The structure of the body is bounded first (layout.py). Then pieces of it become
 Each piece is parsed and converted as tensor.py does for a whole body. Use it in a worker thread.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -16,19 +16,22 @@ from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json.conversion import convert_rows
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows
-from tpuserve_server.wire.json.layout import Layout, Span
+from tpuserve_server.wire.json.layout import COMMA, OPEN, QUOTE, SHAPE_BIT, Layout, Span
 from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_nested, join_arrays
+from tpuserve_server.wire.json.numbers import parse_numbers
 from tpuserve_server.wire.json.request import signature_name
 
 # See `is_small`.
 _SMALL_BYTES: Final = 1 << 13
-# As above, for bodies with few values: at most 256 bytes of memory for each, and one more copy of the text.
+# As above, for bodies with few values: at most 64 bytes of memory for each unit, and one more copy of the text.
 MEDIUM_BYTES: Final = 1 << 20
-_FEW: Final = 1 << 12
-# A list, an object, half a string and an escape.
-_INTRICATE: Final = (b"[", b"{", b'"', b"\\")
+_FEW: Final = 1 << 14
+_NESTING: Final = 4
+_ESCAPE: Final = ord("\\") | SHAPE_BIT
 # Rows of objects that are parsed in a millisecond.
 _ROWS_BYTES: Final = 1 << 13
+# As above, for rows of numbers alone.
+_NUMERIC_BYTES: Final = 1 << 15
 # The server reads other members, such as the name of the signature, up to this size, and ignores larger ones.
 _MAX_READ_BYTES: Final = 1 << 16
 _VALUES: Final = ("instances", "inputs")
@@ -36,18 +39,15 @@ _VALUES: Final = ("instances", "inputs")
 
 def is_large(body: bytes) -> bool:
     """Return whether to read `body` in pieces. If not, it can neither take much memory nor hold the GIL for long."""
-    return _is_large(body, (b",", *_INTRICATE))
-
-
-def is_large_beside_numbers(body: bytes) -> bool:
-    """As `is_large`, for a body whose numbers do not become objects."""
-    return _is_large(body, _INTRICATE)
-
-
-def _is_large(body: bytes, counted: Sequence[bytes]) -> bool:
     if is_small(body):
         return False
-    return len(body) > MEDIUM_BYTES or sum(map(body.count, counted)) > _FEW
+    if len(body) > MEDIUM_BYTES:
+        return True
+    text = np.frombuffer(body, np.uint8)
+    folded = text | SHAPE_BIT
+    # Half a string, a value, an escape, and a list or an object.
+    weights = ((text == QUOTE, 1), (text == COMMA, 1), (folded == _ESCAPE, 1), (folded == OPEN | SHAPE_BIT, _NESTING))
+    return sum(weight * int(np.count_nonzero(found)) for found, weight in weights) > _FEW
 
 
 def is_small(body: bytes) -> bool:
@@ -165,7 +165,25 @@ class LargeBody:
 
     def _objects(self, inner: Span, signature: Signature) -> Tensors:
         parts: dict[str, list[Array]] = {name: [] for name in signature.inputs}
-        for piece in self._layout.pieces(inner, _ROWS_BYTES, depth=2):
+        is_numeric = True
+        for several in self._layout.pieces(inner, _NUMERIC_BYTES, depth=2):
+            tensors = self._numeric_rows(several, signature) if is_numeric else None
+            is_numeric = tensors is not None
+            if tensors is None:
+                self._append_slowly(parts, several, signature)
+            else:
+                _append(parts, tensors)
+        return _joined(parts)
+
+    def _numeric_rows(self, rows: Span, signature: Signature) -> Tensors | None:
+        if rows.stop - rows.start > 2 * _NUMERIC_BYTES:
+            return None
+        numbers = parse_numbers(b'{"instances":[%b]}' % self._layout.text(rows))
+        let_others_run()
+        return None if numbers is None else numbers.convert(signature)
+
+    def _append_slowly(self, parts: Mapping[str, list[Array]], rows: Span, signature: Signature) -> None:
+        for piece in self._layout.pieces(rows, _ROWS_BYTES, depth=2):
             if not self._is_large(piece):
                 _append(parts, self._small_rows(piece, signature, parts))
                 continue
@@ -175,7 +193,6 @@ class LargeBody:
                     _append(parts, self._large_row(row, signature))
                 else:
                     _append(parts, self._small_rows(row, signature, parts))
-        return _joined(parts)
 
     def _is_large(self, rows: Span) -> bool:
         size_bytes = rows.stop - rows.start

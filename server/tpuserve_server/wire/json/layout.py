@@ -32,10 +32,10 @@ _MOST_SHALLOW: Final = 1 << 13
 
 _WHITESPACE: Final = b" \t\r\n"
 _BLANK_BYTES: Final = 1 << 16
-_QUOTE, _COMMA, _COLON = ord('"'), ord(","), ord(":")
+QUOTE, COMMA, _COLON = ord('"'), ord(","), ord(":")
 # The bit that distinguishes [ from { and ] from }.
-_SHAPE_BIT: Final = 0x20
-_OPEN, _CLOSE = ord("["), ord("]")
+SHAPE_BIT: Final = 0x20
+OPEN, _CLOSE = ord("["), ord("]")
 
 # Memory of a value in arrays: the longest number, its comma twice, and a list's brackets twice.
 _VALUE_BYTES: Final = 8 + 2
@@ -150,7 +150,7 @@ class Layout:
     def inner(self, span: Span) -> Span | None:
         """Return the text between the brackets of a list, or None for another value."""
         start, stop = trim(self.body, span)
-        is_list = stop - start > 1 and self.body[start] == _OPEN and self.body[stop - 1] == _CLOSE
+        is_list = stop - start > 1 and self.body[start] == OPEN and self.body[stop - 1] == _CLOSE
         return Span(start + 1, stop - 1) if is_list else None
 
     def structure(self, span: Span, depth: int | None = None) -> Iterator[tuple[Span, Structure]]:
@@ -192,7 +192,7 @@ class Layout:
             return
         start = span.start
         for _, found in self.structure(span, depth):
-            is_cut = found.codes == _COMMA
+            is_cut = found.codes == COMMA
             if depth is not None:
                 is_cut &= found.depths == depth
             commas = found.positions[is_cut]
@@ -260,21 +260,21 @@ class Layout:
     def check_objects(self, budget: DecodedBudget) -> None:
         """Check the memory of the whole document as Python objects. Raises InvalidArgument if it exceeds `budget`."""
         counts = self._counts
-        lists, objects = counts[_OPEN] * _LIST_BYTES, counts[ord("{")] * _OBJECT_BYTES
-        items = (counts[_COMMA] + counts[_COLON]) * _ITEM_BYTES
+        lists, objects = counts[OPEN] * _LIST_BYTES, counts[ord("{")] * _OBJECT_BYTES
+        items = (counts[COMMA] + counts[_COLON]) * _ITEM_BYTES
         budget.check(int(lists + objects + items) + self._quotes // 2 * STRING_BYTES, self._parts())
 
     def _array_bytes(self) -> int:
         """Return the memory of all values in arrays. The names of members are in none."""
         counts = self._counts
         strings = max(0, self._quotes // 2 - int(counts[_COLON]))
-        numbers, lists = int(counts[_COMMA]) * _VALUE_BYTES, int(counts[_OPEN]) * _NESTING_BYTES
+        numbers, lists = int(counts[COMMA]) * _VALUE_BYTES, int(counts[OPEN]) * _NESTING_BYTES
         return numbers + lists + strings * STRING_BYTES
 
     def _parts(self) -> str:
         counts = self._counts
         return (
-            f"{counts[_COMMA]} commas, {counts[_OPEN]} lists, {counts[ord('{')]} objects and {self._quotes // 2} "
+            f"{counts[COMMA]} commas, {counts[OPEN]} lists, {counts[ord('{')]} objects and {self._quotes // 2} "
             "strings so far"
         )
 
@@ -297,8 +297,8 @@ def read_structure(text: bytes) -> Iterator[Structure]:
 
 def _add_own(top: list[tuple[int, int, int]], found: Structure, depth: int) -> None:
     """Add an object's own structure to `top`: its braces, and the commas and colons at `depth`."""
-    is_close = (found.codes | _SHAPE_BIT) == (_CLOSE | _SHAPE_BIT)
-    is_open = (found.codes | _SHAPE_BIT) == (_OPEN | _SHAPE_BIT)
+    is_close = (found.codes | SHAPE_BIT) == (_CLOSE | SHAPE_BIT)
+    is_open = (found.codes | SHAPE_BIT) == (OPEN | SHAPE_BIT)
     # A bracket that closes a member's value ends at this depth, too.
     is_own = np.where(is_open, found.depths == depth, np.where(is_close, found.depths < depth, found.depths <= depth))
     own = np.flatnonzero(is_own)[: 2 * _MAX_MEMBERS + 3]
@@ -314,7 +314,7 @@ def _split_members(body: bytes, top: list[tuple[int, int, int]], depth: int) -> 
     inner = trim(body, Span(first + 1, last))
     if len(top) == 2 and inner.start == inner.stop:
         return members
-    ends = [position for position, code, at in top if code == _COMMA or at < depth]
+    ends = [position for position, code, at in top if code == COMMA or at < depth]
     colons = [position for position, code, _ in top if code == _COLON]
     starts = [first, *ends[:-1]]
     if len(colons) != len(starts):
@@ -374,10 +374,10 @@ def _read_chunk(body: bytes, start: int, state: _Chunk) -> tuple[Structure, int,
     """Return the structure of the chunk at `start`, the number of its quotes, and the state after it."""
     text, is_escaped = _without_escapes(body[start : start + _CHUNK_BYTES], state.is_escaped)
     array = np.frombuffer(text, np.uint8)
-    folded = array | _SHAPE_BIT
-    is_found = (folded == (_OPEN | _SHAPE_BIT)) | (folded == (_CLOSE | _SHAPE_BIT))
-    is_found |= (array == _COMMA) | (array == _COLON)
-    is_quote = array == _QUOTE
+    folded = array | SHAPE_BIT
+    is_found = (folded == (OPEN | SHAPE_BIT)) | (folded == (_CLOSE | SHAPE_BIT))
+    is_found |= (array == COMMA) | (array == _COLON)
+    is_quote = array == QUOTE
     quotes = int(np.count_nonzero(is_quote))
     if quotes:
         # The parity of the quotes before each byte. A byte wraps around without changing it.
@@ -387,8 +387,8 @@ def _read_chunk(body: bytes, start: int, state: _Chunk) -> tuple[Structure, int,
         is_found[:] = False
     positions = np.flatnonzero(is_found)
     codes = array[positions]
-    steps = ((codes | _SHAPE_BIT) == (_OPEN | _SHAPE_BIT)).astype(np.int64)
-    steps -= (codes | _SHAPE_BIT) == (_CLOSE | _SHAPE_BIT)
+    steps = ((codes | SHAPE_BIT) == (OPEN | SHAPE_BIT)).astype(np.int64)
+    steps -= (codes | SHAPE_BIT) == (_CLOSE | SHAPE_BIT)
     depths = np.cumsum(steps) + state.depth
     after = _Chunk(state.in_string ^ bool(quotes & 1), is_escaped, int(depths[-1]) if depths.size else state.depth)
     return Structure(positions + start, codes, depths), quotes, after

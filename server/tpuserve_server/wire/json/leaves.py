@@ -24,7 +24,7 @@ from tpuserve_server.wire.json.long_strings import ShortPiece, is_long, put_long
 from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, has_slow_numbers, narrow
 
 # A millisecond at most: numbers that simdjson reads, and other values, which become objects first.
-PIECE_BYTES: Final = 1 << 17
+PIECE_BYTES: Final = 1 << 16
 _OBJECT_BYTES: Final = 1 << 14
 _EXPLAINED: Final = 1 << 8
 # numpy's limit on dimensions.

@@ -3,7 +3,7 @@
 Source: inference_rest.md of kserve/open-inference-protocol, Triton's binary tensor data extension and http_server.cc.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -12,7 +12,7 @@ import simdjson
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import parse_json
-from tpuserve_server.wire.json.large import is_large_beside_numbers, is_small
+from tpuserve_server.wire.json.large import MEDIUM_BYTES, is_large, is_small
 from tpuserve_server.wire.json.layout import find_text
 from tpuserve_server.wire.json.numbers import REFUSALS, has_slow_numbers
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
@@ -35,6 +35,7 @@ _EMPTY: Final[Mapping[str, object]] = {}
 _MAX_UINT64: Final = (1 << 64) - 1
 # A message about more would be long.
 _MOST_DIMENSIONS: Final = 1024
+_MOST_MEMBERS: Final = 1024
 _BOOLEAN: Final = "non-boolean as boolean"
 _UNSIGNED: Final = "non-unsigned-integer as unsigned-integer"
 _STRING: Final = "non-string as string"
@@ -104,7 +105,7 @@ def is_infer_json(body: bytes, budget: DecodedBudget = DEFAULT_DECODED, *, quick
     if find_text(body, _DATATYPE) < 0:
         return False
     try:
-        if is_large_beside_numbers(body):
+        if len(body) > MEDIUM_BYTES:
             raise TakesLong
         document = _parse(body)
     except TakesLong:
@@ -128,7 +129,7 @@ def _read_medium(text: bytes, budget: DecodedBudget) -> _Document:
     """Read a document whose numbers need no objects. Raises TakesLong for another."""
     if is_small(text):
         return _read_document(text)
-    if is_large_beside_numbers(text):
+    if len(text) > MEDIUM_BYTES:
         raise TakesLong
     document = _read_document(text)
     return document._replace(
@@ -141,7 +142,11 @@ def _read_medium(text: bytes, budget: DecodedBudget) -> _Document:
     )
 
 
-def _find_array(text: bytes, index: int, budget: DecodedBudget) -> LargeArray:
+def _find_array(text: bytes, index: int, budget: DecodedBudget) -> Callable[[], LargeArray] | None:
+    return partial(_split, text, index, budget) if is_large(text) else None
+
+
+def _split(text: bytes, index: int, budget: DecodedBudget) -> LargeArray:
     return split_document(text, budget).arrays[index]
 
 
@@ -328,6 +333,8 @@ def _keys(value: JsonObject) -> list[str]:
     """Return the keys of an object. Raises InvalidArgument for another value, and for equal keys."""
     if type(value) not in _OBJECTS:
         raise InvalidArgument("attempt to access JSON non-object as object: inputs and outputs are lists of objects")
+    if len(value) > _MOST_MEMBERS:
+        raise InvalidArgument(f"failed to parse the request JSON buffer: an object has more than {_MOST_MEMBERS} keys")
     keys = list(value)
     if len({*keys}) != len(keys):
         raise InvalidArgument(

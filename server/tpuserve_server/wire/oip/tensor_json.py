@@ -50,11 +50,11 @@ class TakesLong(Exception):  # Never an error to a client.
 class JsonData(NamedTuple):
     """The value of `data`.
 
-    `find_large` finds it as a LargeArray, if its values would take long as objects.
+    If its values may take long as objects, `find_large` returns None or a function that finds it as a LargeArray.
     """
 
     value: JsonArray
-    find_large: Callable[[], LargeArray] | None = None
+    find_large: Callable[[], Callable[[], LargeArray] | None] = lambda: None
 
 
 def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonData, *, quickly: bool = False) -> Array:
@@ -74,10 +74,10 @@ def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonDa
         return np.empty(0, dtype)
     value = data.value
     flat = None if type(value) is LargeArray else _fast(name, value, dtype)
-    if flat is None and data.find_large is not None:
+    if flat is None and (find := data.find_large()) is not None:
         if quickly:
             raise TakesLong
-        value = data.find_large()
+        value = find()
     if type(value) is LargeArray:
         flat = decode_flat(value.layout, value.span, dtype, partial(_slow, name, datatype, dtype))
     elif flat is None:
