@@ -11,22 +11,23 @@ MAX_BATCH = 8
 
 
 def save_main(path: Path, factor: float = 2.0) -> Path:
-    """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `lookup`; `echo` of strings.
+    """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `lookup`; `echo` of strings; `free`.
 
-    `lookup` fails for an index outside 0..2.
+    `lookup` fails for an index outside 0..2. `free` returns numbers of any shape.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 2], "x")
         a, b = (tf1.placeholder(tf.float32, [None], name) for name in "ab")
         index = tf1.placeholder(tf.int32, [None], "index")
         text = tf1.placeholder(tf.string, [None], "text")
+        free = tf1.placeholder(tf.float32, None, "free")
         signatures = {
             "serving_default": _signature({"x": x}, {"y": factor * x}),
             "add": _signature({"a": a, "b": b}, {"sum": a + b}),
             "lookup": _signature({"index": index}, {"value": tf.gather(tf.constant([10, 20, 30], tf.int64), index)}),
             "echo": _signature({"text": text}, {"same": tf.identity(text)}),
         }
-        _save(path, session, signatures)
+        _save(path, session, {**signatures, "free": _signature({"x": free}, {"y": tf.identity(free)})})
     checked = {"batch_sizes": [1, 2, 4, MAX_BATCH], "rows_independent": True}
     write_manifest(path, signatures=dict.fromkeys(signatures, checked))
     return path

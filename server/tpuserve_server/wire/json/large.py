@@ -70,6 +70,9 @@ class LargeBody:
         self._budget = budget
         self._layout = Layout(body, budget)
         members = self._layout.members
+        named = members.get("signature_name")
+        if named is not None and named.stop - named.start > _MAX_READ_BYTES:
+            raise InvalidArgument(f"The value of 'signature_name' has more than {_MAX_READ_BYTES} bytes")
         self._small: JsonObject = {
             name: parse_json(self._layout.text(span))
             for name, span in members.items()

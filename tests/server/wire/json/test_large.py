@@ -1,5 +1,6 @@
 """Tests for bodies that are read in pieces: they decode as in one step, and are refused before they take memory."""
 
+import contextlib
 import json
 import tracemalloc
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tensorflow.core.example import example_pb2
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
@@ -174,3 +176,85 @@ def test_large_rows_are_read_by_their_members(monkeypatch: pytest.MonkeyPatch) -
         decoded({"instances": [*rows, {"f": [[1] * 40]}]}, "fs")
     with pytest.raises(InvalidArgument, match="lists of different sizes or levels in input 'f'"):
         decoded({"instances": [*rows, {"f": [[1] * 40], "s": ""}]}, "fs")
+
+
+@pytest.mark.parametrize(
+    ("item", "names"),
+    [
+        (b"NaN", "f"),
+        (b"[]", "f"),
+        (b'"ab"', "s"),
+        (b'{"f":[]}', "f"),
+        (b'{"f":0}', "f"),
+        (b'{"b64":""}', "s"),
+        (b"null", "f"),
+    ],
+)
+def test_each_step_parses_a_small_part(item: bytes, names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    for module in (large, leaves):
+        parse = module.parse_json  # type: ignore[attr-defined]  # imported there
+
+        def recorded(text: bytes, parse: Any = parse) -> Any:  # noqa: ANN401 (passed through)
+            sizes.append(len(text))
+            return parse(text)
+
+        monkeypatch.setattr(module, "parse_json", recorded)
+    body = large_body(item, MEBIBYTE)
+    with contextlib.suppress(InvalidArgument):
+        decode_predict_inputs(parse_predict_body(body, BUDGET), signature(names), BUDGET)
+    assert max(sizes, default=0) <= 1 << 15
+
+
+def test_errors_in_large_bodies_name_the_row() -> None:
+    rows = b",".join([b'{"f":0}'] * 10_000)
+    body = b'{"instances":[%b,{"f":"a"}]}' % rows
+    with pytest.raises(InvalidArgument, match="Failed to process element: 10000 key: f of 'instances' list"):
+        decode_predict_inputs(parse_predict_body(body, BUDGET), signature("f"), BUDGET)
+
+
+def test_the_first_fault_of_many_values_is_found() -> None:
+    for value, wanted in (([0] * 999 + ["a"] + [0] * 999, 999), ([[0]] * 999 + [[0, 0]], 999)):
+        with pytest.raises(InvalidArgument, match=f"Failed to process element: {wanted} of 'instances' list"):
+            decode_predict_inputs(parse_predict_body(json.dumps({"instances": value}).encode()), signature("f"))
+    with pytest.raises(InvalidArgument, match="Expecting value/list but got object at item 600 of input list"):
+        body = json.dumps({"instances": [0] * 600 + [{"f": 0}] * 600}).encode()
+        decode_predict_inputs(parse_predict_body(body), signature("f"))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"inputs":{"%b":1}}', "a name has more than 65536 bytes"),
+        (b'{"inputs":[1],"%b":1}', "a name has more than 65536 bytes"),
+        (b'{"inputs":[1],"signature_name":"%b"}', "'signature_name' has more than 65536 bytes"),
+        (b'{"instances":[' + b"[" * 65 + b"1" + b"]" * 65 + b'],"a":"%b"}', "lists of different sizes or levels"),
+    ],
+)
+def test_long_names_and_deep_tensors_are_refused_at_once(body: bytes, reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=reason) as caught:
+        parsed = parse_predict_body(body % (b"n" * 2 * MEBIBYTE), BUDGET)
+        decode_predict_inputs(parsed, signature("f"), BUDGET)
+    assert len(caught.value.message) < 300
+
+
+def test_wide_rows_are_decoded_in_pieces() -> None:
+    names = [f"x{index}" for index in range(100)]
+    wide = Signature("serving_default", {name: TensorSpec(name, DTYPES["s"], None) for name in names}, {})
+    body = json.dumps({"instances": [dict.fromkeys(names, "text")] * 200}).encode()
+    assert read_quickly(body) is None
+    inputs = decode_predict_inputs(parse_predict_body(body, BUDGET), wide, BUDGET).inputs
+    assert inputs["x99"].tolist() == [b"text"] * 200
+
+
+def test_one_large_example_is_encoded_as_a_small_one() -> None:
+    features = {"f": [0.5] * 200_000, "i": [3] * 100_000, "s": ["a", {"b64": "/w=="}] * 50_000, "one": 1.5}
+    whole = decode_json_examples(json.dumps({"examples": [features]}).encode(), budget=BUDGET).examples[0]
+    parsed = example_pb2.Example.FromString(whole).features.feature
+    assert list(parsed["f"].float_list.value) == features["f"]
+    assert list(parsed["i"].int64_list.value) == features["i"]
+    assert list(parsed["s"].bytes_list.value) == [b"a", b"\xff"] * 50_000
+    assert list(parsed["one"].float_list.value) == [1.5]
+    with pytest.raises(InvalidArgument, match="Unexpected element type in feature: f expecting one type"):
+        mixed = {"f": [0.5] * 200_000 + [1] * 200_000}
+        decode_json_examples(json.dumps({"examples": [mixed]}).encode(), budget=BUDGET)
