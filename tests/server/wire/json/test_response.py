@@ -4,7 +4,6 @@ import base64
 import json
 import tracemalloc
 from collections.abc import Sequence
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -173,7 +172,7 @@ def test_long_outputs_are_written_in_parts_with_the_same_text(is_row: bool, left
     "shape", [(2000, 3, 0, 5), (1, 70_000, 0), (3, 0), (20_000, *[1] * 20), (5, 1, 2, 1, 1, 3), (1, 1)]
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.object_])
-def test_deep_and_empty_arrays_have_the_text_of_their_lists(shape: tuple[int, ...], dtype: Any) -> None:
+def test_deep_and_empty_arrays_have_the_text_of_their_lists(shape: tuple[int, ...], dtype: type[np.generic]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     if array.dtype.hasobject:
         array[...] = np.vectorize(lambda value: b"%d" % value, otypes=[object])(array) if array.size else b""
