@@ -19,7 +19,7 @@ from tpuserve_server.core.yielding import let_others_run
 
 # orjson holds the GIL for a millisecond at most to write so many numbers and lists.
 _PART_NODES: Final = 1 << 15
-# As above, for the characters of strings. A string counts as more than its characters.
+# Characters of strings that orjson writes in the same time. A string counts as more than its characters.
 _PART_CHARACTERS: Final = 1 << 18
 # Longer strings are written in parts of this size. Base64 needs a multiple of three.
 _LONG_STRING: Final = 3 << 16

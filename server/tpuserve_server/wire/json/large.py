@@ -23,14 +23,14 @@ from tpuserve_server.wire.json.request import signature_name
 
 # See `is_small`.
 _SMALL_BYTES: Final = 1 << 13
-# As above, for bodies with few values: at most 64 bytes of memory for each unit, and one more copy of the text.
+# Bodies with few values take at most 64 bytes of memory for each unit, and one more copy of the text.
 MEDIUM_BYTES: Final = 1 << 20
 _FEW: Final = 1 << 14
 _NESTING: Final = 4
 _ESCAPE: Final = ord("\\") | SHAPE_BIT
 # Rows of objects that are parsed in a millisecond.
 _ROWS_BYTES: Final = 1 << 13
-# As above, for rows of numbers alone.
+# Rows of numbers that are parsed in a millisecond.
 _NUMERIC_BYTES: Final = 1 << 15
 # The server reads other members, such as the name of the signature, up to this size, and ignores larger ones.
 _MAX_READ_BYTES: Final = 1 << 16

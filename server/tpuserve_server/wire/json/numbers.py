@@ -167,7 +167,7 @@ def has_slow_numbers(text: bytes) -> bool:
 
 
 def _has_slow_number(text: "np.ndarray[Any, np.dtype[np.uint8]]") -> bool:
-    """As `has_slow_numbers`, for a text with many letters e."""
+    """Search all exponents of a text for a slow number."""
     ends = np.flatnonzero((text | _CASE_BIT) == ord("e"))
     ends = ends[ends >= _SLOW_DIGITS]
     for before in range(_SLOW_DIGITS, 0, -1):
