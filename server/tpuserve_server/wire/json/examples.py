@@ -21,6 +21,7 @@ from tpuserve_server.wire.example_request import example_array, with_context
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, parse_json
 from tpuserve_server.wire.json.large import LargeBody, is_large
+from tpuserve_server.wire.json.layout import Span
 from tpuserve_server.wire.json.request import check_object, signature_name
 from tpuserve_server.wire.json.text import type_text, value_text
 
@@ -66,13 +67,14 @@ def decode_json_examples(
 def _decode_large(body: LargeBody, writer: "_ExampleWriter", max_repeated_bytes: int) -> JsonExamples:
     # Each example stays an object until the model runs.
     body.check_objects()
-    context = b"" if (value := body.read("context")) is None else writer.example(value)
-    examples: list[bytes] = []
-    for rows in body.rows("examples"):
+
+    def encoded(rows: list[JsonValue] | Mapping[str, Span]) -> list[bytes]:
         if isinstance(rows, list):
-            examples += map(writer.example, rows)
-        else:
-            examples.append(writer.large_example({name: body.values(span) for name, span in rows.items()}))
+            return list(map(writer.example, rows))
+        return [writer.large_example({name: body.values(span) for name, span in rows.items()})]
+
+    context = b"" if (value := body.item("context")) is None else b"".join(encoded(value))
+    examples = [example for rows in body.rows("examples") for example in encoded(rows)]
     if not examples:
         _list_of_examples({"examples": []})
     return _examples(body.signature_name, context, examples, max_repeated_bytes)
@@ -118,6 +120,8 @@ class _ExampleWriter:
 
     def large_example(self, members: Mapping[str, Iterator[list[JsonValue]]]) -> bytes:
         """Encode an Example whose features come in parts."""
+        if not members:
+            return b""
         features = b"".join([self._entry(name, parts) for name, parts in members.items()])
         return b"".join((_FIELD_1, varint(len(features)), features))
 

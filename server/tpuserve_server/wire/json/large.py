@@ -89,14 +89,10 @@ class LargeBody:
         """Return the value of a member other than the tensors, or None."""
         return self._small.get(name)
 
-    def read(self, name: str) -> object:
-        """Parse a member in one step. Return None if it is missing. Raises InvalidArgument for a large one."""
+    def item(self, name: str) -> list[JsonValue] | Mapping[str, Span] | None:
+        """Return a list of the value of a member, or the members of a large object, or None if it is missing."""
         span = self._layout.members.get(name)
-        if span is None:
-            return None
-        if self._is_large(span):
-            raise InvalidArgument(f"'{name}' has too many values, or more than {MEDIUM_BYTES} bytes")
-        return parse_json(self._layout.text(span))
+        return None if span is None else self._item(span)
 
     def rows(self, name: str) -> Iterator[list[JsonValue] | Mapping[str, Span]]:
         """Yield the items of a list, some at a time, or the members of a single large object.
@@ -108,13 +104,15 @@ class LargeBody:
         if span is None:
             raise InvalidArgument(f"key '{name}' is expected and was not found")
         for piece in self._layout.pieces(self._inner(name, span), _ROWS_BYTES, depth=2):
-            rows = self._layout.pieces(piece, 1, depth=2) if self._is_large(piece) else (piece,)
-            for row in rows:
-                if self._is_large(row) and self._layout.first(row) == b"{":
-                    yield self._layout.members_of(row)
-                else:
-                    yield parse_json(b"[%b]" % self._layout.text(row))
-                let_others_run()
+            for row in self._layout.pieces(piece, 1, depth=2) if self._is_large(piece) else (piece,):
+                yield self._item(row)
+
+    def _item(self, span: Span) -> list[JsonValue] | Mapping[str, Span]:
+        let_others_run()
+        if self._is_large(span) and self._layout.first(span) == b"{":
+            return self._layout.members_of(span)
+        items: list[JsonValue] = parse_json(b"[%b]" % self._layout.text(span))
+        return items
 
     def values(self, span: Span) -> Iterator[list[JsonValue]]:
         """Yield the values of a flat list, some at a time, or another value alone."""

@@ -140,6 +140,8 @@ class Layout:
             if depth is not None:
                 _add_own(top, found, depth)
         assert depth is not None
+        if self.first(Span(top[-1][0] + 1, span.stop)):
+            raise InvalidArgument("JSON Parse error: Missing a comma or } after an object member.")
         return _split_members(self.body, top, depth)
 
     def first(self, span: Span) -> bytes:
