@@ -11,9 +11,9 @@ MAX_BATCH = 8
 
 
 def save_main(path: Path, factor: float = 2.0) -> Path:
-    """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `sums`; `lookup`; `echo` of strings; `wide`.
+    """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `sums`; `lookup`; `echo` of strings.
 
-    `lookup` fails for an index outside 0..2. `wide` returns `count` numbers.
+    `lookup` fails for an index outside 0..2. `wide` returns `count` numbers. `free` returns numbers of any shape.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 2], "x")
@@ -22,6 +22,7 @@ def save_main(path: Path, factor: float = 2.0) -> Path:
         index = tf1.placeholder(tf.int32, [None], "index")
         text = tf1.placeholder(tf.string, [None], "text")
         count = tf1.placeholder(tf.int64, [1], "count")
+        free = tf1.placeholder(tf.float32, None, "free")
         signatures = {
             "serving_default": _signature({"x": x}, {"y": factor * x}),
             "add": _signature({"a": a, "b": b}, {"sum": a + b}),
@@ -30,7 +31,7 @@ def save_main(path: Path, factor: float = 2.0) -> Path:
             "wide": _signature({"count": count}, {"wide": tf.fill(count, 0.5)}),
             "echo": _signature({"text": text}, {"same": tf.identity(text)}),
         }
-        _save(path, session, signatures)
+        _save(path, session, {**signatures, "free": _signature({"x": free}, {"y": tf.identity(free)})})
     checked = {"batch_sizes": [1, 2, 4, MAX_BATCH], "rows_independent": True}
     write_manifest(path, signatures=dict.fromkeys(signatures.keys() - {"wide"}, checked))
     return path

@@ -13,7 +13,7 @@ from tpuserve_server.core.types import Array, Tensors
 _T = TypeVar("_T")
 _Numbers: TypeAlias = "Mapping[np.dtype[Any], int]"
 # Strings whose lengths are looked at in about 0.1 ms. An array of more is large.
-_MOST_MEASURED: Final = 4096
+_MOST_MEASURED: Final = 2048
 # "[],": a JSON list.
 _LIST_BYTES: Final = 3
 

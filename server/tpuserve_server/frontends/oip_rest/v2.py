@@ -37,6 +37,7 @@ from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import EncodedResponse, encode_infer_json, response_parts
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
+from tpuserve_server.wire.oip.tensor_json import TakesLong
 
 # Python 3.11 takes 0.2 us to find a member of an enumeration or its value.
 _INFER = Action.INFER
@@ -129,10 +130,12 @@ class V2:
             call.measured.recalls(recall, signature_name)
             return inferred(EncodedResponse(encoded, json_bytes), recall.servable_id.version, "hit")
         # The JSON part decides: a binary request of any size is parsed at once.
-        if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
+        try:
+            if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
+                raise TakesLong
+            request = parse_infer_json(spec.name, body, json_bytes, quickly=True)
+        except TakesLong:
             request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes, self.decoded)
-        else:
-            request = parse_infer_json(spec.name, body, json_bytes, self.decoded)
         if request.windows is not None and find_caller() is not None:
             # A page of another site could send the stored password of its reader.
             self._control.check_rest(call.scope)

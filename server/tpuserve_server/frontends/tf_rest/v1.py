@@ -26,8 +26,13 @@ from tpuserve_server.frontends.tf_rest.predict_lane import PredictLane
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, parse_vertex_body
+from tpuserve_server.wire.json.tensor import (
+    decode_predict_inputs,
+    decode_quickly,
+    parse_predict_body,
+    read_quickly,
+)
+from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, with_parameters
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 
@@ -142,16 +147,17 @@ class V1:
             known = self._lane.find(target, body, None, call.priority)
             if known is not None and (response := await self._lane.answer(known, body, call)) is not None:
                 return response
-        is_large = body_bytes > LARGE_BODY_BYTES
-        parse = parse_vertex_body if is_vertex else parse_predict_body
-        parsed = await asyncio.to_thread(parse, body, self._decoded) if is_large else parse(body, self._decoded)
+        parsed = read_quickly(body) if body_bytes <= LARGE_BODY_BYTES else None
+        if parsed is None:
+            parsed = await asyncio.to_thread(parse_predict_body, body, self._decoded)
+        if is_vertex:
+            with_parameters(parsed)
         with self._acquire(target.with_signature(parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
             model.check_deadline(call.deadline, call.priority)
-            if is_large:
-                decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
-            else:
-                decoded = decode_predict_inputs(parsed, model.signature)
+            decoded = decode_quickly(parsed, model.signature) if body_bytes <= LARGE_BODY_BYTES else None
+            if decoded is None:
+                decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature, self._decoded)
             # Free the body's memory while the model runs.
             del body, parsed
             with call.watch_client():
