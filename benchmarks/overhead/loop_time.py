@@ -20,6 +20,7 @@ from benchmarks.overhead.instant_model import answer, instant_registry
 from benchmarks.overhead.loop_load import IN_FLIGHT, Request, replies, run
 from benchmarks.peers.wire import INFER_BINARY, INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, Wire
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.overload_gate import OverloadGate
@@ -157,6 +158,7 @@ def _grpc_host(table: RpcTable, registry: ModelRegistry, metrics: PrometheusMetr
         in_flight=InFlight(),
         watch=DisconnectWatch(),
         receiving=ReceivingBudget(_BUDGET_BYTES, _BUDGET_BYTES, clock),
+        sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OverloadGate(lambda: registry.serving, metrics, clock),
     )
 

@@ -35,6 +35,7 @@ from tpuserve_server.command.vertex import vertex_paths
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.core.budgets.budgets import Budgets
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.change_event import wait_until
 from tpuserve_server.core.change_record import ChangeRecord
@@ -125,6 +126,7 @@ class Server:
         log_writer: LogWriter,
         control_note: str,
         receiving: ReceivingBudget,
+        sending: SendingBudget,
         watchdog: Watchdog,
         overload_gate: OverloadGate,
         metrics: PrometheusMetrics,
@@ -138,6 +140,7 @@ class Server:
         self.rpc = rpc
         self.rest = rest
         self.receiving = receiving
+        self.sending = sending
         self.overload_gate = overload_gate
         self._service = service
         self._start_models = start_models
@@ -318,7 +321,8 @@ def build(
     administration = Administration(
         service, clock, statistics, regions, models, settings.metadata.server_name, shares.collect_shares
     )
-    budgets = Budgets.of(settings.budgets, settings.listening.max_request_bytes, clock, front_end_processes(settings))
+    max_bytes, processes = settings.listening.max_request_bytes, front_end_processes(settings)
+    budgets = Budgets.of(settings.budgets, max_bytes, clock, processes, settings.host.write_timeout_s)
     control = Control(settings.control)
     software, certificates = build_info(host_note), CertificateWatch()
     metrics.server.server_built(ServerParts(service, budgets, software, dropped_events, certificates.find))
@@ -358,6 +362,7 @@ def build(
         check_method_names=settings.server.enable_signature_method_name_check,
         max_request_bytes=settings.listening.max_request_bytes,
         decoded=budgets.decoded,
+        responses=budgets.response,
         meter=rpc_meter,
     )
     rest = rest_app(
@@ -396,6 +401,7 @@ def build(
         log_writer,
         control.description,
         budgets.receiving,
+        budgets.sending,
         watchdog,
         OverloadGate(lambda: registry.serving, metrics, clock),
         metrics,

@@ -14,6 +14,7 @@ from tpuserve_server.command.packages import build_info
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.core.budgets.budgets import Budgets
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.overload_gate import OverloadGate
@@ -62,6 +63,7 @@ class FrontEnd:
         rest: "ASGIApp",
         in_flight: InFlight,
         receiving: ReceivingBudget,
+        sending: SendingBudget,
         overload_gate: OverloadGate,
         tracing: RequestTracing | None,
         credentials: CredentialFiles | None,
@@ -70,6 +72,7 @@ class FrontEnd:
         self.rpc = rpc
         self.rest = rest
         self.receiving = receiving
+        self.sending = sending
         self.overload_gate = overload_gate
         self._service = service
         self._link = link
@@ -157,7 +160,8 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
     tracing = request_tracing(settings, clock, metrics)
     observers = Observers((slow, *access_log(settings)), tracing)
     max_bytes = settings.listening.max_request_bytes
-    budgets = Budgets.of(settings.budgets, max_bytes, clock, front_end_processes(settings))
+    processes, write_timeout_s = front_end_processes(settings), settings.host.write_timeout_s
+    budgets = Budgets.of(settings.budgets, max_bytes, clock, processes, write_timeout_s)
     metrics.server.server_built(ServerParts(service, budgets, build_info("envoy"), dropped_events, lambda: None))
     rpc_meter = RequestMeter(service, metrics, clock, "grpc", observers)
     rest_meter = RequestMeter(service, metrics, clock, "rest", observers)
@@ -169,6 +173,7 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
         check_method_names=settings.server.enable_signature_method_name_check,
         max_request_bytes=max_bytes,
         decoded=budgets.decoded,
+        responses=budgets.response,
         meter=rpc_meter,
     )
     rest = rest_app(service, metrics, clock, metrics.render, rest_options(settings), budgets=budgets, meter=rest_meter)
@@ -186,6 +191,7 @@ def build_front_end(settings: Settings, connection: Connection, in_flight: InFli
         SplitRest(guard.wrap_rest(rest), tunnel, rest.facts_of, engine_only),
         in_flight,
         budgets.receiving,
+        budgets.sending,
         # The forecasts of models that only the engine answers are unknown here.
         OverloadGate(lambda: () if mirror.engine_only else registry.serving, metrics, clock),
         tracing,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.deploy.dockerfile import ROOT
 from tpuserve_server.command.settings import flags
-from tpuserve_server.core import ensemble_rules, manager, version_tree
+from tpuserve_server.core import ensemble_rules, errors, manager, version_tree
 from tpuserve_server.core.ends import MOST_ENDS, MOST_FORM_ENDS
 from tpuserve_server.core.form_records import MOST_KNOWN
 from tpuserve_server.executors.tensorflow import call_graph
@@ -18,6 +18,8 @@ from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.envoy import config
 from tpuserve_server.hosts.grpc import limits as grpc_limits
 from tpuserve_server.wire.json import body as json_body
+from tpuserve_server.wire.json import large, layout
+from tpuserve_server.wire.oip import infer_json, large_json
 
 PAGE = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
 ROWS = {
@@ -39,6 +41,18 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("one header field on Envoy", f"{config.MAX_HEADER_FIELD_KIB} KiB"),
         ("headers of one request", f"{limits.MAX_HEADERS_COUNT} on Envoy and for REST on the Python host"),
         ("nesting of JSON", f"{json_body.MAX_DEPTH} levels"),
+        ("members of an object, in a large JSON body", f"{layout._MAX_MEMBERS:,}"),
+        ("name of a member, or value of `signature_name`, in a large JSON body", f"{layout._MAX_NAME_BYTES >> 10} KiB"),
+        (
+            "inputs, outputs or dimensions of a tensor, in a JSON body of the Open Inference Protocol",
+            f"{large_json.MAX_TENSORS:,}",
+        ),
+        ("keys of an object, in a JSON body of the Open Inference Protocol", f"{infer_json._MOST_MEMBERS:,}"),
+        (
+            "JSON beside the data, in a large JSON body of the Open Inference Protocol",
+            f"{large.MEDIUM_BYTES >> 20} MiB",
+        ),
+        ("name of a model, signature, input or output in a request", f"{errors._MOST_SHOWN:,} characters"),
         ("time for a whole request", f"{limits.REQUEST_TIMEOUT_S} s"),
         ("connections (`--max_connections`)", f"{HostOptions().max_connections:,}"),
         ("requests of one stream (`ModelStreamInfer`) that wait", f"{stream.MAX_PENDING}"),

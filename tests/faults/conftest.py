@@ -18,6 +18,7 @@ HOSTS = ["envoy", "python"]
 LABELS = {"m": 'version_labels { key: "stable" value: 3 }'}
 # For clients that send their headers slowly. Longer than a busy machine stops a good client.
 HEADER_TIMEOUT_S = 2
+MAX_RESPONSE_BYTES = 32 << 20
 FORMATS = {".json": json_table, ".md": markdown_table, ".txt": text_table}
 
 
@@ -81,6 +82,7 @@ def faulted(
         f"--vertex_predict_route={VERTEX_ROUTE}",
         f"--max_receiving_bytes={256 << 20}",
         f"--max_connection_receiving_bytes={128 << 20}",
+        f"--max_response_bytes={MAX_RESPONSE_BYTES}",
         f"--shared_memory_prefix={PREFIX}",
         "--max_num_load_retries=0",
         # The model `slow`.

@@ -13,7 +13,7 @@ MAX_BATCH = 8
 def save_main(path: Path, factor: float = 2.0) -> Path:
     """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `sums`; `lookup`; `echo` of strings.
 
-    `lookup` fails for an index outside 0..2.
+    `lookup` fails for an index outside 0..2. `wide` returns `count` numbers. `free` returns numbers of any shape.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 2], "x")
@@ -21,16 +21,19 @@ def save_main(path: Path, factor: float = 2.0) -> Path:
         rows = tf1.placeholder(tf.float32, [None, None], "rows")
         index = tf1.placeholder(tf.int32, [None], "index")
         text = tf1.placeholder(tf.string, [None], "text")
+        count = tf1.placeholder(tf.int64, [1], "count")
+        free = tf1.placeholder(tf.float32, None, "free")
         signatures = {
             "serving_default": _signature({"x": x}, {"y": factor * x}),
             "add": _signature({"a": a, "b": b}, {"sum": a + b}),
             "sums": _signature({"x": rows}, {"sum": tf.reduce_sum(rows, 1)}),
             "lookup": _signature({"index": index}, {"value": tf.gather(tf.constant([10, 20, 30], tf.int64), index)}),
+            "wide": _signature({"count": count}, {"wide": tf.fill(count, 0.5)}),
             "echo": _signature({"text": text}, {"same": tf.identity(text)}),
         }
-        _save(path, session, signatures)
+        _save(path, session, {**signatures, "free": _signature({"x": free}, {"y": tf.identity(free)})})
     checked = {"batch_sizes": [1, 2, 4, MAX_BATCH], "rows_independent": True}
-    write_manifest(path, signatures=dict.fromkeys(signatures, checked))
+    write_manifest(path, signatures=dict.fromkeys(signatures.keys() - {"wide"}, checked))
     return path
 
 

@@ -103,11 +103,11 @@ def _bad_tensors() -> Iterator[tuple[int, str, bytes, tuple[str, ...], str]]:
     yield 44, "rank 0", predict_body(x=np.float32(1)), INVALID, "expected [-1, 2]"
     yield 44, "another fixed dimension", predict_body(x=np.ones((1, 3), "f")), INVALID, "expected [-1, 2]"
     yield 44, "the signature's rank", predict_body("sums", x=np.ones((1, 3), "f")), ("OK",), ""
-    for shape in ((2**45, 0), (0, 2**45), (2**31, 0), (2049, 0)):
-        huge = shaped(*shape, value=np.zeros((0, 0), "f"))
-        yield 43, f"no elements, shape {list(shape)}", predict_body("sums", x=huge), INVALID, "no elements"
-    for shape in ((0, 0), (0, 2048), (8, 0)):
-        yield 43, f"no elements, shape {list(shape)}", predict_body("sums", x=np.zeros(shape, "f")), ("OK",), ""
+    for large in ((2**45, 0), (0, 2**45), (2**31, 0), (2049, 0)):
+        huge = shaped(*large, value=np.zeros((0, 0), "f"))
+        yield 43, f"no elements, shape {list(large)}", predict_body("sums", x=huge), INVALID, "no elements"
+    for small in ((0, 0), (0, 2048), (8, 0)):
+        yield 43, f"no elements, shape {list(small)}", predict_body("sums", x=np.zeros(small, "f")), ("OK",), ""
     for dtype in (0, 20, 21, 22, 100, 101, 200, 99999):
         yield 6, f"dtype {dtype}", predict_body(x=tensor(X, _set_dtype(dtype))), INVALID, "x"
     yield (

@@ -1,7 +1,12 @@
-"""Tests for large bodies that are expensive to parse, beside other requests (cases 31 and 32)."""
+"""Tests for large bodies that are expensive to parse, beside other requests (cases 31, 32 and 45)."""
 
-from collections.abc import Callable
+import gzip
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
 
+import psutil
 import pytest
 from tensorflow_serving.apis import predict_pb2
 
@@ -108,3 +113,71 @@ def test_nuls_of_repeated_strings_are_kept(faults: Faults) -> None:
         attempt.got = answer.got
         found = predict_pb2.PredictResponse.FromString(answer.content).outputs["same"].string_val
         assert list(found) == [b"a\0\0"] * 3
+
+
+FREE: Final = '{"signature_name": "free", "instances": [%s%s]}'
+FREE_OIP: Final = (
+    OIP_DATA.replace("[1, 2]", "[0]")
+    .replace("%s0", "%s%s")
+    .replace('{"inputs"', '{"parameters": {"signature_name": "free"}, "inputs"')
+)
+GZIP: Final = {"content-encoding": "gzip"}
+EIGHT: Final = 8 * MEBIBYTE
+# Memory for a body of 8 MiB, its arrays and an answer of 8 MiB while they exist.
+PEAK_MB = 160.0
+
+
+def listed(piece: str, form: str = FREE, size: int = EIGHT) -> bytes:
+    """Return a document of this size with a list of the piece."""
+    return (form % ((piece + ",") * (size // (len(piece) + 1)), piece)).encode()
+
+
+# fault, protocol: the body, and the number of predictions in its answer.
+ODD: dict[tuple[str, str], tuple[Callable[[], bytes], Mapping[str, str], int]] = {
+    ("8 MiB of [],", TF_REST): (lambda: listed("[]"), {}, EIGHT // 3 + 1),
+    ("8 MiB of [], in 8 KB of gzip", TF_REST): (lambda: gzip.compress(listed("[]")), GZIP, EIGHT // 3 + 1),
+    ("8 MiB of [[[…0…]]]", TF_REST): (lambda: listed("[" * 50 + "0" + "]" * 50), {}, EIGHT // 102 + 1),
+    ("8 MiB of rows with empty columns", TF_REST): (lambda: listed('{"x":[]}'), {}, EIGHT // 9 + 1),
+    ("8 MiB of numbers with 24 digits", TF_REST): (
+        lambda: listed("1.23456789012345678901234e-300"), {}, EIGHT // 31 + 1,
+    ),
+    ("8 MiB of [],", VERTEX): (lambda: listed("[]"), {}, EIGHT // 3 + 1),
+    ("8 MiB of [],", OIP_REST): (lambda: listed("[]", FREE_OIP), {}, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "protocol"), ODD)
+def test_odd_body_is_answered_beside_other_requests(faults: Faults, fault: str, protocol: str) -> None:
+    make, headers, count = ODD[fault, protocol]
+    body = make()
+    peak = PeakMemory(faults)
+    with faults.fault(45, fault, protocol, "200", memory_mb=LARGE_MB, beside=True) as attempt, peak:
+        answer = faults.server.send(protocol, body, {**headers, "accept-encoding": "identity"})
+        attempt.got = answer.got
+        document = json.loads(answer.content)
+        found = document["outputs"][0]["data"] if protocol == OIP_REST else document["predictions"]
+        assert len(found) == count
+    assert peak.grown_mb < PEAK_MB
+
+
+class PeakMemory:
+    """The growth of the server's resident memory at its highest, in MB, while the context lasts."""
+
+    def __init__(self, faults: Faults) -> None:
+        parent = psutil.Process(faults.server.running.process.pid)
+        self._ids = [parent.pid, *(child.pid for child in parent.children(recursive=True))]
+        self.grown_mb = 0.0
+
+    def __enter__(self) -> "PeakMemory":
+        for number in self._ids:
+            # Resets the highest value.
+            Path(f"/proc/{number}/clear_refs").write_text("5")
+        self._before_mb = self._highest_mb()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.grown_mb = self._highest_mb() - self._before_mb
+
+    def _highest_mb(self) -> float:
+        lines = [line for number in self._ids for line in Path(f"/proc/{number}/status").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3

@@ -9,8 +9,9 @@ from tpuserve_server.wire.json import large, layout, leaves, long_strings
 _SIZES = (
     (layout, "_CHUNK_BYTES", 13),
     (leaves, "PIECE_BYTES", 7),
-    (large, "PIECE_BYTES", 7),
-    (large, "_MEDIUM_BYTES", 64),
+    (leaves, "_OBJECT_BYTES", 5),
+    (large, "_ROWS_BYTES", 7),
+    (large, "MEDIUM_BYTES", 64),
     (long_strings, "_LONG_BYTES", 21),
     (long_strings, "_PART_BYTES", 16),
 )

@@ -17,6 +17,7 @@ _EDGE: Final[Mapping[str, Any]] = {
         ("grpc.max_connection_age_ms", 3_600_000),
     ),
     "max_request_bytes": 8 << 20,
+    "max_response_bytes": 64 << 20,
     "max_heap_bytes": 1 << 30,
     "enable_profiler": False,
     "access_log": "errors",

@@ -27,7 +27,15 @@ HTTP.
 """
 
 import enum
-from typing import ClassVar, Self
+from collections.abc import Iterable
+from heapq import nsmallest
+from typing import ClassVar, Final, Self
+
+# Longest part of a message, and number of names in one, that come from a client.
+_MOST_SHOWN: Final = 1024
+_MOST_NAMES: Final = 64
+# Longest message. The first half of a longer one remains, and its end.
+_MOST_CHARACTERS: Final = 1 << 16
 
 
 class Code(enum.IntEnum):
@@ -52,6 +60,23 @@ class Code(enum.IntEnum):
     UNAUTHENTICATED = 16
 
 
+def shown(text: str) -> str:
+    """Return a client's name or other text for messages: as it is, or the beginning of a long one and its length.
+
+    Use it where a request is parsed if no known name is so long, and otherwise where a message is made. Long texts
+    would be copied, encoded and escaped with the GIL held.
+    """
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 4]}… ({len(text)} characters)"
+
+
+def shown_names(names: Iterable[str], separator: str = ",") -> str:
+    """Return sorted names for a message, of which a client may have sent some: the first, and how many others."""
+    known = list(names)
+    first = [shown(name) for name in nsmallest(_MOST_NAMES, known)]
+    others = [f"… ({len(known)} names)"] if len(known) > len(first) else []
+    return separator.join(first + others)
+
+
 class ServingError(Exception):
     """A failure with a canonical code and a message that clients may see."""
 
@@ -60,6 +85,9 @@ class ServingError(Exception):
     retry_after_s: float | None = None
 
     def __init__(self, message: str) -> None:
+        if len(message) > _MOST_CHARACTERS:
+            half = _MOST_CHARACTERS // 2
+            message = f"{message[:half]}… ({len(message)} characters) …{message[-half:]}"
         super().__init__(message)
         self.message = message
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown, shown_names
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors, TensorSpec
 
 # No operation of TensorFlow or XLA that servers meet takes more dimensions.
@@ -206,16 +206,16 @@ def choose_outputs(signature: Signature, output_filter: Iterable[str]) -> tuple[
     for index, name in enumerate(wanted):
         if name not in signature.outputs:
             raise InvalidArgument(
-                f"output tensor alias not found in signature: {name} "
+                f"output tensor alias not found in signature: {shown(name)} "
                 f"Outputs expected to be in the set {_braces(signature.outputs)}."
             )
         if name in wanted[:index]:
-            raise InvalidArgument(f"duplicate output tensor alias: {name}")
+            raise InvalidArgument(f"duplicate output tensor alias: {shown(name)}")
     return tuple(name for name in signature.outputs if name in wanted)
 
 
 def _braces(names: Iterable[str]) -> str:
-    return "{" + ",".join(sorted(names)) + "}"
+    return "{" + shown_names(names) + "}"
 
 
 def _of(servable_id: ServableId, signature: Signature) -> str:

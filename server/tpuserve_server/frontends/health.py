@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from tpuserve_server.core.change_event import ChangeEvent
-from tpuserve_server.core.errors import InvalidArgument, NotFound
+from tpuserve_server.core.errors import InvalidArgument, NotFound, shown
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.rpc import CallContext
 
@@ -27,7 +27,7 @@ class HealthMethods:
         """Answer Check. Raises NotFound for an unknown name."""
         name = _decode_name(body)
         if name not in self._names:
-            raise NotFound(f"unknown service {name}")
+            raise NotFound(f"unknown service {shown(name)}")
         return self._status()
 
     async def watch(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:

@@ -9,16 +9,16 @@ It leaves to the long way, before it has any effect: other messages, priorities,
 use, versions with a response cache, ensembles, and inputs that the batcher does not share.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
+from tpuserve_server.core.budgets.response import Encoding, ResponseBudget
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import PredictResult, Tensors
 from tpuserve_server.frontends.lane_bindings import Bound, LaneBindings
-from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.request_meter import RequestMeter, RequestSeries
 from tpuserve_server.frontends.rpc import CallContext
 from tpuserve_server.wire.layouts import Layout, Layouts
@@ -42,6 +42,7 @@ class LaneProtocol(Protocol):
 
     method: str
     layouts: Layouts[None]
+    encoding: Encoding
 
     def template(self, result: PredictResult) -> Template | None:
         """Return the template of a response, or None if other values take another number of bytes."""
@@ -66,8 +67,9 @@ class RequestLane:
         service: InferenceService,
         meter: RequestMeter,
         clock: Clock,
+        responses: ResponseBudget,
     ) -> None:
-        """Answer with `service`, or leave a request to `long_way`."""
+        """Answer with `service`, or leave a request to `long_way`. `responses` limits the size of a response."""
         self._protocol = protocol
         self._layouts = protocol.layouts
         self._long_way = long_way
@@ -76,6 +78,7 @@ class RequestLane:
             service, lambda layout, model: meter.series(protocol.method, layout.spec.name, model)
         )
         self._now = clock.monotonic_s
+        self._responses = responses
 
     def handle(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
         """Return the coroutine that answers a request."""
@@ -117,7 +120,10 @@ class RequestLane:
 
     async def _encode(self, bound: _Bound, result: PredictResult, request_id: bytes) -> bytes:
         """Encode a response that has no template yet, and make one for those that follow."""
-        if is_large_result(result.outputs):
-            return await asyncio.to_thread(self._protocol.encode, result, request_id)
-        bound.renew_template(lambda: self._protocol.template(result))
-        return self._protocol.encode(result, request_id)
+        protocol, responses = self._protocol, self._responses
+        part = result.outputs, protocol.encoding
+        # A template makes only responses of the same size, so no later one needs this check.
+        if responses.is_small(part):
+            bound.renew_template(lambda: protocol.template(result))
+            return protocol.encode(result, request_id)
+        return await responses.encode(partial(protocol.encode, result, request_id), result.servable.name, part)

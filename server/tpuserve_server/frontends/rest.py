@@ -90,7 +90,7 @@ def rest_app(
     meter = meter or RequestMeter(service, metrics, clock, "rest", observers)
     if budgets is None:
         budgets = Budgets.of(BudgetOptions(), options.max_body_bytes, clock)
-    v2 = V2(service, logs, meter, administration, budgets.decoded, control)
+    v2 = V2(service, logs, meter, administration, budgets.decoded, control, budgets.response)
     v1 = V1(
         service,
         logs,
@@ -98,7 +98,7 @@ def rest_app(
         allow_cors=options.allow_cors,
         check_method_names=options.check_method_names,
         max_repeated_bytes=options.max_body_bytes,
-        decoded=budgets.decoded,
+        budgets=budgets,
         inference=VertexInference(v2),
     )
     # A new protocol adds a directory and a line here.

@@ -4,16 +4,17 @@ It is RequestLane for HTTP: the Exchange has read the request, and measures it. 
 way, before it has any effect.
 """
 
-import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from tpuserve_server.core.budgets.response import Part, ResponseBudget
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.frontends.exchange import HttpCall
 from tpuserve_server.frontends.http.response import HttpResponse
 from tpuserve_server.frontends.lane_bindings import Bound, LaneBindings
-from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.request_meter import RequestMeter, RequestSeries
 from tpuserve_server.wire.layouts import Layout
 
@@ -38,6 +39,10 @@ class RestForm(Protocol[_Encoded_co]):
 
     def encode(self, result: PredictResult) -> _Encoded_co:
         """Return the response. May take long for large results. Raises ServingError."""
+        ...
+
+    def parts(self, result: PredictResult) -> Sequence[Part]:
+        """Return the outputs with their encodings."""
         ...
 
     def template(self, result: PredictResult) -> RestTemplate[_Encoded_co] | None:
@@ -79,8 +84,15 @@ class _Facts(NamedTuple, Generic[_Encoded]):
 class RestLane(Generic[_Encoded]):
     """The lane of one form of requests. One event loop's thread owns it."""
 
-    def __init__(self, protocol: RestLaneProtocol[_Encoded], service: InferenceService, meter: RequestMeter) -> None:
-        """Answer with `service`, and report to `meter`."""
+    def __init__(
+        self,
+        protocol: RestLaneProtocol[_Encoded],
+        service: InferenceService,
+        meter: RequestMeter,
+        responses: ResponseBudget,
+    ) -> None:
+        """Answer with `service`, and report to `meter`. `responses` limits the size of a response."""
+        self._responses = responses
         self._protocol = protocol
         self._meter = meter
         self._bindings: LaneBindings[_Facts[_Encoded], RestTemplate[_Encoded]] = LaneBindings(service, self._facts)
@@ -115,7 +127,7 @@ class RestLane(Generic[_Encoded]):
             template = bound.template
             encoded = None if template is None else template.encode(result.outputs)
             if encoded is None:
-                encoded = await _encode(bound, result)
+                encoded = await self._encode(bound, result)
             protocol.log(layout, body, inputs, result, encoded)
             # Before the release: the series of a version end with it.
             self._meter.answered_exchange(call.measured, series)
@@ -127,11 +139,12 @@ class RestLane(Generic[_Encoded]):
         protocol = self._protocol
         return _Facts(protocol.form(layout), self._meter.series(protocol.method, layout.spec.name, model))
 
-
-async def _encode(bound: Bound[_Facts[_Encoded], RestTemplate[_Encoded]], result: PredictResult) -> _Encoded:
-    """Encode a response that has no template yet, and make one for those that follow."""
-    form = bound.facts.form
-    if is_large_result(result.outputs):
-        return await asyncio.to_thread(form.encode, result)
-    bound.renew_template(lambda: form.template(result))
-    return form.encode(result)
+    async def _encode(self, bound: Bound[_Facts[_Encoded], RestTemplate[_Encoded]], result: PredictResult) -> _Encoded:
+        """Encode a response that has no template yet, and make one for those that follow."""
+        form, responses = bound.facts.form, self._responses
+        parts = form.parts(result)
+        # A template makes only responses of about the same size, so no later one needs this check.
+        if responses.is_small(*parts):
+            bound.renew_template(lambda: form.template(result))
+            return form.encode(result)
+        return await responses.encode(partial(form.encode, result), result.servable.name, *parts)

@@ -4,6 +4,7 @@ from grpc_health.v1 import health_pb2
 
 from tpuserve_formats.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.budgets.response import DEFAULT_RESPONSE, ResponseBudget
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.metrics import Metrics
@@ -61,6 +62,7 @@ def rpc_table(
     check_method_names: bool = False,
     max_request_bytes: int = 64 << 20,
     decoded: DecodedBudget = DEFAULT_DECODED,
+    responses: ResponseBudget = DEFAULT_RESPONSE,
     observers: Observers = NO_OBSERVERS,
     meter: RequestMeter | None = None,
 ) -> RpcTable:
@@ -73,7 +75,8 @@ def rpc_table(
     `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
     `logs` receive the answered predictions; None logs nothing.
     Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats,
-    and the requests of a stream that are in flight. `decoded` limits the decoded objects of a message.
+    and the requests of a stream that are in flight. `decoded` limits the decoded objects of a message, and
+    `responses` the size of a response.
     `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`.
     """
     meter = meter or RequestMeter(service, metrics, clock, "grpc", observers)
@@ -85,6 +88,7 @@ def rpc_table(
         as_content=serialize_as_content,
         max_repeated_bytes=max_request_bytes,
         decoded=decoded,
+        responses=responses,
     )
     examples = ExampleMethods(
         service,
@@ -93,6 +97,7 @@ def rpc_table(
         check_method_names=check_method_names,
         max_repeated_bytes=max_request_bytes,
         decoded=decoded,
+        responses=responses,
     )
     model = ModelMethods(service, meter)
     # Existing probes use TensorFlow Serving's short names.
@@ -115,7 +120,14 @@ def rpc_table(
         ),
         **profiler,
         **oip_methods(
-            service, meter, logs, clock, administration, max_request_bytes=max_request_bytes, decoded=decoded
+            service,
+            meter,
+            logs,
+            clock,
+            administration,
+            max_request_bytes=max_request_bytes,
+            decoded=decoded,
+            responses=responses,
         ),
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check, OPEN),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch, OPEN),

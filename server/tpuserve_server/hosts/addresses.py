@@ -7,6 +7,7 @@ import sys
 
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.limits import UNSENT_BYTES
 from tpuserve_server.hosts.reuse_port import is_shared
 from tpuserve_server.hosts.socket_file import socket_file
 
@@ -23,9 +24,13 @@ def listen(host: str, port: int, what: str, *, reuse_port: bool = False) -> sock
     """Open a listening TCP socket. Port 0 takes any free port. Raises HostError if the address is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
     except OSError as error:
         raise cannot_listen(join(host, port), what, error) from error
+    if sys.platform == "linux":
+        # Its connections inherit the option.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    return listening
 
 
 def cannot_listen(address: str, what: str, error: OSError | None = None) -> HostError:

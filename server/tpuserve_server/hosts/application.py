@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.replacement import Replacement
@@ -99,6 +100,17 @@ class HostOptions:
             at_most=3600,
         ),
     ] = 10.0
+    # A client that reads nothing of its response for longer loses it.
+    write_timeout_s: Annotated[
+        float,
+        Setting(
+            "Listening",
+            "Maximum time in which a client takes no byte of its response. The server then cuts the response.",
+            name="write_timeout_seconds",
+            at_least=0.1,
+            at_most=3600,
+        ),
+    ] = 30.0
     # The server still accepts requests for this long after it reports not ready, so that load balancers notice.
     drain_delay_s: Annotated[
         float,
@@ -186,6 +198,11 @@ class Application(Protocol):
     @property
     def receiving(self) -> ReceivingBudget:
         """The budget of all requests that are still arriving. Hosts charge gRPC messages, `rest` charges its bodies."""
+        ...
+
+    @property
+    def sending(self) -> SendingBudget:
+        """The budget of all responses that clients have not read. Hosts charge them."""
         ...
 
     @property

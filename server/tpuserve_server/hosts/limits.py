@@ -16,6 +16,9 @@ REQUEST_TIMEOUT_S: Final = 300
 # Timeout of an idle connection. Clients should close it themselves: when the server closes, a request may be on its
 # way.
 IDLE_CONNECTION_S: Final = 3600
+# Bytes that the system takes for a TCP connection ahead of those that it sends (TCP_NOTSENT_LOWAT), so that the server
+# sees that a slow client reads. By default the system takes megabytes, and asks for more when it has sent a third.
+UNSENT_BYTES: Final = 1 << 17
 # Time in which a client takes nothing of its response, after which a drain does not wait for it any longer.
 DRAIN_UNREAD_S: Final = 5.0
 

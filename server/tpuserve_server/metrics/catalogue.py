@@ -239,10 +239,18 @@ BUDGET_BYTES: Final = Family(
     "gauge",
     ("budget", "kind"),
     "Memory budget of requests: bytes in_use and their limit. receiving: all requests that are still arriving, "
-    "in all processes. decoded: the objects of one request, so it has only a limit.",
+    "in all processes. sending: all responses that clients have not read, in all processes. decoded and response: the "
+    "objects and the response of one request, so they have only a limit.",
 )
 BUDGET_REFUSALS: Final = Family(
     "tpuserve_budget_refusals_total", "counter", ("budget",), "Requests that were refused or cut by a memory budget."
+)
+CUT_RESPONSES: Final = Family(
+    "tpuserve_cut_responses_total",
+    "counter",
+    ("reason",),
+    "Responses that were cut or refused because clients did not read them. timeout: no byte was taken for "
+    "--write_timeout_seconds. memory: the budget sending was full.",
 )
 CERTIFICATE_EXPIRY: Final = Family(
     "tpuserve_certificate_expiry_timestamp_seconds",
@@ -332,6 +340,7 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
         BUILD_INFO,
         BUDGET_BYTES,
         BUDGET_REFUSALS,
+        CUT_RESPONSES,
         CERTIFICATE_EXPIRY,
         CERTIFICATE_RELOAD_FAILED,
         LOG_EVENTS_DROPPED,
@@ -366,7 +375,7 @@ LABELS: Final[Mapping[str, str]] = {
     "state": "starting, ready, not_ready, draining",
     "python": "version of Python",
     "host": "envoy, python",
-    "budget": "receiving, decoded",
+    "budget": "receiving, sending, decoded, response",
     "certificate": "server, client_ca",
     "metric": "name of a metric",
     "source": "envoy",

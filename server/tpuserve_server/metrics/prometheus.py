@@ -171,6 +171,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield catalogue.BUILD_INFO.valued(builds)
         yield catalogue.BUDGET_BYTES.valued((key, count) for key, count in self.server.budget_bytes().items())
         yield catalogue.BUDGET_REFUSALS.valued(((key,), count) for key, count in self.server.budget_refusals().items())
+        yield catalogue.CUT_RESPONSES.valued(((key,), count) for key, count in self.server.cut_responses().items())
         certificates = self.server.certificates()
         expiries = {} if certificates is None else certificates.expires_unix_s
         yield catalogue.CERTIFICATE_EXPIRY.valued(((name,), end_s) for name, end_s in expiries.items())

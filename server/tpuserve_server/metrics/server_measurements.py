@@ -4,16 +4,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.budgets.budgets import Budgets
+from tpuserve_server.core.budgets.sending import CUT_REASONS
 from tpuserve_server.core.build import Build
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.process_usage import ProcessUsage, process_usage
 from tpuserve_server.core.server_state import ServerState
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ServableId, State
+
+# Budgets that all requests of a process share.
+_SHARED: Final = ("receiving", "sending")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,12 @@ class ServerShare(NamedTuple):
     """The present figures of one process, and what it counted since its last share."""
 
     in_flight: Mapping[str, int]
-    # Bytes of the budget for unfinished requests, by kind.
-    receiving_bytes: Mapping[str, int]
+    # Bytes of the budgets that all requests share, by budget and kind.
+    shared_bytes: Mapping[tuple[str, str], int]
     usage: ProcessUsage
     # New since the last share. The refusals are by budget.
     budget_refusals: Mapping[str, int]
+    cut_responses: Mapping[str, int]
     dropped_events: int
 
 
@@ -55,10 +60,12 @@ class ServerMeasurements:
         # The last shares of processes that live, and the sums of all processes ever.
         self._front_ends: dict[int, ServerShare] = {}
         self._budget_refusals: Counter[str] = Counter()
+        self._cut_responses: Counter[str] = Counter()
         self._dropped_events = 0
         self._ended_cpu_s = 0.0
         # Counts that the shares of this process have included.
         self._taken_refusals: Mapping[str, int] = {}
+        self._taken_cuts: Mapping[str, int] = {}
         self._taken_events = 0
 
     # Called by the parts.
@@ -75,18 +82,19 @@ class ServerMeasurements:
 
     def take(self) -> ServerShare:
         """Return the share of this process, which only one thread at a time may take."""
-        refusals, events = self.budget_refusals(), self.dropped_events() or 0
-        new = {budget: count - self._taken_refusals.get(budget, 0) for budget, count in refusals.items()}
+        refusals, cuts, events = self.budget_refusals(), self.cut_responses(), self.dropped_events() or 0
+        new_refusals, new_cuts = _new(refusals, self._taken_refusals), _new(cuts, self._taken_cuts)
         new_events = events - self._taken_events
-        self._taken_refusals, self._taken_events = refusals, events
-        receiving = {kind: count for (budget, kind), count in self.budget_bytes().items() if budget == "receiving"}
-        return ServerShare(self.in_flight(), receiving, process_usage(), new, new_events)
+        self._taken_refusals, self._taken_cuts, self._taken_events = refusals, cuts, events
+        shared = {key: count for key, count in self.budget_bytes().items() if key[0] in _SHARED}
+        return ServerShare(self.in_flight(), shared, process_usage(), new_refusals, new_cuts, new_events)
 
     def add(self, share: ServerShare, source: int) -> None:
         """Add the share of a front-end process, see Measurements.add."""
         with self._lock:
             self._front_ends[source] = share
             self._budget_refusals.update(share.budget_refusals)
+            self._cut_responses.update(share.cut_responses)
             self._dropped_events += share.dropped_events
 
     def end_source(self, source: int) -> None:
@@ -139,16 +147,24 @@ class ServerMeasurements:
         return None if self._parts is None else self._parts.build
 
     def budget_bytes(self) -> Mapping[tuple[str, str], int]:
-        """Return the bytes of each budget, by its name and their kind. `receiving` is the sum of all processes."""
+        """Return the bytes of each budget, by its name and their kind. Shared ones are the sum of all processes."""
         if self._parts is None:
             return {}
-        budgets, front_ends = self._parts.budgets, self._shares()
-        held = sum(front_end.receiving_bytes.get("in_use", 0) for front_end in front_ends)
-        total = sum(front_end.receiving_bytes.get("limit", 0) for front_end in front_ends)
+        budgets = self._parts.budgets
+        shared = Counter(
+            {
+                ("receiving", "in_use"): budgets.receiving.held_bytes,
+                ("receiving", "limit"): budgets.receiving.total_bytes,
+                ("sending", "in_use"): budgets.sending.held_bytes,
+                ("sending", "limit"): budgets.sending.total_bytes,
+            }
+        )
+        for front_end in self._shares():
+            shared.update(front_end.shared_bytes)
         return {
-            ("receiving", "in_use"): budgets.receiving.held_bytes + held,
-            ("receiving", "limit"): budgets.receiving.total_bytes + total,
+            **shared,
             ("decoded", "limit"): budgets.decoded.size_bytes,
+            ("response", "limit"): budgets.response.size_bytes,
         }
 
     def budget_refusals(self) -> Mapping[str, int]:
@@ -156,9 +172,22 @@ class ServerMeasurements:
         if self._parts is None:
             return {}
         budgets = self._parts.budgets
-        own = {"receiving": budgets.receiving.refusals, "decoded": budgets.decoded.refusals}
+        own = {
+            "receiving": budgets.receiving.refusals,
+            "decoded": budgets.decoded.refusals,
+            "response": budgets.response.refusals,
+            "sending": budgets.sending.cuts["memory"],
+        }
         with self._lock:
             return {budget: count + self._budget_refusals[budget] for budget, count in own.items()}
+
+    def cut_responses(self) -> Mapping[str, int]:
+        """Return the number of responses that were cut because their clients did not read them, by reason."""
+        if self._parts is None:
+            return {}
+        cuts = self._parts.budgets.sending.cuts
+        with self._lock:
+            return {reason: cuts[reason] + self._cut_responses[reason] for reason in CUT_REASONS}
 
     def certificates(self) -> CertificateStatus | None:
         """Return the status of the certificates, or None without TLS or without parts."""
@@ -171,3 +200,7 @@ class ServerMeasurements:
     def _shares(self) -> list[ServerShare]:
         with self._lock:
             return list(self._front_ends.values())
+
+
+def _new(counts: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:
+    return {name: count - taken.get(name, 0) for name, count in counts.items()}

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.frontends.guarded import GuardedTable
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
@@ -28,6 +29,9 @@ class Answering(Protocol):
     def receiving(self) -> ReceivingBudget: ...
 
     @property
+    def sending(self) -> SendingBudget: ...
+
+    @property
     def overload_gate(self) -> OverloadGate: ...
 
 
@@ -47,6 +51,7 @@ class EngineCalls:
             in_flight=in_flight,
             watch=watch,
             receiving=application.receiving,
+            sending=application.sending,
             gate=application.overload_gate,
         )
 

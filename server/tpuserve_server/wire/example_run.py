@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented
+from tpuserve_server.core.errors import InvalidArgument, Unimplemented, shown
 from tpuserve_server.core.types import Signature
 from tpuserve_server.wire.example_request import InferenceTask
 from tpuserve_server.wire.inference_method import InferenceMethod, method_named
@@ -52,7 +52,7 @@ def find_task_runs(
             raise InvalidArgument(f"Requested signature not found in model graph: {name}")
         method = method_named(task.method_name)
         if method is None:
-            raise Unimplemented(f"Unsupported signature method_name: {task.method_name}")
+            raise Unimplemented(f"Unsupported signature method_name: {shown(task.method_name)}")
         outputs = method.output_names(signature, check_method_name=check_method_names)
         runs[name] = ExampleRun(method, signature, outputs)
     return list(runs.values())

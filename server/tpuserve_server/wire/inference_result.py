@@ -9,6 +9,7 @@ import orjson
 
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.model_spec import encode_model_spec
 
 # Fields 1 to 3, length-delimited: tensorflow_serving/apis/{classification,regression,inference}.proto.
@@ -19,6 +20,8 @@ _VALUE_TAG = b"\x0d"  # Regression.value = 1
 _FLOAT_MESSAGE = np.dtype([("tag", "u1"), ("size", "u1"), ("value_tag", "u1"), ("value", "<f4")])
 _FLOAT_FIELD_BYTES = 5
 _MAX_CACHED_LABEL_BYTES = 64
+# Values whose JSON is written in a millisecond.
+_PART_VALUES = 1 << 12
 
 
 def encode_classifications(classes: Array | None, scores: Array | None) -> bytes:
@@ -58,18 +61,33 @@ def json_classifications(classes: Array | None, scores: Array | None) -> bytes:
     A label that is not UTF-8 becomes `{"b64": …}`, as strings in predictions do (upstream writes invalid JSON).
     """
     shape = (classes if classes is not None else scores if scores is not None else np.empty((0, 0))).shape
-    count = shape[0] * shape[1]
-    labels = [b'""'] * count if classes is None else _label_texts(classes.reshape(-1).tolist())
-    numbers = [b"0.0"] * count if scores is None else _number_texts(scores.reshape(-1))
+    rows: list[bytes] = []
+    step = max(1, _PART_VALUES // max(shape[1], 1))
+    for start in range(0, shape[0], step):
+        part = slice(start, min(start + step, shape[0]))
+        labels = None if classes is None else classes[part]
+        numbers = None if scores is None else scores[part]
+        rows += _json_rows(labels, numbers, part.stop - start, shape[1])
+        if step < shape[0]:
+            let_others_run()
+    return b"".join((b'{"results":[', b",".join(rows), b"]}"))
+
+
+def _json_rows(classes: Array | None, scores: Array | None, count: int, width: int) -> list[bytes]:
+    labels = [b'""'] * (count * width) if classes is None else _label_texts(classes.reshape(-1).tolist())
+    numbers = [b"0.0"] * (count * width) if scores is None else _number_texts(scores.reshape(-1))
     pairs = [b"[%b,%b]" % pair for pair in zip(labels, numbers, strict=True)]
-    width = shape[1]
-    rows = [b"[%b]" % b",".join(pairs[row * width : (row + 1) * width]) for row in range(shape[0])]
-    return b'{"results":[%b]}' % b",".join(rows)
+    return [b"[%b]" % b",".join(pairs[row * width : (row + 1) * width]) for row in range(count)]
 
 
 def json_regressions(values: Array) -> bytes:
     """Return `{"results": [value, …]}` from float32 [n]."""
-    return b'{"results":[%b]}' % b",".join(_number_texts(values))
+    parts: list[bytes] = []
+    for start in range(0, len(values), _PART_VALUES):
+        parts += _number_texts(values[start : start + _PART_VALUES])
+        if len(values) > _PART_VALUES:
+            let_others_run()
+    return b"".join((b'{"results":[', b",".join(parts), b"]}"))
 
 
 def _float_messages(value_tag: bytes, values: Array) -> bytes:

@@ -17,7 +17,7 @@ from tpuserve_formats.messages.official import (
     TensorInfo,
     TensorShapeProto,
 )
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
 from tpuserve_server.wire.model_spec import decode_model_spec
 
@@ -49,7 +49,7 @@ def decode_metadata_request(body: bytes) -> MetadataRequest:
         raise InvalidArgument("GetModelMetadataRequest must specify at least one metadata_field")
     for field in request.metadata_field:
         if field not in _FIELDS:
-            raise InvalidArgument(f"Metadata field {field} is not supported")
+            raise InvalidArgument(f"Metadata field {shown(field)} is not supported")
     spec = decode_model_spec(request.model_spec)
     if not spec.name:
         raise InvalidArgument("ModelSpec has no name specified.")

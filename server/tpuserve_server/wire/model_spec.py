@@ -3,17 +3,22 @@
 from functools import lru_cache
 
 from tpuserve_formats.messages.official import ModelSpec as ModelSpecProto
+from tpuserve_server.core.errors import shown
 from tpuserve_server.core.types import ModelSpec, ServableId
 
 
 def decode_model_spec(proto: ModelSpecProto) -> ModelSpec:
-    """Convert the spec as the client sent it: an empty name stays empty, an unset version or label is None."""
+    """Convert the spec as the client sent it: an empty name stays empty, an unset version or label is None.
+
+    Names that are longer than any known are cut.
+    """
+    name, signature_name = shown(proto.name), shown(proto.signature_name)
     choice = proto.WhichOneof("version_choice")
     if choice is None:
-        return ModelSpec(proto.name, signature_name=proto.signature_name)
+        return ModelSpec(name, signature_name=signature_name)
     if choice == "version":
-        return ModelSpec(proto.name, version=proto.version.value, signature_name=proto.signature_name)
-    return ModelSpec(proto.name, version_label=proto.version_label, signature_name=proto.signature_name)
+        return ModelSpec(name, version=proto.version.value, signature_name=signature_name)
+    return ModelSpec(name, version_label=shown(proto.version_label), signature_name=signature_name)
 
 
 @lru_cache(maxsize=1024)

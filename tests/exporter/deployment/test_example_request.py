@@ -10,8 +10,8 @@ import pytest
 
 from tpuserve_exporter.deployment.example_request import SignatureRows
 from tpuserve_server.core.types import Signature, TensorSpec
-from tpuserve_server.wire.json.tensor import decode_predict_inputs
-from tpuserve_server.wire.json.vertex import parse_vertex_body
+from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.vertex import with_parameters
 
 DTYPES = {"string": np.dtype(np.object_), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -31,7 +31,7 @@ def test_the_server_reads_the_example(dtype: str, shape: tuple[int | None, ...],
     example = rows({name: tensor(dtype, *shape) for name in names}).example()
     made = DTYPES.get(dtype) or np.dtype(dtype)
     signature = Signature("serving_default", {name: TensorSpec(name, made, (None, *shape)) for name in names}, {})
-    decoded = decode_predict_inputs(parse_vertex_body(json.dumps(example).encode()), signature)
+    decoded = decode_predict_inputs(with_parameters(parse_predict_body(json.dumps(example).encode())), signature)
     assert {name: array.shape for name, array in decoded.inputs.items()} == dict.fromkeys(
         names, (1, *(size or 1 for size in shape))
     )
@@ -40,7 +40,7 @@ def test_the_server_reads_the_example(dtype: str, shape: tuple[int | None, ...],
 def test_the_only_signature_is_named_in_the_request() -> None:
     example = rows({"x": tensor("float32")}, "words").example()
     assert example == {"instances": [0.0], "parameters": {"signature_name": "words"}}
-    assert parse_vertex_body(json.dumps(example).encode()).signature_name == "words"
+    assert with_parameters(parse_predict_body(json.dumps(example).encode())).signature_name == "words"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_obj
 from tpuserve_server.wire.json.large import LargeBody
 from tpuserve_server.wire.json.request import signature_name
 from tpuserve_server.wire.json.tensor import PredictBody, decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.json.vertex import parse_vertex_body
+from tpuserve_server.wire.json.vertex import with_parameters
 
 _Read = Callable[[bytes, Signature], tuple[str, Tensors]]
 
@@ -79,7 +79,7 @@ def _same(one: tuple[str, Tensors] | None, other: tuple[str, Tensors] | None) ->
 
 def _check_vertex(body: bytes) -> None:
     try:
-        parse_vertex_body(body)
+        with_parameters(parse_predict_body(body))
     except ServingError as error:
         check_refusal(error)
 

@@ -4,7 +4,16 @@ import grpc
 import pytest
 
 from tpuserve_server.core import errors
-from tpuserve_server.core.errors import Code, Internal, ServingError, TooLate, Unknown, error_for_code
+from tpuserve_server.core.errors import (
+    Code,
+    Internal,
+    ServingError,
+    TooLate,
+    Unknown,
+    error_for_code,
+    shown,
+    shown_names,
+)
 
 
 def _tree(kind: type[ServingError], depth: int = 0) -> list[tuple[int, str]]:
@@ -48,3 +57,15 @@ def test_too_late_says_when_to_try_again() -> None:
     assert error.code is Code.RESOURCE_EXHAUSTED
     assert error.retry_after_s == 0.25
     assert (type(error.copy()), error.copy().message, error.copy().retry_after_s) == (TooLate, "too late", 0.25)
+
+
+def test_clients_texts_are_cut_before_they_are_part_of_a_message() -> None:
+    assert shown("n" * 1024) == "n" * 1024
+    assert shown("n" * 5000) == "n" * 256 + "… (5000 characters)"
+    assert shown_names({"b", "a"}) == "a,b"
+    many = shown_names([f"{number:04}" for number in range(1000)])
+    assert many.endswith(",0063,… (1000 names)")
+    assert Internal("m" * 65_536).message == "m" * 65_536
+    message = Internal("b" * 100_000 + "e").message
+    assert len(message) < 66_000
+    assert (message[0], message[-1]) == ("b", "e")

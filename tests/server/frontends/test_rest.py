@@ -121,9 +121,11 @@ async def test_large_bodies_are_decoded_beside_the_event_loop(monkeypatch: pytes
 
         return decode
 
-    for name in ("parse_predict_body", "decode_predict_inputs"):
+    here, beside = ("read_quickly", "decode_quickly"), ("parse_predict_body", "decode_predict_inputs")
+    for name in (*here, *beside):
         monkeypatch.setattr(v1, name, recorded(getattr(v1, name)))
     padding = b" " * (1 << 20)
+    texts = b'{"instances":[%b"x"]}' % (b'"", ' * 10_000)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
         for body, is_here in ((ROWS, True), (ROWS + padding, False)):
             decoding_threads.clear()
@@ -133,6 +135,11 @@ async def test_large_bodies_are_decoded_beside_the_event_loop(monkeypatch: pytes
             assert all((thread is threading.main_thread()) == is_here for thread in decoding_threads)
         refused = await client.post(PREDICT, content=b'{"instances": ["x"]}' + padding)
         assert refused.status_code == 400
+        decoding_threads.clear()
+        refused = await client.post(PREDICT, content=texts)
+        assert refused.status_code == 400
+        # Each step is tried here first.
+        assert [thread is threading.main_thread() for thread in decoding_threads] == [True, False, True, False]
     assert all(acquired.released for acquired in service.acquired)
 
 
@@ -295,7 +302,7 @@ async def test_declared_length_over_the_limit_is_refused_unread(rest: Rest) -> N
 
 
 async def test_declared_length_that_is_no_number_is_left_to_the_body(rest: Rest) -> None:
-    start, _ = await rest.messages(chunk(ROWS), headers=((b"content-length", b"9" * 5000),))
+    start, _ = await rest.messages(chunk(ROWS), headers=((b"content-length", b"9" * 10_000),))
     assert start["status"] == 200
 
 

@@ -20,6 +20,7 @@ from tests.server.hosts.asgi_client import Exchange
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.frontends.guarded import admit_every_call
@@ -257,6 +258,7 @@ async def test_a_call_that_its_host_cancels_at_the_deadline_is_counted_so() -> N
         in_flight=InFlight(),
         watch=DisconnectWatch(),
         receiving=ReceivingBudget(1 << 20, 1 << 20, clock),
+        sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,
         clock=clock,
     )

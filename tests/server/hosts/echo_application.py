@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, ServingError, TooLate
@@ -75,6 +76,9 @@ class EchoApplication:
         # By default larger than any message of a test.
         connection_bytes = int(os.environ.get("ECHO_RECEIVING_BYTES", 128 << 20))
         self.receiving = ReceivingBudget(4 * connection_bytes, connection_bytes, SystemClock())
+        sending_bytes = int(os.environ.get("ECHO_SENDING_BYTES", 512 << 20))
+        write_timeout_s = float(os.environ.get("ECHO_WRITE_TIMEOUT_S", HostOptions().write_timeout_s))
+        self.sending = SendingBudget(sending_bytes, sending_bytes // 2, write_timeout_s, SystemClock())
         self.overload_gate = OverloadGate(tuple, PrometheusMetrics(), SystemClock())
         self._gate = asyncio.Event()
         self._doomed = asyncio.Event()

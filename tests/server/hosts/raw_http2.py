@@ -9,6 +9,7 @@ from tests.server.hosts.host_process import PATIENCE_S
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 _CANCEL = 8
+_INITIAL_WINDOW_SIZE = 4
 _MAX_FRAME_BYTES = 1 << 14
 
 
@@ -17,11 +18,15 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def connect(address: str) -> socket.socket:
-    """Connect, and wait for the server's settings, which widen the window of a stream."""
+def connect(address: str, window_bytes: int | None = None) -> socket.socket:
+    """Connect, and wait for the server's settings, which widen the window of a stream.
+
+    The server may send `window_bytes` of each response, by default HTTP/2's 64 KiB, and 1 GiB of all responses.
+    """
     host, _, port = address.rpartition(":")
     client = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
-    client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
+    window = b"" if window_bytes is None else struct.pack(">HI", _INITIAL_WINDOW_SIZE, window_bytes)
+    client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, window) + widen(0, 1 << 30))
     next(kind for kind, _ in frames(client) if kind == _SETTINGS)
     client.sendall(_frame(_SETTINGS, _ACK, 0, b""))
     return client
@@ -59,6 +64,11 @@ def data(stream: int, content: bytes) -> bytes:
 def empty_data(stream: int, *, end: bool = False) -> bytes:
     """Return a data frame without data, which may end the stream."""
     return _frame(_DATA, _END_STREAM if end else 0, stream, b"")
+
+
+def widen(stream: int, more_bytes: int) -> bytes:
+    """Return the frame that lets the server send more of a stream's response, or of all responses for stream 0."""
+    return _frame(_WINDOW_UPDATE, 0, stream, struct.pack(">I", more_bytes))
 
 
 def reset(stream: int) -> bytes:
@@ -107,6 +117,19 @@ def wait_for_data(client: socket.socket, stream: int) -> None:
             raise ConnectionError("the server ended the stream")
 
 
+def read_data(client: socket.socket, stream: int) -> Iterator[bytes]:
+    """Yield the data of a stream until its end. Raises ConnectionError if the server ends the connection first."""
+    is_begun = False
+    for kind, flags, found, payload in _all(client):
+        if found != stream:
+            continue
+        if kind == _DATA:
+            yield payload
+        if kind == _RST_STREAM or (flags & _END_STREAM and kind in (_DATA, _HEADERS) and is_begun):
+            return
+        is_begun = True
+
+
 def wait_for_headers(client: socket.socket, stream: int) -> None:
     """Read until the server answers the stream, or resets it."""
     next(kind for kind, found in frames(client) if found == stream and kind in (_HEADERS, _RST_STREAM))
@@ -126,10 +149,15 @@ def frames(client: socket.socket) -> Iterator[tuple[int, int]]:
 
 
 def _frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+    return ((kind, stream, payload) for kind, _, stream, payload in _all(client))
+
+
+def _all(client: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield the type, the flags, the stream and the payload of each frame."""
     while True:
         head = _read(client, 9)
         payload = _read(client, int.from_bytes(head[:3], "big"))
-        yield head[3], int.from_bytes(head[5:], "big") & 0x7FFFFFFF, payload
+        yield head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFFFFFF, payload
 
 
 def _read(client: socket.socket, size_bytes: int) -> bytes:

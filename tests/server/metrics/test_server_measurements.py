@@ -13,6 +13,7 @@ from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.budgets.budgets import Budgets
 from tpuserve_server.core.budgets.options import BudgetOptions
+from tpuserve_server.core.budgets.sending import ResponseCut
 from tpuserve_server.core.build import Build
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
@@ -144,15 +145,29 @@ async def test_budgets_show_their_bytes_and_refusals(server: SmallServer) -> Non
         assert server.samples("budget_bytes") == {
             ("receiving", "in_use"): 90,
             ("receiving", "limit"): 1600,
+            ("sending", "in_use"): 0,
+            ("sending", "limit"): 2 << 30,
             ("decoded", "limit"): 400,
+            ("response", "limit"): 1 << 30,
         }
-        assert server.samples("budget_refusals_total") == {("receiving",): 0, ("decoded",): 0}
+        assert set(server.samples("budget_refusals_total").values()) == {0}
         with pytest.raises(ResourceExhausted):
             upload.hold(1601)
     with pytest.raises(InvalidArgument):
         server.budgets.decoded.check(401, "strings")
     assert server.samples("budget_bytes")["receiving", "in_use"] == 0
-    assert server.samples("budget_refusals_total") == {("receiving",): 1, ("decoded",): 1}
+    assert server.samples("budget_refusals_total") == {
+        ("receiving",): 1, ("decoded",): 1, ("response",): 0, ("sending",): 0
+    }  # fmt: skip
+
+
+async def test_cut_responses_are_counted_by_reason(server: SmallServer) -> None:
+    sending = server.budgets.sending
+    sending.begin("a", sending.total_bytes)
+    with pytest.raises(ResponseCut):
+        sending.begin("b", sending.total_bytes + 1)
+    assert server.samples("cut_responses_total") == {("memory",): 1, ("timeout",): 0}
+    assert server.samples("budget_refusals_total")["sending",] == 1
 
 
 async def test_the_build_is_shown(server: SmallServer) -> None:

@@ -202,6 +202,7 @@ def test_budgets_and_dropped_events_are_those_of_all_processes() -> None:
     front_end.dropped = 3
     with front_end.budgets.receiving.begin() as upload:
         upload.hold(90)
+        front_end.budgets.sending.cuts["timeout"] += 4
         for budget in (engine.budgets.decoded, front_end.budgets.decoded):
             with pytest.raises(InvalidArgument):
                 budget.check(401, "strings")
@@ -214,6 +215,7 @@ def test_budgets_and_dropped_events_are_those_of_all_processes() -> None:
     assert engine.sample("tpuserve_budget_bytes", "receiving", "in_use") == 0
     assert engine.sample("tpuserve_budget_refusals_total", "decoded") == 2
     assert engine.sample("tpuserve_log_events_dropped_total") == 3
+    assert engine.sample("tpuserve_cut_responses_total", "timeout") == 4
 
 
 def test_requests_in_flight_are_those_of_the_processes_that_live() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import NotFound
 from tpuserve_server.frontends.guarded import admit_every_call
@@ -34,6 +35,7 @@ class EngineApplication:
 
     def __init__(self, table: RpcTable | None = None, rest: "ASGIApp | None" = None) -> None:
         self.receiving = ReceivingBudget(512 << 20, 256 << 20, SystemClock())
+        self.sending = SendingBudget(512 << 20, 256 << 20, 30, SystemClock())
         self.overload_gate = OPEN_GATE
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()

@@ -6,28 +6,48 @@ from typing import Self
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.budgets.options import BudgetOptions
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.response import ResponseBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.freed_memory import LateTrim
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The budget of each request's decoded objects, and the one that all unfinished requests share."""
+    """Budgets of each request's decoded objects and of its response, and those that all clients share."""
 
     decoded: DecodedBudget
     receiving: ReceivingBudget
+    response: ResponseBudget
+    sending: SendingBudget
 
     @classmethod
-    def of(cls, options: BudgetOptions, max_request_bytes: int, clock: Clock, processes: int = 1) -> Self:
+    def of(
+        cls,
+        options: BudgetOptions,
+        max_request_bytes: int,
+        clock: Clock,
+        processes: int = 1,
+        write_timeout_s: float = 30.0,
+    ) -> Self:
         """Create the budgets for requests of at most `max_request_bytes`.
 
-        Several `processes` that receive requests share the budget of arriving requests.
+        Several `processes` that receive requests share the budgets of arriving requests and unread responses. A client
+        must take some bytes of a response within `write_timeout_s`.
         """
         return cls(
             DecodedBudget(options.decoded_bytes(max_request_bytes)),
             ReceivingBudget(
                 options.receiving_bytes(max_request_bytes, processes),
                 options.connection_receiving_bytes(max_request_bytes),
+                clock,
+                LateTrim(),
+            ),
+            ResponseBudget(options.max_response_bytes),
+            SendingBudget(
+                options.sending_bytes(max_request_bytes, processes),
+                options.connection_sending_bytes(max_request_bytes),
+                write_timeout_s,
                 clock,
                 LateTrim(),
             ),

@@ -9,6 +9,10 @@ from tpuserve_server.core.setting import Setting
 _DECODED: Final = 4
 _RECEIVED: Final = 16
 _RECEIVED_BY_CONNECTION: Final = 4
+_SENT: Final = 16
+_SENT_BY_CONNECTION: Final = 4
+# The same of the longest response.
+_LONGEST_SENT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,38 @@ class BudgetOptions:
         ),
     ] = 0
 
+    max_response_bytes: Annotated[
+        int,
+        Setting(
+            "Listening",
+            "Maximum size of a response, which is known before it is encoded.",
+            page="maximum size of a response, which is known before it is encoded ([Limits](limits.md))",
+            at_least=1,
+        ),
+    ] = 1 << 30
+    max_sending_bytes: Annotated[
+        int,
+        Setting(
+            "Listening",
+            "Maximum memory for the responses that clients have not read, all together; 0: 16 times max_request_bytes, "
+            "at least twice max_response_bytes.",
+            page="maximum memory for the responses that clients have not read, all together; 0: 16 times "
+            "`max_request_bytes`, at least twice `max_response_bytes` ([Limits](limits.md))",
+            at_least=0,
+        ),
+    ] = 0
+    max_connection_sending_bytes: Annotated[
+        int,
+        Setting(
+            "Listening",
+            "Maximum memory for the responses that a client has not read on one connection; 0: 4 times "
+            "max_request_bytes, at least max_response_bytes.",
+            page="maximum memory for the responses that a client has not read on one connection; 0: 4 times "
+            "`max_request_bytes`, at least `max_response_bytes` ([Limits](limits.md))",
+            at_least=0,
+        ),
+    ] = 0
+
     def decoded_bytes(self, max_request_bytes: int) -> int:
         """Return the budget of decoded objects."""
         return self.max_decoded_bytes or _DECODED * max_request_bytes
@@ -64,3 +100,13 @@ class BudgetOptions:
         return max(
             self.max_connection_receiving_bytes or _RECEIVED_BY_CONNECTION * max_request_bytes, max_request_bytes
         )
+
+    def sending_bytes(self, max_request_bytes: int, processes: int = 1) -> int:
+        """Return the budget of all responses that clients of one of `processes` have not read."""
+        default_bytes = max(_SENT * max_request_bytes, _LONGEST_SENT * self.max_response_bytes)
+        return max((self.max_sending_bytes or default_bytes) // processes, 1)
+
+    def connection_sending_bytes(self, max_request_bytes: int) -> int:
+        """Return the budget of the responses of one connection."""
+        default_bytes = max(_SENT_BY_CONNECTION * max_request_bytes, self.max_response_bytes)
+        return self.max_connection_sending_bytes or default_bytes

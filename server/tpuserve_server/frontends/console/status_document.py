@@ -59,11 +59,17 @@ def _describe_certificates(sources: ConsoleSources, *, may_control: bool) -> dic
 
 
 def _describe_budgets(sources: ConsoleSources) -> list[dict[str, Any]]:
-    """Return the budget that all unfinished requests share, and the limit of each request, which has no common use."""
-    receiving, decoded = sources.budgets.receiving, sources.budgets.decoded
+    """Return the budgets that all requests share, and the limits of each request, which have no common use."""
+    budgets = sources.budgets
     return [
-        {"name": "receiving", "in_use_bytes": receiving.held_bytes, "limit_bytes": receiving.total_bytes},
-        {"name": "decoded", "in_use_bytes": None, "limit_bytes": decoded.size_bytes},
+        {
+            "name": "receiving",
+            "in_use_bytes": budgets.receiving.held_bytes,
+            "limit_bytes": budgets.receiving.total_bytes,
+        },
+        {"name": "sending", "in_use_bytes": budgets.sending.held_bytes, "limit_bytes": budgets.sending.total_bytes},
+        {"name": "decoded", "in_use_bytes": None, "limit_bytes": budgets.decoded.size_bytes},
+        {"name": "response", "in_use_bytes": None, "limit_bytes": budgets.response.size_bytes},
     ]
 
 

@@ -23,6 +23,7 @@ from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.classification import classify
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.inference import InferenceRequest, InferenceResult, RequestedOutput
+from tpuserve_server.wire.oip.tensor_json import TakesLong
 
 _ALL: Final[Mapping[str, RequestedOutput]] = {}
 
@@ -87,10 +88,12 @@ class Inferring:
                 request = await self._with_inputs(request)
                 size_bytes = request.size_bytes
             # Raw contents are views. Decoding other large requests may take long.
-            if size_bytes > LARGE_BODY_BYTES:
+            try:
+                if size_bytes > LARGE_BODY_BYTES:
+                    raise TakesLong
+                inputs = decode_inputs(spec.name, model.signature, request, self._decoded, quickly=True)
+            except TakesLong:
                 inputs = await asyncio.to_thread(decode_inputs, spec.name, model.signature, request, self._decoded)
-            else:
-                inputs = decode_inputs(spec.name, model.signature, request, self._decoded)
             del request
             if watch is None:
                 result = await model.predict(inputs, deadline, output_names, priority)

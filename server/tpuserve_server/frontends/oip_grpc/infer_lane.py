@@ -1,5 +1,6 @@
 """ModelInfer in the request lane: its layouts, its response and its entry in the request log."""
 
+from tpuserve_server.core.budgets.response import RAW
 from tpuserve_server.core.types import PredictResult, Tensors
 from tpuserve_server.frontends.oip.inferring import log_inference
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -13,6 +14,7 @@ class InferLane:
     """Implements request_lane.LaneProtocol for inference.GRPCInferenceService/ModelInfer."""
 
     method = "ModelInfer"
+    encoding = RAW
 
     def __init__(self, logs: RequestLogs | None) -> None:
         """Log to `logs`."""

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.budgets.response import DEFAULT_RESPONSE, RAW, ResponseBudget
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.oip.inferring import Inferring
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.frontends.oip_grpc.infer_lane import InferLane
@@ -33,17 +34,19 @@ class InferenceMethods:
         clock: Clock,
         regions: SharedMemoryRegions | None = None,
         decoded: DecodedBudget = DEFAULT_DECODED,
+        responses: ResponseBudget = DEFAULT_RESPONSE,
     ) -> None:
         """Answer from `service`; `logs` receive the answered requests, None logs nothing.
 
         `regions` hold tensors in shared memory; None means that there are none.
-        `decoded` limits the memory of a request's decoded objects.
+        `decoded` limits the memory of a request's decoded objects, and `responses` the size of a response.
         """
         self._decoded = decoded
         self._service = service
         self._meter = meter
         self._inferring = Inferring(service, logs, regions, decoded)
-        self._lane = RequestLane(InferLane(logs), self.infer, service, meter, clock)
+        self._responses = responses
+        self._lane = RequestLane(InferLane(logs), self.infer, service, meter, clock, responses)
 
     def model_infer(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
         """Answer ModelInfer."""
@@ -66,10 +69,9 @@ class InferenceMethods:
             inferring = self._inferring.infer(spec, request, measured, context.deadline, context.priority)
             del request
             result = await inferring
-            if is_large_result(result.outputs):
-                response = await asyncio.to_thread(encode_infer_response, result)
-            else:
-                response = encode_infer_response(result)
+            sent = {name: array for name, array in result.outputs.items() if name not in result.in_regions}
+            encode = partial(encode_infer_response, result)
+            response = await self._responses.encode(encode, spec.name, (sent, RAW))
             if recall is not None:
                 recall.keep(result, response)
             return response

@@ -4,6 +4,7 @@ from typing import Final
 
 from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
 from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.budgets.response import ResponseBudget
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.oip.administration import Administration
@@ -29,14 +30,15 @@ def oip_methods(
     *,
     max_request_bytes: int,
     decoded: DecodedBudget,
+    responses: ResponseBudget,
 ) -> RpcTable:
     """Return the methods. A new method adds a line here. Without `administration` its methods are missing.
 
-    `decoded` limits the decoded objects of a request. A stream may have `max_request_bytes` in flight, and one request
-    more.
+    `decoded` limits the decoded objects of a request, and `responses` the size of a response. A stream may have
+    `max_request_bytes` in flight, and one request more.
     """
     inference = InferenceMethods(
-        service, meter, logs, clock, administration.regions if administration else None, decoded
+        service, meter, logs, clock, administration.regions if administration else None, decoded, responses
     )
     stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.http.errors import MethodNotAllowed, PathNotFound
 from tpuserve_server.identity.access import CONTROL, CONTROL_SERVER, DESCRIBE, OPEN, PREDICT, READ, Access
@@ -139,6 +139,6 @@ def _text(found: Mapping[str, bytes | None], group: str) -> str | None:
 
 def _decode(raw: bytes, what: str) -> str:
     try:
-        return unquote_to_bytes(raw).decode()
+        return shown(unquote_to_bytes(raw).decode())
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{what} '{raw.decode(errors='replace')}' is not UTF-8") from None
+        raise InvalidArgument(f"{what} '{shown(raw.decode(errors='replace'))}' is not UTF-8") from None

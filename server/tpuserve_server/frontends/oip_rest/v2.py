@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import orjson
 
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.budgets.response import DEFAULT_RESPONSE, ResponseBudget
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec
@@ -15,7 +17,6 @@ from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.errors import PathNotFound
 from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
-from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import (
     describe_model,
@@ -34,8 +35,9 @@ from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.identity.caller import find_caller, shown_reason
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
-from tpuserve_server.wire.oip.infer_json_response import EncodedResponse, encode_infer_json
+from tpuserve_server.wire.oip.infer_json_response import EncodedResponse, encode_infer_json, response_parts
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
+from tpuserve_server.wire.oip.tensor_json import TakesLong
 
 # Python 3.11 takes 0.2 us to find a member of an enumeration or its value.
 _INFER = Action.INFER
@@ -55,17 +57,19 @@ class V2:
         administration: Administration | None = None,
         decoded: DecodedBudget = DEFAULT_DECODED,
         control: Control | None = None,
+        responses: ResponseBudget = DEFAULT_RESPONSE,
     ) -> None:
         """Answer from `service`; `logs` receive the answered requests, None logs nothing.
 
         `meter` is the exchange's. Without `administration` the paths of its extensions are unknown. `decoded` limits
         the memory of a request's decoded objects. `control` decides which clients may change the server; the default is
-        ControlOptions'.
+        ControlOptions'. `responses` limits the size of a response.
         """
         self._control = Control(ControlOptions()) if control is None else control
         self.decoded = decoded
         self._service = service
-        self._lane = RestLane(InferLane(logs), service, meter)
+        self._responses = responses
+        self._lane = RestLane(InferLane(logs), service, meter, responses)
         self._inferring = Inferring(service, logs, administration.regions if administration else None, decoded)
         self._server = administration.server if administration else describe_server()
         self._administration = AdministrationHandlers(administration).by_action if administration else {}
@@ -126,10 +130,12 @@ class V2:
             call.measured.recalls(recall, signature_name)
             return inferred(EncodedResponse(encoded, json_bytes), recall.servable_id.version, "hit")
         # The JSON part decides: a binary request of any size is parsed at once.
-        if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
+        try:
+            if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
+                raise TakesLong
+            request = parse_infer_json(spec.name, body, json_bytes, quickly=True)
+        except TakesLong:
             request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes, self.decoded)
-        else:
-            request = parse_infer_json(spec.name, body, json_bytes, self.decoded)
         if request.windows is not None and find_caller() is not None:
             # A page of another site could send the stored password of its reader.
             self._control.check_rest(call.scope)
@@ -142,10 +148,8 @@ class V2:
         # Free the body's memory while the model runs.
         del body, request
         result = await inferring
-        if is_large_result(result.outputs):
-            response_body = await asyncio.to_thread(encode_infer_json, result)
-        else:
-            response_body = encode_infer_json(result)
+        encode = partial(encode_infer_json, result)
+        response_body = await self._responses.encode(encode, spec.name, *response_parts(result))
         if recall is not None:
             recall.keep(result, *response_body)
         return inferred(response_body, result.servable.version, result.cache)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.budgets.response import TYPED, ResponseBudget
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import AcquiredVersion, InferenceService
@@ -35,12 +36,13 @@ class ExampleMethods:
         check_method_names: bool,
         max_repeated_bytes: int,
         decoded: DecodedBudget,
+        responses: ResponseBudget,
     ) -> None:
         """Answer from `service`.
 
         With `check_method_names`, a signature's method_name must match the method (native TF2 models have none).
         `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and
-        `decoded` the memory of its decoded objects.
+        `decoded` the memory of its decoded objects. `responses` limits the size of a response.
         """
         self._service = service
         self._meter = meter
@@ -48,6 +50,7 @@ class ExampleMethods:
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
         self._decoded = decoded
+        self._responses = responses
 
     async def classify(self, body: bytes, context: CallContext) -> bytes:
         """Answer Classify."""
@@ -73,6 +76,7 @@ class ExampleMethods:
                 examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
                 results = await _run_all(version, runs, examples, context.deadline, priority)
+            self._responses.check(measured.model, *[(result.outputs, TYPED) for result in results])
             response = b"".join(
                 [_encode_task(run, result, len(examples)) for run, result in zip(runs, results, strict=True)]
             )
@@ -99,6 +103,7 @@ class ExampleMethods:
                 examples = request.examples(self._max_repeated_bytes)
                 measured.examples = len(examples)
                 result = await run_examples(version, run, examples, context.deadline, priority)
+            self._responses.check(measured.model, (result.outputs, TYPED))
             encoded = method.encode(result.outputs, len(examples))
             response = encode_response(encoded, result.servable, result.signature_name)
             if self._logs is not None and (log := self._logs.choose(measured.model)):

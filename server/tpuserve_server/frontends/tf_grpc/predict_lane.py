@@ -1,5 +1,6 @@
 """Predict in the request lane: its layouts, its response and its entry in the request log."""
 
+from tpuserve_server.core.budgets.response import RAW, TYPED
 from tpuserve_server.core.types import PredictResult, Tensors
 from tpuserve_server.request_log.entry import LogKind
 from tpuserve_server.request_log.request_logs import RequestLogs
@@ -18,6 +19,7 @@ class PredictLane:
         self.layouts: Layouts[None] = Layouts(learn_predict_request)
         self._logs = logs
         self._as_content = as_content
+        self.encoding = RAW if as_content else TYPED
 
     def template(self, result: PredictResult) -> ResponseTemplate | None:
         """Return the template of a response."""

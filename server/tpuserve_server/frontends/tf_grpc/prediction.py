@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.budgets.response import ResponseBudget
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.core.validation import check_names
-from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.request_lane import RequestLane
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
@@ -44,12 +44,13 @@ class PredictionMethods:
         as_content: bool,
         max_repeated_bytes: int,
         decoded: DecodedBudget,
+        responses: ResponseBudget,
     ) -> None:
         """Answer from `service`.
 
         With `as_content`, outputs are encoded in tensor_content instead of the typed fields.
         `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and
-        `decoded` the memory of its decoded objects.
+        `decoded` the memory of its decoded objects. `responses` limits the size of a response.
         """
         self._service = service
         self._meter = meter
@@ -58,7 +59,9 @@ class PredictionMethods:
         self._max_repeated_bytes = max_repeated_bytes
         self._decoded = decoded
         lane = PredictLane(logs, as_content=as_content)
-        self._lane = RequestLane(lane, self._predict, service, meter, clock)
+        self._encoding = lane.encoding
+        self._responses = responses
+        self._lane = RequestLane(lane, self._predict, service, meter, clock, responses)
 
     def predict(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
         """Answer Predict."""
@@ -95,7 +98,7 @@ class PredictionMethods:
                     inputs = await decoding
                 result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
             encode = partial(encode_predict_response, result, as_content=self._as_content)
-            response = await asyncio.to_thread(encode) if is_large_result(result.outputs) else encode()
+            response = await self._responses.encode(encode, spec.name, (result.outputs, self._encoding))
             if recall is not None:
                 recall.keep(result, response)
             self._log(spec.name, result.servable, result.signature_name, body, response)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.budgets.response import JSON_ROWS, ResponseBudget
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult
 from tpuserve_server.frontends.exchange import HttpCall
@@ -18,6 +19,7 @@ from tpuserve_server.wire.example_run import find_run
 from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
 from tpuserve_server.wire.inference_result import encode_response
 from tpuserve_server.wire.json.examples import decode_json_examples
+from tpuserve_server.wire.json.large import is_large
 
 METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
 
@@ -33,6 +35,7 @@ class RestExamples:
         check_method_names: bool,
         max_repeated_bytes: int,
         decoded: DecodedBudget,
+        responses: ResponseBudget,
     ) -> None:
         """Answer from `service` and pass answered requests to `logs`. See ExampleMethods for the other arguments."""
         self._service = service
@@ -40,12 +43,13 @@ class RestExamples:
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
         self._decoded = decoded
+        self._responses = responses
 
     async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
         """Read a body and answer it for the model that the path names."""
         method, measured = METHODS[action], call.measured
         body = await call.read_body()
-        if len(body) > LARGE_BODY_BYTES:
+        if len(body) > LARGE_BODY_BYTES or is_large(body):
             request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes, self._decoded)
         else:
             request = decode_json_examples(body, self._max_repeated_bytes)
@@ -57,7 +61,8 @@ class RestExamples:
             measured.runs(version, run.signature.name, call.priority)
             with call.watch_client():
                 result = await run_examples(version, run, request.examples, call.deadline, call.priority)
-        encoded = method.encode_json(result.outputs, len(request.examples))
+        encode = partial(method.encode_json, result.outputs, len(request.examples))
+        encoded = await self._responses.encode(encode, target.name, (result.outputs, JSON_ROWS))
         if self._logs is not None and (log := self._logs.choose(target.name)):
             # The log's thread encodes these, in the form of gRPC requests.
             encode_request = partial(encode_example_request, result.servable, result.signature_name, request.examples)

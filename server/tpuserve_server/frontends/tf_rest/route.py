@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.identity.access import DESCRIBE, OPEN, PREDICT, READ, Access
 
@@ -75,7 +75,7 @@ def _parse(method: str, path: bytes) -> Route:
         return Route(Action.METADATA if metadata else Action.STATUS, _spec(name, version, label))
     if method == "OPTIONS":
         return Route(Action.PREFLIGHT, ModelSpec(""))
-    raise InvalidArgument(f"Malformed request: {method} {path.decode(errors='replace')}")
+    raise InvalidArgument(f"Malformed request: {method} {shown(path.decode(errors='replace'))}")
 
 
 _parse_cached = lru_cache(maxsize=1024)(_parse)
@@ -91,14 +91,14 @@ def _spec(name: bytes, version: bytes | None, label: bytes | None) -> ModelSpec:
 
 def _decode(text: bytes, what: str) -> str:
     try:
-        return unquote_to_bytes(text).decode()
+        return shown(unquote_to_bytes(text).decode())
     except UnicodeDecodeError:
-        raise InvalidArgument(f"Failed to decode {what}:{text.decode(errors='replace')}") from None
+        raise InvalidArgument(f"Failed to decode {what}:{shown(text.decode(errors='replace'))}") from None
 
 
 def _decode_version(digits: bytes) -> int:
     # Python refuses to convert thousands of digits. An int64 has at most 19 without leading zeros.
     significant = digits.lstrip(b"0") or b"0"
     if len(significant) > len(str(_MAX_INT64)) or int(significant) > _MAX_INT64:
-        raise InvalidArgument(f"Failed to convert version: {digits.decode()} to numeric.")
+        raise InvalidArgument(f"Failed to convert version: {shown(digits.decode())} to numeric.")
     return int(significant)

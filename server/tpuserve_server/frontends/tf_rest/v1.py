@@ -8,14 +8,14 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.budgets.budgets import Budgets
+from tpuserve_server.core.budgets.response import JSON_ROWS
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
-from tpuserve_server.frontends.large_result import is_large_result
 from tpuserve_server.frontends.recalling import recall_unlogged
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest_lane import RestLane
@@ -26,8 +26,13 @@ from tpuserve_server.frontends.tf_rest.predict_lane import PredictLane
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, parse_vertex_body
+from tpuserve_server.wire.json.tensor import (
+    decode_predict_inputs,
+    decode_quickly,
+    parse_predict_body,
+    read_quickly,
+)
+from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, with_parameters
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 
@@ -69,7 +74,7 @@ class V1:
         allow_cors: bool,
         check_method_names: bool,
         max_repeated_bytes: int,
-        decoded: DecodedBudget,
+        budgets: Budgets,
         inference: Inference,
     ) -> None:
         """Answer from `service` and pass answered requests to `logs`; `meter` is the exchange's.
@@ -80,16 +85,18 @@ class V1:
         self._service = service
         self._inference = inference
         self._logs = logs
-        self._lane = RestLane(PredictLane(logs), service, meter)
+        self._lane = RestLane(PredictLane(logs), service, meter, budgets.response)
         self.headers: Headers = CORS_HEADERS if allow_cors else ()
         self._examples = RestExamples(
             service,
             logs,
             check_method_names=check_method_names,
             max_repeated_bytes=max_repeated_bytes,
-            decoded=decoded,
+            decoded=budgets.decoded,
+            responses=budgets.response,
         )
-        self._decoded = decoded
+        self._decoded = budgets.decoded
+        self._responses = budgets.response
 
     def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
         """Return the coroutine that answers the request. A plain function saves the frame of an outer coroutine."""
@@ -140,23 +147,24 @@ class V1:
             known = self._lane.find(target, body, None, call.priority)
             if known is not None and (response := await self._lane.answer(known, body, call)) is not None:
                 return response
-        is_large = body_bytes > LARGE_BODY_BYTES
-        parse = parse_vertex_body if is_vertex else parse_predict_body
-        parsed = await asyncio.to_thread(parse, body, self._decoded) if is_large else parse(body, self._decoded)
+        parsed = read_quickly(body) if body_bytes <= LARGE_BODY_BYTES else None
+        if parsed is None:
+            parsed = await asyncio.to_thread(parse_predict_body, body, self._decoded)
+        if is_vertex:
+            with_parameters(parsed)
         with self._acquire(target.with_signature(parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
             model.check_deadline(call.deadline, call.priority)
-            if is_large:
-                decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature)
-            else:
-                decoded = decode_predict_inputs(parsed, model.signature)
+            decoded = decode_quickly(parsed, model.signature) if body_bytes <= LARGE_BODY_BYTES else None
+            if decoded is None:
+                decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature, self._decoded)
             # Free the body's memory while the model runs.
             del body, parsed
             with call.watch_client():
                 result = await model.predict(decoded.inputs, call.deadline, (), call.priority)
         nested = model.signature.ragged_outputs if decoded.is_row or decoded.has_nested_rows else {}
         encode = partial(encode_predictions, result.outputs, is_row=decoded.is_row, ragged=nested)
-        encoded = await asyncio.to_thread(encode) if is_large_result(result.outputs) else encode()
+        encoded = await self._responses.encode(encode, target.name, (result.outputs, JSON_ROWS))
         if recall is not None:
             recall.keep(result, encoded)
         if self._logs is not None and (log := self._logs.choose(target.name)):

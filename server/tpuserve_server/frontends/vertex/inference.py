@@ -15,6 +15,7 @@ from tpuserve_server.frontends.oip_rest.header_length import read_json_length, r
 from tpuserve_server.frontends.oip_rest.route import Action
 from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.wire.oip.infer_json import is_infer_json
+from tpuserve_server.wire.oip.tensor_json import TakesLong
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -35,9 +36,12 @@ class VertexInference:
         """
         if _json_bytes(scope, body) is not None:
             return True
-        if len(body) > LARGE_BODY_BYTES:
+        try:
+            if len(body) > LARGE_BODY_BYTES:
+                raise TakesLong
+            return is_infer_json(body, quickly=True)
+        except TakesLong:
             return await asyncio.to_thread(is_infer_json, body, self._protocol.decoded)
-        return is_infer_json(body)
 
     def infer(self, target: ModelSpec, call: HttpCall, body: bytes) -> Awaitable[HttpResponse]:
         """Answer the request in the protocol's form."""

@@ -1,6 +1,8 @@
 """Envoy's bootstrap configuration as plain data: one listener with its addresses, limits and application."""
 
 import json
+import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,9 @@ from tpuserve_server.hosts.envoy.replies import local_replies
 from tpuserve_server.hosts.envoy.secret_files import SecretFiles
 from tpuserve_server.hosts.envoy.shedding_filters import shedding_filters
 from tpuserve_server.hosts.envoy.tracing import clusters, runtime_layers, span_filter, tracing
+from tpuserve_server.hosts.envoy.unsent import BUFFER_BYTES
 from tpuserve_server.hosts.grpc.arguments import apply_to_manager
-from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S
+from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, MAX_HEADERS_COUNT, REQUEST_TIMEOUT_S, UNSENT_BYTES
 from tpuserve_server.hosts.tls import TlsOptions
 
 Config: TypeAlias = dict[str, Any]  # JSON; Envoy checks it against its own schema.
@@ -96,20 +99,28 @@ def bootstrap(options: HostOptions, embedding: Embedding, admin_socket: Path) ->
 
 def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) -> Config:
     """Return one listener for all addresses. Each further filter chain would load the application again."""
-    first, *others = addresses(options).values()
+    first, *others = [{"address": address, **_unsent(address)} for address in addresses(options).values()]
     return {
         "name": "tpuserve",
-        "address": first,
-        "additional_addresses": [{"address": address} for address in others],
+        "address": first["address"],
+        "socket_options": first["socket_options"]["socket_options"],
+        "additional_addresses": others,
         # By default, a second server on the same port must fail instead of taking every other connection.
         "enable_reuse_port": options.reuse_port or options.frontends > 1,
-        # Envoy buffers a body while the event loop is busy, and answers 413 to a body that does not fit. The buffer is
-        # larger than the application's limits, so that those apply first.
-        "per_connection_buffer_limit_bytes": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,
+        # Of responses; that of a request's body is below.
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "filter_chains": [
             {"filters": [_http(options, embedding)], **_transport(options.tls, secrets, options.header_timeout_s)}
         ],
     }
+
+
+def _unsent(address: Config) -> Config:
+    """Return the socket's option by which Envoy sees that a slow client reads. Linux only."""
+    if "socket_address" not in address or sys.platform != "linux":
+        return {"socket_options": {"socket_options": []}}
+    option = {"level": socket.IPPROTO_TCP, "name": socket.TCP_NOTSENT_LOWAT, "int_value": UNSENT_BYTES}
+    return {"socket_options": {"socket_options": [{**option, "state": "STATE_PREBIND"}]}}
 
 
 def addresses(options: HostOptions) -> Mapping[str, Config]:
@@ -172,6 +183,8 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         "request_headers_timeout": f"{options.header_timeout_s:g}s",
         "request_timeout": f"{REQUEST_TIMEOUT_S}s",
         "stream_idle_timeout": "0s",
+        # Of a complete response, for its last bytes.
+        "stream_flush_timeout": f"{options.write_timeout_s:g}s",
         "drain_timeout": f"{DRAIN_GRACE_S}s",
         "common_http_protocol_options": {
             "idle_timeout": f"{IDLE_CONNECTION_S}s",
@@ -186,12 +199,23 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         },
         "http2_protocol_options": {
             "max_concurrent_streams": MAX_STREAMS_PER_CONNECTION,
+            "initial_stream_window_size": BUFFER_BYTES,
             "max_header_field_size_kb": MAX_HEADER_FIELD_KIB,
             "stream_reset_burst": RESET_STREAMS,
             "stream_reset_rate": RESET_STREAMS_PER_S,
         },
         # The embedding answers every request, so there are no routes and no route timeouts.
-        "route_config": {"virtual_hosts": [{"name": "tpuserve", "domains": ["*"]}]},
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "tpuserve",
+                    "domains": ["*"],
+                    # Envoy buffers a body while the event loop is busy, and answers 413 to a body that does not fit.
+                    # The buffer is larger than the application's limits, so that those apply first.
+                    "request_body_buffer_limit": max(options.max_message_bytes, options.max_body_bytes) + MEBIBYTE,
+                }
+            ]
+        },
         "http_filters": [
             *rate_limit(options),
             *shedding_filters(),

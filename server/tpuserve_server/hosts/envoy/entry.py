@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_formats.counted import counted
+from tpuserve_server.core.budgets.sending import ResponseCut
 from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.hosts.application import Application, HostOptions
+from tpuserve_server.hosts.client_connections import ClientConnections
 from tpuserve_server.hosts.disconnects import ConformingReceive, DisconnectWatch
 from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, LOST_REQUESTS
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, drain, until
@@ -29,12 +31,14 @@ from tpuserve_server.hosts.envoy.figures import TIMEOUT_S, EnvoyFigures
 from tpuserve_server.hosts.envoy.header_limit import has_long_headers, refuse_headers
 from tpuserve_server.hosts.envoy.lifecycle import ORPHANED, Leaving, Lifecycle
 from tpuserve_server.hosts.envoy.shedding import Shedding
+from tpuserve_server.hosts.envoy.unsent import KEPT_BYTES, UnsentByEnvoy
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.grpc.headers import is_grpc_request
 from tpuserve_server.hosts.handover import FAREWELL_S, Handover
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
+from tpuserve_server.hosts.unread_response import ChargedResponses
 from tpuserve_server.identity.certificate import CERTIFICATE_KEY
 
 if TYPE_CHECKING:
@@ -73,6 +77,7 @@ class EnvoyEntry:
         scope[LAG_KEY] = lag_s(scope)
         if self._has_client_ca:
             scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
+        send = self._responses.charged(scope, receive, send)
         if is_grpc_request(scope, self._rpc):
             return self._grpc(scope, receive, send)
         return self._answer_rest(scope, ConformingReceive(receive, self._watch), send)
@@ -80,6 +85,10 @@ class EnvoyEntry:
     async def _answer_rest(self, scope: "Scope", receive: ConformingReceive, send: "Send") -> None:
         try:
             await self._rest(scope, receive, send)
+        except ResponseCut:
+            # The connection ends, except that of a UNIX socket: the embedding then resets the stream for the error.
+            if scope.get("client") is None:
+                raise
         finally:
             receive.close()
 
@@ -118,6 +127,12 @@ class EnvoyEntry:
         return server
 
     def _carry(self, application: Application, setup: ChildSetup) -> None:
+        self._responses = ChargedResponses(
+            application.sending,
+            end_connection=ClientConnections().end,
+            keep=UnsentByEnvoy(application.sending).keep,
+            keep_bytes=KEPT_BYTES,
+        )
         self._rest = RestCalls(application.rest, self._in_flight, application.overload_gate)
         self._rpc = application.rpc
         self._has_client_ca = setup.has_client_ca
@@ -130,6 +145,7 @@ class EnvoyEntry:
                 in_flight=self._in_flight,
                 watch=self._watch,
                 receiving=application.receiving,
+                sending=application.sending,
                 gate=application.overload_gate,
             )
         )

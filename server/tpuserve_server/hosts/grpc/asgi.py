@@ -1,11 +1,12 @@
 """gRPC as an ASGI application, for any server that supports HTTP/2 with trailers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.deadline import Clock, SystemClock
 from tpuserve_server.core.errors import Cancelled, Code
 from tpuserve_server.core.overload_gate import OverloadGate
@@ -32,6 +33,7 @@ from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.grpc.refusal import lateness_s, refuse
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
+from tpuserve_server.hosts.unread_response import SMALL_BYTES
 from tpuserve_server.identity.certificate import CERTIFICATE_KEY, no_certificate
 from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER, echo_request_id
 
@@ -59,12 +61,14 @@ class GrpcOverAsgi:
         in_flight: InFlight,
         watch: DisconnectWatch,
         receiving: ReceivingBudget,
+        sending: SendingBudget,
         gate: OverloadGate,
         clock: Clock | None = None,
     ) -> None:
         self._rpc = rpc
         self._gate = gate
         self._receiving = receiving
+        self._sending = sending
         self._max_message_bytes = max_message_bytes
         self._in_flight = in_flight
         self._watch = watch
@@ -133,10 +137,14 @@ class GrpcOverAsgi:
                     request = whole_message(first, self._limit(method.max_message_bytes))
                 if request is None:
                     request = await self._frames(scope, headers, receive, method.max_message_bytes).only(first)
-                return await self._unary(handle, path, context, request, receive, task)
+                reply = await self._unary(handle, path, context, request, receive, task)
+                if isinstance(reply, bytes) and len(reply) > SMALL_BYTES:
+                    self._sending.check_room(scope.get("client"), len(reply))
+                return reply
             respond = await method.admit(context)
             frames = self._frames(scope, headers, receive, method.max_message_bytes)
-            await self._stream(respond, context, frames, receive, _StreamedResponse(send, path, trailers))
+            check_room = partial(self._sending.check_room, scope.get("client"))
+            await self._stream(respond, context, frames, receive, _StreamedResponse(send, check_room, path, trailers))
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path, trailers)
@@ -207,8 +215,9 @@ class GrpcOverAsgi:
 class _StreamedResponse:
     """Response of a stream. Its status goes into trailers if the response has begun, and otherwise into the headers."""
 
-    def __init__(self, send: "Send", path: str, trailers: Trailers) -> None:
+    def __init__(self, send: "Send", check_room: Callable[[int], None], path: str, trailers: Trailers) -> None:
         self._send = send
+        self._check_room = check_room
         self._path = path
         self._trailers = trailers
         self._begun = False
@@ -217,6 +226,7 @@ class _StreamedResponse:
         """Send every message, then the status. Raises only if this task is cancelled."""
         try:
             async for message in messages:
+                self._check_room(len(message))
                 await self._begin()
                 await self._wait_for_room({"type": "http.response.body", "body": frame(message), "more_body": True})
             await self._begin()
@@ -281,9 +291,12 @@ async def answer(send: "Send", reply: bytes | RpcFailure | None, trailers: Seque
     """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
     more = _encoded(trailers)
     if isinstance(reply, bytes):
+        body = frame(reply)
+        # The client may read slowly.
+        del reply
         try:
             await send(_START)
-            await send({"type": "http.response.body", "body": frame(reply)})
+            await send({"type": "http.response.body", "body": body})
             await send(_ok(more))
         except OSError:  # See `_send_all`.
             return

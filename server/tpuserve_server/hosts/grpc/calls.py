@@ -65,12 +65,20 @@ def _certificate(context: ServicerContext) -> CertificateNames | None:
 
 
 def _client(context: ServicerContext) -> str | None:
-    """Return the IP address in grpcio's form of an address, or None for a UNIX socket.
+    client = client_of(context)
+    return None if client is None else client[0]
 
-    The forms are `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` and `unix:` (grpc/grpc, doc/naming.md).
+
+def client_of(context: ServicerContext) -> tuple[str, int] | None:
+    """Return the client's IP address and port, or None for a client of a UNIX socket.
+
+    grpcio's forms are `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` and `unix:` (grpc/grpc, doc/naming.md).
     """
     kind, _, address = unquote(context.peer()).partition(":")
-    return None if kind.startswith("unix") else address.rpartition(":")[0].strip("[]")
+    if kind.startswith("unix"):
+        return None
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _own_metadata(context: ServicerContext) -> dict[str, bytes]:

@@ -3,22 +3,26 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import grpc
 import grpc.aio
 
+from tpuserve_server.core.budgets.sending import Delivery, SendingBudget
 from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.guarded import GuardedMethod, GuardedStream, GuardedTable, GuardedUnary
-from tpuserve_server.hosts.grpc.calls import call_context
+from tpuserve_server.hosts.client_connections import ClientConnections
+from tpuserve_server.hosts.grpc.calls import call_context, client_of
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, REQUEST_TIMEOUT_S
+from tpuserve_server.hosts.unread_response import SMALL_BYTES
 
 if TYPE_CHECKING:
     from tpuserve_server.frontends.rpc import Trailers
@@ -32,6 +36,8 @@ Unary: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 Stream: TypeAlias = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 # The client, or the limit of a message, may also have ended the call. Then grpcio does not send this status.
 _NO_MESSAGE = RpcFailure(Code.UNIMPLEMENTED, "A unary call takes exactly one message")
+# Bytes per second that a client must take of a message. grpcio does not report which part of it the client has taken.
+_LEAST_RATE = 1 << 19
 
 _GRPCIO_LOG = logging.getLogger("grpc._cython.cygrpc")
 
@@ -53,13 +59,19 @@ class TableHandler(grpc.GenericRpcHandler):
         rpc: GuardedTable,
         in_flight: InFlight,
         gate: OverloadGate,
+        sending: SendingBudget,
         clock: Clock | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        """Serve `rpc`. The message of a unary call must arrive within `request_timeout_s`."""
+        """Serve `rpc`. The message of a unary call must arrive within `request_timeout_s`.
+
+        Charge large responses, and the messages of streams, to `sending`.
+        """
         _GRPCIO_LOG.addFilter(_is_about_server)
         self._in_flight = in_flight
         self._gate = gate
+        self._sending = sending
+        self._connections = ClientConnections()
         self._request_timeout_s = request_timeout_s
         self._clock = clock or SystemClock()
         self._timers = RareTimersByLoop()
@@ -110,6 +122,9 @@ class TableHandler(grpc.GenericRpcHandler):
             self._in_flight.begin()
             try:
                 response = await run(request, call)
+                if len(response) > SMALL_BYTES:
+                    # grpcio calls it when the client has taken the response, or left.
+                    context.add_done_callback(_ending(self._charge(context, response)))
                 if trailers:
                     context.set_trailing_metadata(trailers)
                 return response
@@ -155,7 +170,8 @@ class TableHandler(grpc.GenericRpcHandler):
                 call = call_context(context, self._deadline(context), trailers)
                 messages = (await method.admit(call))(requests, call)
                 async for message in messages:
-                    await _write(context, message)
+                    with self._charge(context, message):
+                        await _write(context, message)
                 if trailers:
                     context.set_trailing_metadata(trailers)
             except _Unread:
@@ -176,10 +192,24 @@ class TableHandler(grpc.GenericRpcHandler):
 
         return handle
 
+    def _charge(self, context: Context, message: bytes) -> Delivery:
+        """Charge a message until grpcio has sent it. A cut ends the connection: grpcio cannot reset a stream.
+
+        Raises:
+            ResourceExhausted: the message does not fit the budget.
+        """
+        client, size_bytes = client_of(context), len(message)
+        self._sending.check_room(client, size_bytes)
+        return self._sending.begin(client, size_bytes, partial(self._connections.end, client), size_bytes / _LEAST_RATE)
+
     def _deadline(self, context: Context) -> Deadline:
         # None for a call without a deadline, which the stubs omit.
         remaining_s = cast("float | None", context.time_remaining())
         return Deadline.never() if remaining_s is None else Deadline.after(remaining_s, self._clock)
+
+
+def _ending(delivery: Delivery) -> Any:  # noqa: ANN401 - the stubs have a class for callbacks, which grpcio has not
+    return lambda _: delivery.end()
 
 
 def _refusal(failure: RpcFailure) -> Handler:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from tpuserve_server.core.budgets.sending import ResponseCut
 from tpuserve_server.frontends.http.errors import ClientGone
 from tpuserve_server.hosts.disconnects import DISCONNECT
 from tpuserve_server.hosts.http1.head import Head, head_of, header_lines
@@ -164,8 +165,8 @@ class Exchange:
             await app(self.scope, self, self.send)
             if not (self.response_complete or self.disconnected):
                 raise RuntimeError("The application returned before its response was complete")
-        except ClientGone:
-            # The application gave up a client that does not read: `close` would wait for it.
+        except (ClientGone, ResponseCut):
+            # The application or the budget gave up a client that does not read: `close` would wait for it.
             self._connection.transport.abort()
         except asyncio.CancelledError:
             # The drain has no more time. Only a response that its client does not read is left then.

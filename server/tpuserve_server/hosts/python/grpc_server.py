@@ -33,7 +33,7 @@ class GrpcServer:
         certificates: Certificates | None,
     ) -> None:
         self._file = file
-        self._table = TableHandler(application.rpc, in_flight, application.overload_gate)
+        self._table = TableHandler(application.rpc, in_flight, application.overload_gate, application.sending)
         self._server = grpc.aio.server(
             handlers=[self._table],
             options=list(channel_arguments(options).items()),

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -15,6 +16,11 @@ from tpuserve_server.hosts.http1.limits import Http1Limits
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import IDLE_CONNECTION_S, find_connection_limit
 from tpuserve_server.hosts.rest_calls import RestCalls
+from tpuserve_server.hosts.unread_body import BodyReceive
+from tpuserve_server.hosts.unread_response import ChargedResponses
+
+if TYPE_CHECKING:
+    from starlette.types import Scope, Send
 
 # Time between looks at the open connections.
 _LOOK_S = 0.1
@@ -29,7 +35,7 @@ class RestServer(uvicorn.Server):
         self._calls = RestCalls(application.rest, in_flight, application.overload_gate)
         super().__init__(
             uvicorn.Config(
-                self._calls,
+                self._answer,
                 http=Http1Protocol,
                 ws="none",
                 interface="asgi3",
@@ -41,6 +47,7 @@ class RestServer(uvicorn.Server):
                 timeout_keep_alive=IDLE_CONNECTION_S,
             )
         )
+        self._responses = ChargedResponses(application.sending)
         self._options = options
         self._certificates = certificates
         self._socket: socket.socket | None = None
@@ -100,12 +107,19 @@ class RestServer(uvicorn.Server):
         self.started = True
         self._up.set()
 
+    def _answer(self, scope: "Scope", receive: BodyReceive, send: "Send") -> "Awaitable[None]":
+        return self._calls(scope, receive, self._responses.charged(scope, receive, send))
+
     async def _listen(self) -> asyncio.Server:
         """Accept connections with the current certificates, on a copy of the socket: its server closes it."""
         assert self._socket is not None
         header_timeout_s = self._options.header_timeout_s
         context = None if self._certificates is None else self._certificates.context()
-        limits = Http1Limits(connections=find_connection_limit(self._options), head_s=header_timeout_s)
+        limits = Http1Limits(
+            connections=find_connection_limit(self._options),
+            head_s=header_timeout_s,
+            unsent_s=self._options.write_timeout_s,
+        )
         return await asyncio.get_running_loop().create_server(
             lambda: Http1Protocol(self.config, self.server_state, {}, limits=limits),
             sock=self._socket.dup(),

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 
 # Deeper than any tensor. orjson's own limit is 1024, without recursion in Python.
 MAX_DEPTH = 100
@@ -75,7 +75,7 @@ def _may_hold_equal_keys(body: bytes, document: JsonValue) -> bool:
     """
     colons = body.count(b":")
     if type(document) is not dict:
-        return colons > 0
+        return colons != _members(document)
     return colons != len(document) and colons != len(document) + sum(map(_members, document.values()))
 
 
@@ -113,5 +113,5 @@ def _object_with_distinct_keys(pairs: list[tuple[str, JsonValue]]) -> JsonObject
     if len(members) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add returns None: the idiom for a first repeat
-        raise InvalidArgument(f"JSON Parse error: duplicate key: {twice}")
+        raise InvalidArgument(f"JSON Parse error: duplicate key: {shown(twice)}")
     return members

@@ -5,29 +5,36 @@ the first value that upstream would refuse (tensorflow_serving/util/json_tensor.
 the depth first, so the recursion is bounded.
 """
 
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from tpuserve_formats.dtypes import BY_DTYPE, type_name
-from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented
+from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented, shown
 from tpuserve_server.core.types import Signature
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json.body import JsonObject, JsonValue
+from tpuserve_server.wire.json.conversion import convert_rows, convert_value
 from tpuserve_server.wire.json.text import type_text, value_text
 
+# Values that are converted to find out whether one of them is at fault. A walk in Python takes longer.
+_WALKED: Final = 256
 
-def explain_rows(rows: list[JsonValue], signature: Signature) -> NoReturn:
-    """Raise the error for the first fault of a non-empty `instances` list."""
+
+def explain_rows(rows: list[JsonValue], signature: Signature, start: int = 0) -> NoReturn:
+    """Raise the error for the first fault of a non-empty `instances` list, whose first row has the index `start`."""
     objects = _is_row_object(rows[0])
     if not objects and len(signature.inputs) > 1:
         _fail_plain_list("instances is a plain list, but expecting list of objects")
     walk = _RowWalk(signature)
-    for index, row in enumerate(rows):
-        if objects:
-            walk.check_object(index, row)
-        else:
-            walk.check_value(index, row)
+    check = walk.check_object if objects else walk.check_value
+    check(start, rows[0])
+    for at in range(1, len(rows), _WALKED):
+        part = rows[at : at + _WALKED]
+        if _is_row_object(part[0]) == objects and walk.fits(part):
+            continue
+        for index, row in enumerate(part, start + at):
+            check(index, row)
     raise InvalidArgument("'instances' cannot be converted to tensors")
 
 
@@ -53,6 +60,13 @@ class _RowWalk:
         self._signature = signature
         self._first: dict[str, tuple[int, list[int]]] = {}
 
+    def fits(self, rows: list[JsonValue]) -> bool:
+        """Return whether all rows can be converted, with the shapes of the first one that was checked."""
+        tensors = convert_rows(rows, self._signature)
+        return tensors is not None and all(
+            name in self._first and list(array.shape[1:]) == self._first[name][1] for name, array in tensors.items()
+        )
+
     def check_object(self, index: int, row: JsonValue) -> None:
         if not _is_row_object(row):
             raise InvalidArgument(f"Expecting object but got list at item {index} of input list")
@@ -60,7 +74,9 @@ class _RowWalk:
             try:
                 self._check_item(name, value)
             except ServingError as error:
-                raise _at(error, f"Failed to process element: {index} key: {name} of 'instances' list.") from None
+                raise _at(
+                    error, f"Failed to process element: {index} key: {shown(name)} of 'instances' list."
+                ) from None
         if row.keys() != self._signature.inputs.keys():
             raise InvalidArgument(
                 f"Failed to process element: {index} of 'instances' list. JSON object: {value_text(row)} keys must be"
@@ -78,7 +94,7 @@ class _RowWalk:
     def _check_item(self, name: str, value: JsonValue) -> None:
         spec = self._signature.inputs.get(name)
         if spec is None:
-            raise InvalidArgument(f"JSON object: does not have named input: {name}")
+            raise InvalidArgument(f"JSON object: does not have named input: {shown(name)}")
         size, shape = _check_tensor(value, spec.dtype)
         first_size, first_shape = self._first.setdefault(name, (size, shape))
         if size != first_size:
@@ -128,7 +144,14 @@ def _count(value: JsonValue, level: int, shape: list[int], dtype: np.dtype[Any])
         raise InvalidArgument(
             f"Encountered list at unexpected size: {len(value)} at level: {level} expected size: {shape[level]}"
         )
-    return sum(_count(item, level + 1, shape, dtype) for item in value)
+    return sum(_count_part(value[at : at + _WALKED], level, shape, dtype) for at in range(0, len(value), _WALKED))
+
+
+def _count_part(items: list[JsonValue], level: int, shape: list[int], dtype: np.dtype[Any]) -> int:
+    array = convert_value(items, dtype)
+    if array is not None and list(array.shape[1:]) == shape[level + 1 :]:
+        return array.size
+    return sum(_count(item, level + 1, shape, dtype) for item in items)
 
 
 def _check_leaf(value: JsonValue, dtype: np.dtype[Any]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import simdjson
 
 from tpuserve_server.core.types import Signature, Tensors
-from tpuserve_server.wire.json.numbers import NUMBER_TEXT, REFUSALS, SOURCES, NumericBody, narrow
+from tpuserve_server.wire.json.numbers import NUMBER_TEXT, REFUSALS, SOURCES, NumericBody, has_slow_numbers, narrow
 
 # Larger bodies spend their time elsewhere, and their keys would take memory here.
 _MAX_BODY_BYTES = 1 << 12
@@ -64,6 +64,8 @@ def recall(body: bytes) -> KnownBody | None:
         return None
     known = _known.get(body.translate(None, NUMBER_TEXT))
     if known is None:
+        return None
+    if has_slow_numbers(body):
         return None
     try:
         document: Any = simdjson.Parser().parse(body)

@@ -1,7 +1,7 @@
 """REST predict requests that are too large or too intricate to parse in one step, which would hold the GIL.
 
 The structure of the body is bounded first (layout.py). Then pieces of it become arrays (leaves.py), or rows of objects.
-Each piece is parsed and converted as tensor.py does for a whole body.
+Each piece is parsed and converted as tensor.py does for a whole body. Use it in a worker thread.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,29 +12,47 @@ import numpy as np
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json.conversion import convert_rows
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows
-from tpuserve_server.wire.json.layout import Layout, Span
-from tpuserve_server.wire.json.leaves import PIECE_BYTES, Irregular, Unconvertible, decode_nested
+from tpuserve_server.wire.json.layout import COMMA, OPEN, QUOTE, SHAPE_BIT, Layout, Span
+from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_nested, join_arrays
+from tpuserve_server.wire.json.numbers import parse_numbers
 from tpuserve_server.wire.json.request import signature_name
 
-# Parsing a smaller body takes a few milliseconds at most, whatever it holds.
-_SMALL_BYTES: Final = 1 << 18
-# A parser holds the GIL for this long at most, if the body has few lists, objects and strings: about 5 ms.
-_MEDIUM_BYTES: Final = 1 << 21
-_FEW: Final = 20_000
+# See `is_small`.
+_SMALL_BYTES: Final = 1 << 13
+# Bodies with few values take at most 64 bytes of memory for each unit, and one more copy of the text.
+MEDIUM_BYTES: Final = 1 << 20
+_FEW: Final = 1 << 14
+_NESTING: Final = 4
+_ESCAPE: Final = ord("\\") | SHAPE_BIT
+# Rows of objects that are parsed in a millisecond.
+_ROWS_BYTES: Final = 1 << 13
+# Rows of numbers that are parsed in a millisecond.
+_NUMERIC_BYTES: Final = 1 << 15
 # The server reads other members, such as the name of the signature, up to this size, and ignores larger ones.
 _MAX_READ_BYTES: Final = 1 << 16
 _VALUES: Final = ("instances", "inputs")
 
 
 def is_large(body: bytes) -> bool:
-    """Return whether to read `body` in pieces."""
-    size_bytes = len(body)
-    if size_bytes <= _SMALL_BYTES:
+    """Return whether to read `body` in pieces. If not, it can neither take much memory nor hold the GIL for long."""
+    if is_small(body):
         return False
-    return size_bytes > _MEDIUM_BYTES or sum(body.count(code) for code in (b"[", b"{", b'"')) > _FEW
+    if len(body) > MEDIUM_BYTES:
+        return True
+    text = np.frombuffer(body, np.uint8)
+    folded = text | SHAPE_BIT
+    # Half a string, a value, an escape, and a list or an object.
+    weights = ((text == QUOTE, 1), (text == COMMA, 1), (folded == _ESCAPE, 1), (folded == OPEN | SHAPE_BIT, _NESTING))
+    return sum(weight * int(np.count_nonzero(found)) for found, weight in weights) > _FEW
+
+
+def is_small(body: bytes) -> bool:
+    """Return whether reading `body` takes a millisecond and a megabyte at most, whatever it holds."""
+    return len(body) <= _SMALL_BYTES
 
 
 class LargeBody:
@@ -48,9 +66,13 @@ class LargeBody:
         Raises:
             InvalidArgument: it is no JSON object, it is malformed, or its decoded objects would exceed `budget`.
         """
+        let_others_run()
         self._budget = budget
         self._layout = Layout(body, budget)
         members = self._layout.members
+        named = members.get("signature_name")
+        if named is not None and named.stop - named.start > _MAX_READ_BYTES:
+            raise InvalidArgument(f"The value of 'signature_name' has more than {_MAX_READ_BYTES} bytes")
         self._small: JsonObject = {
             name: parse_json(self._layout.text(span))
             for name, span in members.items()
@@ -67,29 +89,40 @@ class LargeBody:
         """Return the value of a member other than the tensors, or None."""
         return self._small.get(name)
 
-    def read(self, name: str) -> object:
-        """Parse a member of any size in one step. Return None if it is missing."""
+    def item(self, name: str) -> list[JsonValue] | Mapping[str, Span] | None:
+        """Return a list of the value of a member, or the members of a large object, or None if it is missing."""
         span = self._layout.members.get(name)
-        if span is None:
-            return None
-        self._check_step(span)
-        return parse_json(self._layout.text(span))
+        return None if span is None else self._item(span)
 
-    def items(self, name: str) -> Iterator[list[JsonValue]]:
-        """Yield the items of a list, some at a time. Raises InvalidArgument if the member is missing or no list."""
+    def rows(self, name: str) -> Iterator[list[JsonValue] | Mapping[str, Span]]:
+        """Yield the items of a list, some at a time, or the members of a single large object.
+
+        Raises:
+            InvalidArgument: the member is missing or no list, or an item is malformed.
+        """
         span = self._layout.members.get(name)
         if span is None:
             raise InvalidArgument(f"key '{name}' is expected and was not found")
-        yield from self._items(self._inner(name, span))
+        for piece in self._layout.pieces(self._inner(name, span), _ROWS_BYTES, depth=2):
+            for row in self._layout.pieces(piece, 1, depth=2) if self._is_large(piece) else (piece,):
+                yield self._item(row)
 
-    def _items(self, inner: Span) -> Iterator[list[JsonValue]]:
-        for piece in self._layout.pieces(inner, PIECE_BYTES, depth=2):
-            self._check_step(piece)
+    def _item(self, span: Span) -> list[JsonValue] | Mapping[str, Span]:
+        let_others_run()
+        if self._is_large(span) and self._layout.first(span) == b"{":
+            return self._layout.members_of(span)
+        items: list[JsonValue] = parse_json(b"[%b]" % self._layout.text(span))
+        return items
+
+    def values(self, span: Span) -> Iterator[list[JsonValue]]:
+        """Yield the values of a flat list, some at a time, or another value alone."""
+        inner = self._layout.inner(span)
+        if inner is None:
+            yield [parse_json(self._layout.text(span))]
+            return
+        for piece in self._layout.pieces(inner, _ROWS_BYTES):
             yield parse_json(b"[%b]" % self._layout.text(piece))
-
-    def _check_step(self, span: Span) -> None:
-        if span.stop - span.start > _MEDIUM_BYTES:
-            self.check_objects()
+            let_others_run()
 
     def _inner(self, name: str, span: Span) -> Span:
         """Return the text between the brackets of a list."""
@@ -126,28 +159,54 @@ class LargeBody:
         try:
             return {name: decode_nested(self._layout, span, spec.dtype)}
         except Unconvertible as error:
-            explain_rows(error.leaves, signature)
+            # The leaves of a part have no index of their row.
+            explain_columns(error.leaves, signature)
         except Irregular:
             _refuse_irregular(name)
 
     def _objects(self, inner: Span, signature: Signature) -> Tensors:
         parts: dict[str, list[Array]] = {name: [] for name in signature.inputs}
-        for piece in self._layout.pieces(inner, PIECE_BYTES, depth=2):
-            if piece.stop - piece.start <= _MEDIUM_BYTES:
-                _append(parts, self._small_rows(piece, signature))
+        is_numeric = True
+        for several in self._layout.pieces(inner, _NUMERIC_BYTES, depth=2):
+            tensors = self._numeric_rows(several, signature) if is_numeric else None
+            is_numeric = tensors is not None
+            if tensors is None:
+                self._append_slowly(parts, several, signature)
+            else:
+                _append(parts, tensors)
+        return _joined(parts)
+
+    def _numeric_rows(self, rows: Span, signature: Signature) -> Tensors | None:
+        if rows.stop - rows.start > 2 * _NUMERIC_BYTES:
+            return None
+        numbers = parse_numbers(b'{"instances":[%b]}' % self._layout.text(rows))
+        let_others_run()
+        return None if numbers is None else numbers.convert(signature)
+
+    def _append_slowly(self, parts: Mapping[str, list[Array]], rows: Span, signature: Signature) -> None:
+        for piece in self._layout.pieces(rows, _ROWS_BYTES, depth=2):
+            if not self._is_large(piece):
+                _append(parts, self._small_rows(piece, signature, parts))
                 continue
             # It has a large row, in whose place a parser would make objects for all values at once.
             for row in self._layout.pieces(piece, 1, depth=2):
-                is_small_row = row.stop - row.start <= _MEDIUM_BYTES
-                _append(parts, self._small_rows(row, signature) if is_small_row else self._large_row(row, signature))
-        return _joined(parts)
+                if self._is_large(row):
+                    _append(parts, self._large_row(row, signature))
+                else:
+                    _append(parts, self._small_rows(row, signature, parts))
 
-    def _small_rows(self, piece: Span, signature: Signature) -> Tensors:
+    def _is_large(self, rows: Span) -> bool:
+        size_bytes = rows.stop - rows.start
+        return size_bytes > 2 * _ROWS_BYTES and (size_bytes > MEDIUM_BYTES or is_large(self._layout.text(rows)))
+
+    def _small_rows(self, piece: Span, signature: Signature, before: Mapping[str, list[Array]]) -> Tensors:
+        """Convert rows. `before` are the parts of the rows before them."""
         rows = parse_json(b"[%b]" % self._layout.text(piece))
         tensors = convert_rows(rows, signature)
         if tensors is None:
             check_depth(rows, 1)
-            explain_rows(rows, signature)
+            explain_rows(rows, signature, sum(map(len, next(iter(before.values())))))
+        let_others_run()
         return tensors
 
     def _large_row(self, row: Span, signature: Signature) -> Tensors:
@@ -200,7 +259,7 @@ def _joined(parts: Mapping[str, list[Array]]) -> Tensors:
         shapes = {array.shape[1:] for array in arrays}
         if len(shapes) > 1:
             _refuse_irregular(name)
-        joined[name] = np.concatenate(arrays)
+        joined[name] = join_arrays(arrays, arrays[0].dtype)
     return joined
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from tpuserve_server.core.budgets.decoded import STRING_BYTES, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import MAX_DEPTH
 
@@ -20,18 +20,22 @@ Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 # A chunk's arrays fit a processor's cache, and no operation on a chunk takes more than about a millisecond.
-_CHUNK_BYTES: Final = 1 << 18
-# Requests have up to three members.
-_MAX_MEMBERS: Final = 64
+_CHUNK_BYTES: Final = 1 << 17
+# More than a model has inputs.
+_MAX_MEMBERS: Final = 1 << 12
+# A longer name is none of an input. Parsing it would hold the GIL.
+_MAX_NAME_BYTES: Final = 1 << 16
 # The tensors of the Open Inference Protocol are objects at depth 3. The structure of most bodies down to this depth is
 # small, and is kept.
 _SHALLOW_DEPTH: Final = 3
 _MOST_SHALLOW: Final = 1 << 13
 
-_QUOTE, _COMMA, _COLON = ord('"'), ord(","), ord(":")
+_WHITESPACE: Final = b" \t\r\n"
+_BLANK_BYTES: Final = 1 << 16
+QUOTE, COMMA, _COLON = ord('"'), ord(","), ord(":")
 # The bit that distinguishes [ from { and ] from }.
-_SHAPE_BIT: Final = 0x20
-_OPEN, _CLOSE = ord("["), ord("]")
+SHAPE_BIT: Final = 0x20
+OPEN, _CLOSE = ord("["), ord("]")
 
 # Memory of a value in arrays: the longest number, its comma twice, and a list's brackets twice.
 _VALUE_BYTES: Final = 8 + 2
@@ -42,7 +46,8 @@ _OBJECT_BYTES: Final = 240
 _ITEM_BYTES: Final = 32
 
 
-_BLANK: Final = re.compile(rb"[ \t\r\n]*")
+# The first lists of a value. More whitespace between them ends the match.
+_LISTS: Final = re.compile(rb"(?:[ \t\r\n]{0,64}\[){1,128}")
 
 
 class Span(NamedTuple):
@@ -110,6 +115,8 @@ class Layout:
         """
         self.body = body
         self._chunks: list[_Chunk] = []
+        # The chunk that was read last.
+        self._last: tuple[int, Structure] | None = None
         self._counts = np.zeros(256, np.int64)
         self._quotes = 0
         self._top: list[tuple[int, int, int]] = []
@@ -133,20 +140,20 @@ class Layout:
             if depth is not None:
                 _add_own(top, found, depth)
         assert depth is not None
+        if self.first(Span(top[-1][0] + 1, span.stop)):
+            raise InvalidArgument("JSON Parse error: Missing a comma or } after an object member.")
         return _split_members(self.body, top, depth)
 
     def first(self, span: Span) -> bytes:
         """Return the first character of a value, or none if it is blank."""
-        blank = _BLANK.match(self.body, span.start, span.stop)
-        start = span.start if blank is None else blank.end()
+        start = trim(self.body, span).start
         return self.body[start : min(start + 1, span.stop)]
 
     def inner(self, span: Span) -> Span | None:
         """Return the text between the brackets of a list, or None for another value."""
-        stop = self.body.rfind(b"]", span.start, span.stop)
-        if self.first(span) != b"[" or stop < 0 or self.body[stop + 1 : span.stop].strip():
-            return None
-        return Span(self.body.index(b"[", span.start) + 1, stop)
+        start, stop = trim(self.body, span)
+        is_list = stop - start > 1 and self.body[start] == OPEN and self.body[stop - 1] == _CLOSE
+        return Span(start + 1, stop - 1) if is_list else None
 
     def structure(self, span: Span, depth: int | None = None) -> Iterator[tuple[Span, Structure]]:
         """Yield the structure of `span` chunk by chunk, each with the part of the body that it covers.
@@ -159,22 +166,35 @@ class Layout:
             return
         for index in range(span.start // _CHUNK_BYTES, -(-span.stop // _CHUNK_BYTES)):
             start = index * _CHUNK_BYTES
-            found, _, _ = _read_chunk(self.body, start, self._chunks[index])
+            found = self._chunk(index)
             inside = (found.positions >= span.start) & (found.positions < span.stop)
             part = Span(max(start, span.start), min(start + _CHUNK_BYTES, span.stop))
             yield part, Structure(found.positions[inside], found.codes[inside], found.depths[inside])
+
+    def _chunk(self, index: int) -> Structure:
+        """Return the structure of a chunk. Pieces of one chunk share it."""
+        if self._last is None or self._last[0] != index:
+            found, _, _ = _read_chunk(self.body, index * _CHUNK_BYTES, self._chunks[index])
+            self._last = index, found
+            let_others_run()
+        return self._last[1]
+
+    def starts_deeper(self, span: Span, levels: int) -> bool:
+        """Return whether the value in `span` begins with more than so many lists, before anything is built."""
+        opened = _LISTS.match(self.body, span.start, span.stop)
+        return opened is not None and self.body.count(b"[", *opened.span()) > levels
 
     def pieces(self, span: Span, size_bytes: int, depth: int | None = None) -> Iterator[Span]:
         """Cut `span` at commas into pieces of at least `size_bytes`, except the last. The commas are in no piece.
 
         With `depth`, cut only at commas of this depth.
         """
-        if depth is None and not self._has_quotes(span):
+        if depth is None and not self.has_quotes(span):
             yield from self._plain_pieces(span, size_bytes)
             return
         start = span.start
         for _, found in self.structure(span, depth):
-            is_cut = found.codes == _COMMA
+            is_cut = found.codes == COMMA
             if depth is not None:
                 is_cut &= found.depths == depth
             commas = found.positions[is_cut]
@@ -196,17 +216,20 @@ class Layout:
             start = stop + 1
         yield Span(start, span.stop)
 
-    def _has_quotes(self, span: Span) -> bool:
-        starts = range(span.start, span.stop, _CHUNK_BYTES)
-        return any(self.body.find(b'"', start, min(start + _CHUNK_BYTES, span.stop)) >= 0 for start in starts)
+    def has_quotes(self, span: Span) -> bool:
+        """Return whether there is a string in `span`."""
+        for start in range(span.start, span.stop, _CHUNK_BYTES):
+            if self.body.find(b'"', start, min(start + _CHUNK_BYTES, span.stop)) >= 0:
+                return True
+            let_others_run()
+        return False
 
     def _shallow_depth(self, span: Span) -> int | None:
         """Return the depth inside of the object that `span` holds if the shallow structure has it, or else None."""
         if self._shallow is None:
             return None
         positions = self._shallow.positions
-        blank = _BLANK.match(self.body, span.start, span.stop)
-        start = span.start if blank is None else blank.end()
+        start = trim(self.body, span).start
         index = int(np.searchsorted(positions, start))
         return int(self._shallow.depths[index]) if index < len(positions) and positions[index] == start else None
 
@@ -239,29 +262,30 @@ class Layout:
     def check_objects(self, budget: DecodedBudget) -> None:
         """Check the memory of the whole document as Python objects. Raises InvalidArgument if it exceeds `budget`."""
         counts = self._counts
-        lists, objects = counts[_OPEN] * _LIST_BYTES, counts[ord("{")] * _OBJECT_BYTES
-        items = (counts[_COMMA] + counts[_COLON]) * _ITEM_BYTES
+        lists, objects = counts[OPEN] * _LIST_BYTES, counts[ord("{")] * _OBJECT_BYTES
+        items = (counts[COMMA] + counts[_COLON]) * _ITEM_BYTES
         budget.check(int(lists + objects + items) + self._quotes // 2 * STRING_BYTES, self._parts())
 
     def _array_bytes(self) -> int:
         """Return the memory of all values in arrays. The names of members are in none."""
         counts = self._counts
         strings = max(0, self._quotes // 2 - int(counts[_COLON]))
-        numbers, lists = int(counts[_COMMA]) * _VALUE_BYTES, int(counts[_OPEN]) * _NESTING_BYTES
+        numbers, lists = int(counts[COMMA]) * _VALUE_BYTES, int(counts[OPEN]) * _NESTING_BYTES
         return numbers + lists + strings * STRING_BYTES
 
     def _parts(self) -> str:
         counts = self._counts
         return (
-            f"{counts[_COMMA]} commas, {counts[_OPEN]} lists, {counts[ord('{')]} objects and {self._quotes // 2} "
+            f"{counts[COMMA]} commas, {counts[OPEN]} lists, {counts[ord('{')]} objects and {self._quotes // 2} "
             "strings so far"
         )
 
     def _check_document(self) -> None:
         top = self._top
-        if len(top) < 2 or self.body[top[0][0] : top[0][0] + 1] != b"{" or self.body[: top[0][0]].strip():
+        if len(top) < 2 or self.first(Span(0, len(self.body))) != b"{":
             raise InvalidArgument("JSON Parse error: the document is not an object")
-        if [depth for _, _, depth in top].index(0) != len(top) - 1 or self.body[top[-1][0] + 1 :].strip():
+        end = Span(top[-1][0] + 1, len(self.body))
+        if [depth for _, _, depth in top].index(0) != len(top) - 1 or self.first(end):
             raise InvalidArgument("JSON Parse error: text follows the document")
 
 
@@ -275,8 +299,8 @@ def read_structure(text: bytes) -> Iterator[Structure]:
 
 def _add_own(top: list[tuple[int, int, int]], found: Structure, depth: int) -> None:
     """Add an object's own structure to `top`: its braces, and the commas and colons at `depth`."""
-    is_close = (found.codes | _SHAPE_BIT) == (_CLOSE | _SHAPE_BIT)
-    is_open = (found.codes | _SHAPE_BIT) == (_OPEN | _SHAPE_BIT)
+    is_close = (found.codes | SHAPE_BIT) == (_CLOSE | SHAPE_BIT)
+    is_open = (found.codes | SHAPE_BIT) == (OPEN | SHAPE_BIT)
     # A bracket that closes a member's value ends at this depth, too.
     is_own = np.where(is_open, found.depths == depth, np.where(is_close, found.depths < depth, found.depths <= depth))
     own = np.flatnonzero(is_own)[: 2 * _MAX_MEMBERS + 3]
@@ -289,24 +313,58 @@ def _split_members(body: bytes, top: list[tuple[int, int, int]], depth: int) -> 
     """Split an object at its own commas and colons, from its structure. `depth` is that inside the object."""
     first, last = top[0][0], top[-1][0]
     members: dict[str, Span] = {}
-    if len(top) == 2 and not body[first + 1 : last].strip():
+    inner = trim(body, Span(first + 1, last))
+    if len(top) == 2 and inner.start == inner.stop:
         return members
-    ends = [position for position, code, at in top if code == _COMMA or at < depth]
+    ends = [position for position, code, at in top if code == COMMA or at < depth]
     colons = [position for position, code, _ in top if code == _COLON]
     starts = [first, *ends[:-1]]
     if len(colons) != len(starts):
         raise InvalidArgument("JSON Parse error: a member has no value")
     for start, colon, end in zip(starts, colons, ends, strict=True):
-        name = _parse_name(body[start + 1 : colon] if start < colon < end else b"")
+        name = _parse_name(body, trim(body, Span(start + 1, colon)) if start < colon < end else Span(0, 0))
         if name in members:
-            raise InvalidArgument(f"JSON Parse error: duplicate key: {name}")
+            raise InvalidArgument(f"JSON Parse error: duplicate key: {shown(name)}")
         members[name] = Span(colon + 1, end)
     return members
 
 
-def _parse_name(text: bytes) -> str:
+def find_text(text: bytes, wanted: bytes) -> int:
+    """Find `wanted` as `text.find` does, in steps that do not hold the GIL for long."""
+    for start in range(0, len(text), _CHUNK_BYTES):
+        found = text.find(wanted, start, start + _CHUNK_BYTES + len(wanted) - 1)
+        if found >= 0:
+            return found
+        if len(text) > _CHUNK_BYTES:
+            let_others_run()
+    return -1
+
+
+def trim(body: bytes, span: Span) -> Span:
+    """Return `span` without whitespace at its ends."""
+    start, stop = span
+    while start < stop:
+        part = body[start : min(start + _BLANK_BYTES, stop)]
+        rest = part.lstrip(_WHITESPACE)
+        start += len(part) - len(rest)
+        if rest:
+            break
+        let_others_run()
+    while start < stop:
+        part = body[max(stop - _BLANK_BYTES, start) : stop]
+        rest = part.rstrip(_WHITESPACE)
+        stop -= len(part) - len(rest)
+        if rest:
+            break
+        let_others_run()
+    return Span(start, stop)
+
+
+def _parse_name(body: bytes, span: Span) -> str:
+    if span.stop - span.start > _MAX_NAME_BYTES:
+        raise InvalidArgument(f"JSON Parse error: a name has more than {_MAX_NAME_BYTES} bytes")
     try:
-        name = orjson.loads(text)
+        name = orjson.loads(body[span.start : span.stop])
     except orjson.JSONDecodeError:
         name = None
     if type(name) is not str:
@@ -318,10 +376,10 @@ def _read_chunk(body: bytes, start: int, state: _Chunk) -> tuple[Structure, int,
     """Return the structure of the chunk at `start`, the number of its quotes, and the state after it."""
     text, is_escaped = _without_escapes(body[start : start + _CHUNK_BYTES], state.is_escaped)
     array = np.frombuffer(text, np.uint8)
-    folded = array | _SHAPE_BIT
-    is_found = (folded == (_OPEN | _SHAPE_BIT)) | (folded == (_CLOSE | _SHAPE_BIT))
-    is_found |= (array == _COMMA) | (array == _COLON)
-    is_quote = array == _QUOTE
+    folded = array | SHAPE_BIT
+    is_found = (folded == (OPEN | SHAPE_BIT)) | (folded == (_CLOSE | SHAPE_BIT))
+    is_found |= (array == COMMA) | (array == _COLON)
+    is_quote = array == QUOTE
     quotes = int(np.count_nonzero(is_quote))
     if quotes:
         # The parity of the quotes before each byte. A byte wraps around without changing it.
@@ -331,8 +389,8 @@ def _read_chunk(body: bytes, start: int, state: _Chunk) -> tuple[Structure, int,
         is_found[:] = False
     positions = np.flatnonzero(is_found)
     codes = array[positions]
-    steps = ((codes | _SHAPE_BIT) == (_OPEN | _SHAPE_BIT)).astype(np.int64)
-    steps -= (codes | _SHAPE_BIT) == (_CLOSE | _SHAPE_BIT)
+    steps = ((codes | SHAPE_BIT) == (OPEN | SHAPE_BIT)).astype(np.int64)
+    steps -= (codes | SHAPE_BIT) == (_CLOSE | SHAPE_BIT)
     depths = np.cumsum(steps) + state.depth
     after = _Chunk(state.in_string ^ bool(quotes & 1), is_escaped, int(depths[-1]) if depths.size else state.depth)
     return Structure(positions + start, codes, depths), quotes, after

@@ -5,7 +5,7 @@ all pieces together prove that the nesting is regular.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,12 +19,14 @@ from tpuserve_server.core.types import Array
 from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import JsonValue, parse_json
 from tpuserve_server.wire.json.conversion import convert_leaves
-from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, read_structure
+from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, find_text, read_structure
 from tpuserve_server.wire.json.long_strings import ShortPiece, is_long, put_long_strings, take_long_strings
-from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
+from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, has_slow_numbers, narrow
 
-# About 3 ms of parsing, and up to 10 ms for the shortest values.
-PIECE_BYTES: Final = 1 << 18
+# A millisecond at most: numbers that simdjson reads, and other values, which become objects first.
+PIECE_BYTES: Final = 1 << 16
+_OBJECT_BYTES: Final = 1 << 14
+_EXPLAINED: Final = 1 << 8
 # numpy's limit on dimensions.
 _MAX_RANK: Final = 64
 _WHITESPACE: Final = b" \t\r\n"
@@ -53,6 +55,8 @@ def decode_nested(layout: Layout, span: Span, dtype: np.dtype[Any]) -> Array:
         Irregular: the nesting is not that of an array.
         Unconvertible: a leaf is not of `dtype`.
     """
+    if layout.starts_deeper(span, _MAX_RANK):
+        raise Irregular
     flat, nesting = _decode(layout, span, dtype, partial(_convert_leaves, dtype))
     shape = _shape_of(nesting)
     if shape is None:
@@ -78,36 +82,64 @@ def decode_flat(
 def _decode(
     layout: Layout, span: Span, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]
 ) -> tuple[Array, bytes]:
-    arrays, nestings = [np.empty(0, dtype)], []
-    for piece in layout.pieces(span, PIECE_BYTES):
+    arrays, nestings = [], []
+    is_numeric = dtype in SOURCES and not layout.has_quotes(span)
+    for piece in layout.pieces(span, PIECE_BYTES if is_numeric else _OBJECT_BYTES):
         short = take_long_strings(layout, piece) if is_long(piece) else None
         text, nesting = _leaves(layout, piece, short)
         nestings.append(nesting)
         if text.strip(b", \t\r\n"):
-            array = _convert(b"[%b]" % text, dtype, convert)
+            array = _convert(text, dtype, convert)
             if short is not None:
                 put_long_strings(array, short)
             arrays.append(array)
         let_others_run()
+    return join_arrays(arrays, dtype), b",".join(nestings)
+
+
+def join_arrays(arrays: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """Return `arrays`, which have one inner shape, as one."""
     # Where runtimes read it in place, if it is the only request of a batch.
-    whole = empty_aligned((sum(map(len, arrays)),), dtype)
-    return np.concatenate(arrays, out=whole), b",".join(nestings)
+    whole = empty_aligned((sum(map(len, arrays)), *(arrays[0].shape[1:] if arrays else ())), dtype)
+    start = 0
+    for array in arrays:
+        whole[start : start + len(array)] = array
+        start += len(array)
+        let_others_run()
+    return whole
 
 
 def _convert(text: bytes, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]) -> Array:
-    if dtype in SOURCES:
+    if dtype in SOURCES and not has_slow_numbers(text):
         source, of_type = SOURCES[dtype]
         try:
-            values: Any = simdjson.Parser().parse(text)
+            values: Any = simdjson.Parser().parse(b"[%b]" % text)
             flat = np.frombuffer(values.as_buffer(of_type=of_type), source)
             return flat if source is dtype else narrow(flat, dtype)
         except REFUSALS:
             pass
-    leaves = parse_json(text)
+    return np.concatenate([_convert_objects(part, convert) for part in _parts(text)])
+
+
+def _convert_objects(text: bytes, convert: Callable[[list[JsonValue]], Array | None]) -> Array:
+    leaves = parse_json(b"[%b]" % text)
     converted = convert(leaves)
     if converted is None:
-        raise Unconvertible(leaves)
+        # An explanation takes longer than a conversion, for each leaf.
+        some = (leaves[start : start + _EXPLAINED] for start in range(0, len(leaves), _EXPLAINED))
+        raise Unconvertible(next(part for part in some if convert(part) is None))
+    let_others_run()
     return converted
+
+
+def _parts(text: bytes) -> Iterator[bytes]:
+    """Cut a text of leaves at commas into parts that are parsed in a millisecond, if they are no strings."""
+    start = 0
+    if b'"' not in text:
+        while (stop := text.find(b",", start + _OBJECT_BYTES)) >= 0:
+            yield text[start:stop]
+            start = stop + 1
+    yield text[start:]
 
 
 def _convert_leaves(dtype: np.dtype[Any], leaves: list[JsonValue]) -> Array | None:
@@ -210,7 +242,7 @@ def _shape_of(nesting: bytes) -> tuple[int, ...] | None:
     unit = 0
     for level in range(1, rank + 1):
         # The first list of this level ends at the first run of as many brackets.
-        end = _find(nesting, b"]" * level)
+        end = find_text(nesting, b"]" * level)
         start, stop = rank - level, end + level
         size, rest = divmod(stop - start - 1, unit + 1)
         if end < 0 or rest or size < 1:
@@ -222,15 +254,6 @@ def _shape_of(nesting: bytes) -> tuple[int, ...] | None:
     return tuple(shape) if unit == len(nesting) else None
 
 
-def _find(text: bytes, wanted: bytes) -> int:
-    """As `text.find`, in steps that do not hold the GIL for long."""
-    for start in range(0, len(text), PIECE_BYTES):
-        found = text.find(wanted, start, start + PIECE_BYTES + len(wanted) - 1)
-        if found >= 0:
-            return found
-    return -1
-
-
 def _repeats(inner: Bytes, unit: int) -> bool:
     """Return whether `inner` repeats its first `unit` codes, with a comma between."""
     if len(inner) <= unit:
@@ -239,5 +262,8 @@ def _repeats(inner: Bytes, unit: int) -> bool:
         return False
     first, later = inner[: -unit - 1], inner[unit + 1 :]
     # numpy releases the GIL. Chunks bound the memory of the comparison.
-    starts = range(0, len(first), PIECE_BYTES)
-    return all(np.array_equal(first[at : at + PIECE_BYTES], later[at : at + PIECE_BYTES]) for at in starts)
+    for at in range(0, len(first), PIECE_BYTES):
+        if not np.array_equal(first[at : at + PIECE_BYTES], later[at : at + PIECE_BYTES]):
+            return False
+        let_others_run()
+    return True

@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array
+from tpuserve_server.core.yielding import let_others_run
 from tpuserve_server.wire.json.body import parse_json
-from tpuserve_server.wire.json.layout import Layout, Span
+from tpuserve_server.wire.json.layout import Layout, Span, trim
 
 # A value between two commas or brackets that is longer counts as long.
 _LONG_BYTES: Final = 1 << 19
 _PART_BYTES: Final = 1 << 18
 _COMMA, _COLON, _QUOTE = ord(","), ord(":"), ord('"')
-_WHITESPACE: Final = b" \t\r\n"
 # Text within quotes that may be followed by any other such text: whole escapes, and both halves of a surrogate pair.
 _WHOLE: Final = re.compile(rb'(?:[^\\"]++|\\u[dD][89abAB]..\\u....|\\u(?![dD][89abAB])....|\\[^u])*+', re.DOTALL)
 _SPACE: Final = b" \t\n\v\f\r"
@@ -54,7 +54,7 @@ def take_long_strings(layout: Layout, piece: Span) -> ShortPiece:
     start, previous, leaf = piece.start, _COMMA, 0
     for position, code in _structure(layout, piece):
         if position - start > _LONG_BYTES:
-            value = _trim(layout.body, Span(start, position))
+            value = trim(layout.body, Span(start, position))
             if value.stop - value.start > _LONG_BYTES:
                 strings.append(LongString(_decode(layout.body, value), leaf, previous == _COLON))
                 kept.append(b'""')
@@ -101,31 +101,14 @@ def _parts(body: bytes, inner: Span) -> Iterator[bytes]:
         text: str = parse_json(b'"%b"' % body[start : whole.end()])
         yield text.encode()
         start = whole.end()
-
-
-def _trim(body: bytes, span: Span) -> Span:
-    """Return `span` without whitespace at its ends, in parts."""
-    start, stop = span
-    while start < stop:
-        part = body[start : min(start + _PART_BYTES, stop)]
-        rest = part.lstrip(_WHITESPACE)
-        start += len(part) - len(rest)
-        if rest:
-            break
-    while start < stop:
-        part = body[max(stop - _PART_BYTES, start) : stop]
-        rest = part.rstrip(_WHITESPACE)
-        stop -= len(part) - len(rest)
-        if rest:
-            break
-    return Span(start, stop)
+        let_others_run()
 
 
 def _decode_base64(text: bytes) -> bytes:
     """Decode as `decode_base64_object` does."""
     view = memoryview(text)
     starts = range(0, len(text), _PART_BYTES)
-    compact = memoryview(b"".join(bytes(view[start : start + _PART_BYTES]).translate(None, _SPACE) for start in starts))
+    compact = memoryview(b"".join([_without_space(view[start : start + _PART_BYTES]) for start in starts]))
     size = len(compact)
     while size and compact[size - 1] == ord("="):
         size -= 1
@@ -135,7 +118,13 @@ def _decode_base64(text: bytes) -> bytes:
         raise InvalidArgument("JSON Parse error: a b64 value is not base64") from None
 
 
+def _without_space(part: "memoryview[Any]") -> bytes:
+    let_others_run()
+    return bytes(part).translate(None, _SPACE)
+
+
 def _decode_parts(compact: "memoryview[Any]") -> Iterator[bytes]:
     for start in range(0, len(compact), _PART_BYTES):
         part = bytes(compact[start : start + _PART_BYTES])
         yield binascii.a2b_base64(part + b"=" * (-len(part) % 4), strict_mode=True)
+        let_others_run()

@@ -16,7 +16,7 @@ import orjson
 import simdjson
 
 from tpuserve_server.core.types import Array, ModelSpec
-from tpuserve_server.wire.json.numbers import NUMBER_TEXT, REFUSALS, SOURCES, narrow
+from tpuserve_server.wire.json.numbers import NUMBER_TEXT, REFUSALS, SOURCES, has_slow_numbers, narrow
 from tpuserve_server.wire.layouts import Frame, Layout, LayoutStore
 
 # Larger bodies spend their time elsewhere.
@@ -112,6 +112,8 @@ class NumberReader:
 
         The list must have the skeleton of lists of this shape.
         """
+        if has_slow_numbers(text):
+            return None
         try:
             source, of_type = SOURCES[dtype]
             # No list with this skeleton has more numbers. numpy raises TypeError for fewer.

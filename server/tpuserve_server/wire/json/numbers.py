@@ -7,6 +7,7 @@ slow path in tensor.py, which also explains the errors in a request. A result of
 
 import contextvars
 import math
+import re
 import threading
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,20 @@ _SMALL_BODY_BYTES = 1 << 14
 # among a body's last characters reveals.
 _SMALL_OBJECTS_BYTES = 1 << 11
 _STRINGS_END = 4
+# Rows of objects are Python objects here. More of them are read in pieces (large.py).
+_MOST_OBJECTS = 1 << 11
+_MANY_BYTES = _MOST_OBJECTS * len('{"x":0},')
+# simdjson takes up to 20 us for a number with more digits and an exponent. The longest double of Python has 17 digits.
+_SLOW_DIGITS = 20
+_SHORT_TEXT = 1 << 11
+_FEW_EXPONENTS = 8
+_MANTISSA = frozenset(b"0123456789.")
+_IS_MANTISSA = np.isin(np.arange(256), list(_MANTISSA))
+_CASE_BIT = 0x20
+# A body of strings or base64, which simdjson does not read faster.
+_TEXT_FIRST = re.compile(
+    rb'\s*\{\s*(?:"signature_name"\s*:\s*"[^"\\]{0,99}"\s*,\s*)?"(?:instances|inputs)"\s*:[\[\s]{0,99}(?:"|\{\s*"b64")'
+)
 # Errors of simdjson, and errors that follow from a value of an unexpected type.
 REFUSALS = (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError)
 
@@ -111,7 +126,14 @@ def parse_numbers(body: bytes) -> NumericBody | None:
     holds the GIL for 1.3 ms per megabyte.
     """
     is_small = len(body) < _SMALL_OBJECTS_BYTES
-    if is_small and b'"' in body[-_STRINGS_END:]:
+    if is_small:
+        if b'"' in body[-_STRINGS_END:]:
+            return None
+    elif (
+        _TEXT_FIRST.match(body)
+        or has_slow_numbers(body)
+        or (len(body) > _MANY_BYTES and body.count(b"{") > _MOST_OBJECTS)
+    ):
         return None
     try:
         document: _Parsed = simdjson.Parser().parse(body)
@@ -125,6 +147,34 @@ def parse_numbers(body: bytes) -> NumericBody | None:
     if not _starts_with_number(value, with_objects=not is_small):
         return None
     return NumericBody(body, document, value, is_row, signature_name)
+
+
+def has_slow_numbers(text: bytes) -> bool:
+    """Return whether a number in a text may take simdjson so long that many of them hold the GIL too long."""
+    if len(text) <= _SHORT_TEXT:
+        return False
+    for exponent in (b"e", b"E"):
+        position = text.find(exponent)
+        for _ in range(_FEW_EXPONENTS):
+            if position < 0:
+                break
+            if _MANTISSA.issuperset(text[max(0, position - _SLOW_DIGITS) : position]):
+                return True
+            position = text.find(exponent, position + 1)
+        else:
+            return _has_slow_number(np.frombuffer(text, np.uint8))
+    return False
+
+
+def _has_slow_number(text: "np.ndarray[Any, np.dtype[np.uint8]]") -> bool:
+    """Search all exponents of a text for a slow number."""
+    ends = np.flatnonzero((text | _CASE_BIT) == ord("e"))
+    ends = ends[ends >= _SLOW_DIGITS]
+    for before in range(_SLOW_DIGITS, 0, -1):
+        if not ends.size:
+            return False
+        ends = ends[_IS_MANTISSA[text[ends - before]]]
+    return bool(ends.size)
 
 
 def _named(document: simdjson.Object) -> str:
@@ -245,7 +295,7 @@ def _build_skeleton(shape: _Shape, limit: int) -> bytes:
     for size in reversed(shape):
         if size * (len(text) + 1) > limit:
             raise ValueError
-        text = b"[%b]" % b",".join([text] * size)
+        text = b"[%b%b]" % ((text + b",") * (size - 1), text)
     return text
 
 

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import orjson
 
+from tpuserve_server.core.budgets.response import JSON_ROWS, Part
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import PredictResult, Signature, TensorSpec
 from tpuserve_server.wire.json.list_template import ListTemplate
@@ -26,6 +27,10 @@ class PredictForm(NamedTuple):
     def encode(self, result: PredictResult) -> bytes:
         """Encode a response. Raises as `encode_predictions`."""
         return encode_predictions(result.outputs, is_row=self.is_row)
+
+    def parts(self, result: PredictResult) -> tuple[Part, ...]:
+        """Return the outputs with their encoding."""
+        return ((result.outputs, JSON_ROWS),)
 
     def template(self, result: PredictResult) -> ListTemplate | None:
         """Return the template of a response, or None if it has more than lists of numbers."""

@@ -1,6 +1,6 @@
 """The parts that all REST requests share: the document is an object and may name a signature."""
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import JsonObject, JsonValue
 from tpuserve_server.wire.json.text import value_text
 
@@ -19,4 +19,4 @@ def signature_name(document: JsonObject) -> str:
         raise InvalidArgument(
             f"JSON Value: {value_text(document)} not formatted correctly. 'signature_name' key must be a string value."
         )
-    return name
+    return shown(name)

@@ -1,6 +1,5 @@
 """REST predict responses: encodes output arrays as JSON rows or columns, without Python lists of numbers."""
 
-import binascii
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,7 +8,8 @@ import orjson
 from tpuserve_formats.dtypes import BY_DTYPE, type_name
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Array, RowSplits, Tensors
-from tpuserve_server.wire.json.array_text import Column, array_text
+from tpuserve_server.core.yielding import let_others_run
+from tpuserve_server.wire.json.array_text import Column, array_text, base64_text, column_nodes, dumps, string_text
 from tpuserve_server.wire.json.list_template import ListOutput, ListTemplate
 from tpuserve_server.wire.json.ragged import nest_rows
 
@@ -18,8 +18,12 @@ _BYTES_SUFFIX = "_bytes"
 # orjson writes these kinds and floats directly. Other floats are converted to float32, which holds all their values.
 _DIRECT_KINDS = "biu"
 _DIRECT_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-# Values that orjson writes in about 2 ms, as members of rows.
-_PART_VALUES = 1 << 14
+# Numbers that orjson writes in a millisecond, as members of rows.
+_PART_NODES = 1 << 12
+# Strings that are decoded in a millisecond, if they have at most so many bytes.
+_PART_STRINGS = 1 << 10
+_PART_BYTES = 1 << 18
+_LONG_BYTES = 1 << 10
 _NONE_RAGGED: RowSplits = {}
 
 
@@ -96,34 +100,48 @@ def _column(name: str, array: Array) -> Column:
 
 def _strings(array: Array, *, as_bytes: bool) -> Column:
     texts = np.empty(array.size, np.object_)
-    texts[:] = [_string(value, as_bytes) for value in array.flat]
-    return texts.reshape(array.shape).tolist()
+    flat = array.reshape(-1)
+    for start in range(0, array.size, _PART_STRINGS):
+        part = flat[start : start + _PART_STRINGS].tolist()
+        try:
+            if as_bytes or sum(map(len, part)) > _PART_BYTES:
+                raise ValueError
+            texts[start : start + len(part)] = [value.decode() for value in part]
+        except ValueError:
+            # Some are not text, or long.
+            for index, value in enumerate(part, start):
+                texts[index] = _string(value, as_bytes)
+                if len(value) > _LONG_BYTES:
+                    let_others_run()
+        if array.size > _PART_STRINGS:
+            let_others_run()
+    # Without dimensions, the string itself.
+    return texts.reshape(array.shape)[()]
 
 
-def _string(value: bytes, as_bytes: bool) -> str | dict[str, str]:
+def _string(value: bytes, as_bytes: bool) -> str | bytes | dict[str, str]:
     if not as_bytes:
         try:
-            return value.decode()
+            return string_text(value)
         except UnicodeDecodeError:
             pass
-    return {"b64": binascii.b2a_base64(value, newline=False).decode()}
+    return base64_text(value)
 
 
 def _rows(columns: Mapping[str, Column], count: int) -> bytes:
-    values = sum(column.size if isinstance(column, np.ndarray) else len(column) for column in columns.values())
-    step = max(1, _PART_VALUES * count // max(values, 1))
+    nodes = sum(column_nodes(column) for column in columns.values())
+    step = max(1, _PART_NODES * count // max(nodes, 1))
     if step >= count:
         return _some_rows(columns, range(count))
-    # In parts, so that other threads run between them.
-    parts = (range(start, min(start + step, count)) for start in range(0, count, step))
-    return b"[%b]" % b",".join(_some_rows(columns, part)[1:-1] for part in parts)
+    parts = []
+    for start in range(0, count, step):
+        parts.append(_some_rows(columns, range(start, min(start + step, count)))[1:-1])
+        let_others_run()
+    return b"".join((b"[", b",".join(parts), b"]"))
 
 
 def _some_rows(columns: Mapping[str, Column], rows: range) -> bytes:
-    body = orjson.dumps(
-        [{name: column[row] for name, column in columns.items()} for row in rows],
-        option=orjson.OPT_SERIALIZE_NUMPY,
-    )
+    body = dumps([{name: column[row] for name, column in columns.items()} for row in rows])
     if b"null" not in body:
         return body
     return b"[%b]" % b",".join(_object({name: column[row] for name, column in columns.items()}) for row in rows)

@@ -14,7 +14,7 @@ from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, p
 from tpuserve_server.wire.json.conversion import convert_each, convert_rows
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows
 from tpuserve_server.wire.json.known import KnownBody, recall, remember
-from tpuserve_server.wire.json.large import LargeBody, is_large
+from tpuserve_server.wire.json.large import MEDIUM_BYTES, LargeBody, is_large
 from tpuserve_server.wire.json.numbers import NumericBody, parse_numbers
 from tpuserve_server.wire.json.ragged import ragged_columns
 from tpuserve_server.wire.json.request import check_object, signature_name
@@ -45,6 +45,13 @@ class PredictBody:
         self.numbers = numbers
         self.document = document
 
+    def member(self, name: str) -> JsonValue:
+        """Return the value of a member other than the tensors and the signature's name, or None."""
+        if self.large is not None:
+            return self.large.member(name)
+        # A body of numbers has no other members.
+        return None if self.document is None else self.document.get(name)
+
 
 class JsonInputs(NamedTuple):
     """Input arrays by name, and whether they came as rows (`instances`), which decides the form of the response."""
@@ -55,19 +62,32 @@ class JsonInputs(NamedTuple):
     has_nested_rows: bool = False
 
 
+def read_quickly(body: bytes) -> PredictBody | None:
+    """Parse a body in a millisecond, or return None for one that `parse_predict_body` must read.
+
+    The size of a body, and the number of its values, bound the memory of its objects: 2 MiB.
+    """
+    numbers = recall(body) or parse_numbers(body) if len(body) <= MEDIUM_BYTES else None
+    if numbers is not None:
+        return PredictBody(body, numbers.signature_name, numbers, None)
+    if is_large(body):
+        return None
+    document = _parse_document(body)
+    return PredictBody(body, signature_name(document), None, document)
+
+
 def parse_predict_body(body: bytes, budget: DecodedBudget = DEFAULT_DECODED) -> PredictBody:
     """Parse a body and its signature name. Raises InvalidArgument with upstream's messages.
 
     A large body is only scanned, and refused if its decoded objects would exceed `budget`.
     """
-    if is_large(body):
-        large = LargeBody(body, budget)
-        return PredictBody(body, large.signature_name, None, None, large)
-    numbers = recall(body) or parse_numbers(body)
-    if numbers is not None:
-        return PredictBody(body, numbers.signature_name, numbers, None)
-    document = _parse_document(body)
-    return PredictBody(body, signature_name(document), None, document)
+    parsed = read_quickly(body)
+    return _read_large(body, budget) if parsed is None else parsed
+
+
+def _read_large(body: bytes, budget: DecodedBudget) -> PredictBody:
+    large = LargeBody(body, budget)
+    return PredictBody(body, large.signature_name, None, None, large)
 
 
 def _parse_document(body: bytes) -> JsonObject:
@@ -78,17 +98,8 @@ def _parse_document(body: bytes) -> JsonObject:
     return document
 
 
-def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs:
-    """Return the request's arrays with the signature's dtypes. The service checks their shapes later.
-
-    Raises:
-        InvalidArgument: the request does not fit the signature; upstream's messages.
-        Unimplemented: a dtype has no JSON form.
-    """
-    if body.large is not None and signature.ragged_inputs:
-        body.large.check_objects()
-    elif body.large is not None:
-        return JsonInputs(body.large.convert(signature), is_row=body.large.is_row)
+def decode_quickly(body: PredictBody, signature: Signature) -> JsonInputs | None:
+    """Decode as `decode_predict_inputs` in a millisecond, or return None for a body that takes longer."""
     numbers = body.numbers
     if numbers is not None and not (numbers.is_row and signature.ragged_inputs):
         inputs = numbers.convert(signature)
@@ -96,8 +107,33 @@ def decode_predict_inputs(body: PredictBody, signature: Signature) -> JsonInputs
             if type(numbers) is NumericBody:
                 remember(body.text, numbers, inputs)
             return JsonInputs(inputs, is_row=numbers.is_row)
-    document = _parse_document(body.text) if body.document is None else body.document
+    document = body.document
+    if document is None:
+        if body.large is not None or is_large(body.text):
+            return None
+        document = _parse_document(body.text)
     return _decode_document(document, body.signature_name, signature)
+
+
+def decode_predict_inputs(
+    body: PredictBody, signature: Signature, budget: DecodedBudget = DEFAULT_DECODED
+) -> JsonInputs:
+    """Return the request's arrays with the signature's dtypes. The service checks their shapes later.
+
+    A body that takes long must be decoded in a worker thread. It lets other threads run.
+
+    Raises:
+        InvalidArgument: the request does not fit the signature, with upstream's messages, or is over `budget`.
+        Unimplemented: a dtype has no JSON form.
+    """
+    decoded = decode_quickly(body, signature)
+    if decoded is not None:
+        return decoded
+    large = LargeBody(body.text, budget) if body.large is None else body.large
+    if not signature.ragged_inputs:
+        return JsonInputs(large.convert(signature), is_row=large.is_row)
+    large.check_objects()
+    return _decode_document(_parse_document(body.text), body.signature_name, signature)
 
 
 def _decode_document(document: JsonObject, name: str, signature: Signature) -> JsonInputs:

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import DATATYPES, datatype_of, dtype_of
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented
+from tpuserve_server.core.errors import InvalidArgument, Unimplemented, shown, shown_names
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.metadata import shape_sizes
 
 # numpy's limit on dimensions.
 _MAX_RANK: Final = 64
+_MOST_SHOWN: Final = 256
 _MAX_INT64: Final = (1 << 63) - 1
 _KNOWN_DATATYPES: Final = frozenset(DATATYPES)
 
@@ -32,7 +34,7 @@ class Subject:
     @property
     def prefix(self) -> str:
         """The start of most messages (core, infer_request.h, LogRequest)."""
-        return f"[request id: {self._id or '<id_unknown>'}] "
+        return f"[request id: {shown(self._id) or '<id_unknown>'}] "
 
 
 def check_names(subject: Subject, signature: Signature, request: InferenceRequest) -> None:
@@ -110,7 +112,8 @@ def check_size(subject: Subject, tensor: InputTensor, count: int, size_bytes: in
 
 def shape_text(shape: Iterable[int]) -> str:
     """Return a shape as Triton prints it: [1,-1]."""
-    return f"[{','.join(map(str, shape))}]"
+    sizes = [str(size) for size in islice(shape, _MOST_SHOWN + 1)]
+    return f"[{','.join([*sizes[:_MOST_SHOWN], '…'] if len(sizes) > _MOST_SHOWN else sizes)}]"
 
 
 def _datatype(subject: Subject, spec: TensorSpec) -> str:
@@ -150,7 +153,7 @@ def _wrong_count(subject: Subject, known: int, optional: int, names: set[str], m
 
 
 def _quoted(names: Iterable[str]) -> str:
-    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+    return "[" + shown_names([f"'{name}'" for name in names]) + "]"
 
 
 def _negative(subject: Subject, name: str, shape: _Shape) -> str:

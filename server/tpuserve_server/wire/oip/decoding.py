@@ -27,11 +27,17 @@ _BUFFERS = (bytes, memoryview)
 
 
 def decode_inputs(
-    model: str, signature: Signature, request: "InferenceRequest", budget: DecodedBudget = DEFAULT_DECODED
+    model: str,
+    signature: Signature,
+    request: "InferenceRequest",
+    budget: DecodedBudget = DEFAULT_DECODED,
+    *,
+    quickly: bool = False,
 ) -> dict[str, Array]:
     """Return the request's arrays by name. Raw contents become views of the request's bytes, except strings.
 
     Raises:
+        TakesLong: with `quickly`, JSON data would take more than a millisecond.
         InvalidArgument: the request does not match the signature, its data do not match its shapes, or its strings
             would take more than `budget`.
         Unimplemented: the protocol has no datatype for a dtype of the model.
@@ -45,7 +51,7 @@ def decode_inputs(
         if spec is None:
             break
         try:
-            array = _decode(name, datatype, shape, data, budget)
+            array = _decode(name, datatype, shape, data, budget, quickly=quickly)
         except FormatError as error:
             raise explain_mismatch(Subject(request.id, model), signature, request, tensors, str(error)) from None
         if array.dtype != spec.dtype or not spec.accepts_shape(array.shape):
@@ -56,7 +62,9 @@ def decode_inputs(
     return arrays
 
 
-def _decode(name: str, datatype: str, shape: Sequence[int], data: "TensorData", budget: DecodedBudget) -> Array:
+def _decode(
+    name: str, datatype: str, shape: Sequence[int], data: "TensorData", budget: DecodedBudget, *, quickly: bool
+) -> Array:
     if isinstance(data, _BUFFERS):
         if datatype == "BYTES":
             # Each string has a length of four bytes. A shorter buffer is refused below.
@@ -65,7 +73,7 @@ def _decode(name: str, datatype: str, shape: Sequence[int], data: "TensorData", 
         return decode_raw(datatype, shape, data)
     if not isinstance(data, JsonData):
         return decode_typed(datatype, shape, data)
-    flat = decode_json(name, datatype, dtype_of(datatype), math.prod(shape), data)
+    flat = decode_json(name, datatype, dtype_of(datatype), math.prod(shape), data, quickly=quickly)
     try:
         return flat.reshape(shape)
     except ValueError:

@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_formats.oip.datatypes import BYTES, dtype_of
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown_names
 from tpuserve_server.core.types import Signature
 from tpuserve_server.wire.oip.checks import Subject, check_input, check_names, check_size
 from tpuserve_server.wire.oip.tensor_json import JsonData
@@ -53,7 +53,7 @@ def explain_mismatch(
     counts = [check_input(subject, signature.inputs[tensor.name], tensor) for tensor in tensors]
     for tensor, count in zip(tensors, counts, strict=True):
         _check_data(subject, tensor, count)
-    names = ", ".join(f"'{tensor.name}'" for tensor in tensors)
+    names = shown_names([f"'{tensor.name}'" for tensor in tensors], ", ")
     return InvalidArgument(f"{subject.prefix}input {names} for model '{subject.model}': {fault}")
 
 

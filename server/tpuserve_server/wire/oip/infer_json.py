@@ -3,23 +3,24 @@
 Source: inference_rest.md of kserve/open-inference-protocol, Triton's binary tensor data extension and http_server.cc.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, NoReturn
 
 import simdjson
 
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import parse_json
-from tpuserve_server.wire.json.large import is_large
-from tpuserve_server.wire.json.numbers import REFUSALS
+from tpuserve_server.wire.json.large import MEDIUM_BYTES, is_large, is_small
+from tpuserve_server.wire.json.layout import find_text
+from tpuserve_server.wire.json.numbers import REFUSALS, has_slow_numbers
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.known_json import mark, recall, remember
-from tpuserve_server.wire.oip.large_json import split_document
+from tpuserve_server.wire.oip.large_json import MAX_TENSORS, LargeArray, split_document
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
 from tpuserve_server.wire.oip.region import BYTE_SIZE, OFFSET, REGION, RegionWindow, check_only_region
-from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData
+from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData, TakesLong
 
 # simdjson's objects, and dicts from the slower parsers.
 JsonObject = Any
@@ -32,6 +33,9 @@ _DATATYPE: Final = b'"datatype"'
 _NO_DATA: Final = memoryview(b"")
 _EMPTY: Final[Mapping[str, object]] = {}
 _MAX_UINT64: Final = (1 << 64) - 1
+# A message about more would be long.
+_MOST_DIMENSIONS: Final = 1024
+_MOST_MEMBERS: Final = 1024
 _BOOLEAN: Final = "non-boolean as boolean"
 _UNSIGNED: Final = "non-unsigned-integer as unsigned-integer"
 _STRING: Final = "non-string as string"
@@ -56,46 +60,61 @@ class _Document(NamedTuple):
 
 
 def parse_infer_json(
-    model: str, body: bytes, json_bytes: int | None, budget: DecodedBudget = DEFAULT_DECODED
+    model: str, body: bytes, json_bytes: int | None, budget: DecodedBudget = DEFAULT_DECODED, *, quickly: bool = False
 ) -> InferenceRequest:
     """Parse a request whose first `json_bytes` are JSON and whose rest is binary data. None means no binary data.
 
     No JSON (0 bytes) means that the whole body is the data of the model's only input. Binary data become views.
 
-    The data of a large JSON document stay text, which is decoded in pieces.
+    The data of a large JSON document stay text, which is decoded in pieces. Without `quickly`, call it in a worker
+    thread.
 
     Raises:
+        TakesLong: with `quickly`, it would take more than a millisecond.
         InvalidArgument: with Triton's messages, or the decoded objects would take more than `budget`.
     """
     size_bytes = len(body)
     if json_bytes == 0:
         return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
     if json_bytes is None or json_bytes == size_bytes:
-        if is_large(body):
-            return _with_data(model, _read_large(body, budget), _NO_DATA, size_bytes)
-        return _parse_plain(model, body) if size_bytes > _SMALL_BYTES else _parse_small(model, body)
-    text = body[:json_bytes]
-    if is_large(text):
-        return _with_data(model, _read_large(text, budget), memoryview(body)[json_bytes:], size_bytes)
-    is_known = json_bytes <= _MAX_CACHED_BYTES and _DATA not in text
-    document = _read_cached(text) if is_known else _read_document(text)
-    return _with_data(model, document, memoryview(body)[json_bytes:], size_bytes)
+        if size_bytes <= _SMALL_BYTES and (request := recall(body)) is not None:
+            return request
+        text, binary = body, _NO_DATA
+    else:
+        text, binary = body[:json_bytes], memoryview(body)[json_bytes:]
+    if len(text) <= _MAX_CACHED_BYTES and text is not body and _DATA not in text:
+        return _with_data(model, _read_cached(text), binary, size_bytes)
+    try:
+        document = _read_medium(text, budget)
+    except TakesLong:
+        if quickly:
+            raise
+        document = _read_large(text, budget)
+    request = _with_data(model, document, binary, size_bytes)
+    if text is body and size_bytes <= _SMALL_BYTES and (marked := mark(body)) is not None:
+        remember(body, _with_data(model, _read_document(marked), _NO_DATA, len(marked)))
+    return request
 
 
-def is_infer_json(body: bytes, budget: DecodedBudget = DEFAULT_DECODED) -> bool:
+def is_infer_json(body: bytes, budget: DecodedBudget = DEFAULT_DECODED, *, quickly: bool = False) -> bool:
     """Return whether `body` is a JSON document whose `inputs` are tensors of this protocol.
 
     No other request has objects with these members there. The check is cheap for a body without the word `datatype`.
+    Raises TakesLong as `parse_infer_json` does.
     """
-    if _DATATYPE not in body:
+    if find_text(body, _DATATYPE) < 0:
         return False
-    if is_large(body):
+    try:
+        if len(body) > MEDIUM_BYTES:
+            raise TakesLong
+        document = _parse(body)
+    except TakesLong:
+        if quickly:
+            raise
         try:
-            body = split_document(body, budget).text
+            document = _parse(split_document(body, budget).text, slowly=True)
         except InvalidArgument:
             return False
-    try:
-        document = _parse(body)
     except InvalidArgument:
         return False
     inputs: Any = document.get("inputs") if type(document) in _OBJECTS else None  # a JSON value
@@ -106,17 +125,29 @@ def _is_tensor(item: JsonObject) -> bool:
     return type(item) in _OBJECTS and all(key in item for key in ("name", "shape", "datatype"))
 
 
-def _parse_small(model: str, body: bytes) -> InferenceRequest:
-    request = recall(body)
-    if request is None:
-        request = _parse_plain(model, body)
-        if (marked := mark(body)) is not None:
-            remember(body, _parse_plain(model, marked))
-    return request
+def _read_medium(text: bytes, budget: DecodedBudget) -> _Document:
+    """Read a document whose numbers need no objects. Raises TakesLong for another."""
+    if is_small(text):
+        return _read_document(text)
+    if len(text) > MEDIUM_BYTES:
+        raise TakesLong
+    document = _read_document(text)
+    return document._replace(
+        tensors=[
+            (*tensor[:3], tensor[3]._replace(find_large=partial(_find_array, text, index, budget)))
+            if isinstance(tensor[3], JsonData)
+            else tensor
+            for index, tensor in enumerate(document.tensors)
+        ]
+    )
 
 
-def _parse_plain(model: str, body: bytes) -> InferenceRequest:
-    return _with_data(model, _read_document(body), _NO_DATA, len(body))
+def _find_array(text: bytes, index: int, budget: DecodedBudget) -> Callable[[], LargeArray] | None:
+    return partial(_split, text, index, budget) if is_large(text) else None
+
+
+def _split(text: bytes, index: int, budget: DecodedBudget) -> LargeArray:
+    return split_document(text, budget).arrays[index]
 
 
 def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: int) -> InferenceRequest:
@@ -128,8 +159,8 @@ def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: 
             stop = position + data
             if stop > len(binary):
                 raise InvalidArgument(
-                    f"unexpected size for input '{name}', expecting {stop - len(binary)} additional bytes for model "
-                    f"'{model}'"
+                    f"unexpected size for input '{name}', expecting {stop - len(binary)} additional bytes for "
+                    f"model '{model}'"
                 )
             inputs.append(InputTensor(name, datatype, shape, binary[position:stop]))
             position = stop
@@ -155,21 +186,26 @@ def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: 
     )
 
 
-def _read_document(text: bytes) -> _Document:
-    document = _parse(text)
+def _read_document(text: bytes, *, slowly: bool = False) -> _Document:
+    document = _parse(text, slowly=slowly)
     if type(document) not in _OBJECTS:
         _fail("inputs", "existing object member 'inputs'", of="non-")
     keys = _keys(document)
     request_id = _string(document, "id") if "id" in keys else ""
     parameters = _read_parameters(document["parameters"]) if "parameters" in keys else NO_PARAMETERS
-    tensors = [_read_input(item) for item in _array(document, "inputs")]
-    outputs = tuple([_read_output(item) for item in _array(document, "outputs")]) if "outputs" in keys else ()
+    tensors = [_read_input(item) for item in _tensors(document, "inputs")]
+    outputs = tuple([_read_output(item) for item in _tensors(document, "outputs")]) if "outputs" in keys else ()
     return _Document(request_id, tensors, outputs, parameters, _windows(tensors, outputs))
 
 
 def _read_large(text: bytes, budget: DecodedBudget) -> _Document:
-    large = split_document(text, budget)
-    document = _read_document(large.text)
+    try:
+        large = split_document(text, budget)
+    except InvalidArgument as error:
+        if error.message.startswith("JSON"):
+            raise _malformed(error) from None
+        raise
+    document = _read_document(large.text, slowly=True)
     tensors = [
         (*tensor[:3], JsonData(large.arrays[index])) if index in large.arrays else tensor
         for index, tensor in enumerate(document.tensors)
@@ -188,21 +224,29 @@ def _windows(
 _read_cached = lru_cache(maxsize=1024)(_read_document)
 
 
-def _parse(text: bytes) -> JsonObject:
-    try:
-        return simdjson.Parser().parse(text)
-    except REFUSALS:
-        # NaN and infinities, integers of more than 64 bits, and malformed documents.
-        pass
+def _parse(text: bytes, *, slowly: bool = False) -> JsonObject:
+    """Parse a document. Raises TakesLong if simdjson cannot, and without `slowly`."""
+    if not has_slow_numbers(text):
+        try:
+            return simdjson.Parser().parse(text)
+        except REFUSALS:
+            # NaN and infinities, integers of more than 64 bits, and malformed documents.
+            pass
+    if not slowly and not is_small(text):
+        raise TakesLong
     try:
         return parse_json(text)
     except InvalidArgument as error:
-        raise InvalidArgument(f"failed to parse the request JSON buffer: {error.message}") from None
+        raise _malformed(error) from None
+
+
+def _malformed(error: InvalidArgument) -> InvalidArgument:
+    return InvalidArgument(f"failed to parse the request JSON buffer: {error.message}")
 
 
 def _read_input(item: JsonObject) -> tuple[str, str, Sequence[int], JsonData | RegionWindow | int]:
     keys = _keys(item)
-    name, datatype = _string(item, "name"), _string(item, "datatype")
+    name, datatype = shown(_string(item, "name")), shown(_string(item, "datatype"))
     shape = _read_shape(item)
     parameters = _object(item, "parameters") if "parameters" in keys else _EMPTY
     # KServe's client sends null with the binary data of an empty tensor.
@@ -225,13 +269,13 @@ def _wrong_source(name: str, *, has_data: bool, has_binary: bool, has_region: bo
     ]
     return InvalidArgument(
         f"Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', '{REGION}' in "
-        f"'parameters'. But {'set' + ''.join(given) if given else 'no field is set'}: input '{name}'"
+        f"'parameters'. But {'set' + ''.join(given) if given else 'no field is set'}: input '{shown(name)}'"
     )
 
 
 def _read_window(parameters: JsonObject) -> RegionWindow:
     return RegionWindow(
-        _string(parameters, REGION),
+        shown(_string(parameters, REGION)),
         _unsigned(parameters, BYTE_SIZE) if BYTE_SIZE in parameters else 0,
         _unsigned(parameters, OFFSET) if OFFSET in parameters else 0,
     )
@@ -239,6 +283,8 @@ def _read_window(parameters: JsonObject) -> RegionWindow:
 
 def _read_shape(item: JsonObject) -> tuple[int, ...]:
     sizes = _array(item, "shape")
+    if len(sizes) > _MOST_DIMENSIONS:
+        raise InvalidArgument(f"Unable to parse 'shape': it has {len(sizes)} dimensions")
     shape: tuple[int, ...] = tuple(sizes if type(sizes) is list else sizes.as_list())
     for size in shape:
         if type(size) is not int or size < 0:
@@ -248,7 +294,7 @@ def _read_shape(item: JsonObject) -> tuple[int, ...]:
 
 def _read_output(item: JsonObject) -> RequestedOutput:
     keys = _keys(item)
-    name = _string(item, "name")
+    name = shown(_string(item, "name"))
     if "parameters" not in keys:
         return RequestedOutput(name)
     parameters = _object(item, "parameters")
@@ -263,7 +309,9 @@ def _read_output(item: JsonObject) -> RequestedOutput:
 def _read_parameters(value: JsonObject) -> RequestParameters:
     if type(value) not in _OBJECTS:
         raise InvalidArgument("failed to get request params.: attempt to get members for non-object")
-    values = {name: value[name] for name in _keys(value)}
+    # simdjson takes as long to find a member as it has members.
+    _keys(value)
+    values = dict(value.items())
     for name, given in values.items():
         expected = _PARAMETER_KINDS.get(name)
         if name == "sequence_id" and not (type(given) is str or _is_unsigned(given)):
@@ -285,10 +333,22 @@ def _keys(value: JsonObject) -> list[str]:
     """Return the keys of an object. Raises InvalidArgument for another value, and for equal keys."""
     if type(value) not in _OBJECTS:
         raise InvalidArgument("attempt to access JSON non-object as object: inputs and outputs are lists of objects")
+    if len(value) > _MOST_MEMBERS:
+        raise InvalidArgument(f"failed to parse the request JSON buffer: an object has more than {_MOST_MEMBERS} keys")
     keys = list(value)
     if len({*keys}) != len(keys):
-        raise InvalidArgument(f"failed to parse the request JSON buffer: an object repeats one of its keys {keys[:16]}")
+        raise InvalidArgument(
+            "failed to parse the request JSON buffer: an object repeats one of its keys "
+            f"{[shown(key) for key in keys[:16]]}"
+        )
     return keys
+
+
+def _tensors(document: JsonObject, key: str) -> Any:  # noqa: ANN401 (a JSON array)
+    items = _array(document, key)
+    if len(items) > MAX_TENSORS:
+        raise InvalidArgument(f"the request has more than {MAX_TENSORS} {key}")
+    return items
 
 
 def _array(item: JsonObject, key: str) -> Any:  # noqa: ANN401 (a JSON array)

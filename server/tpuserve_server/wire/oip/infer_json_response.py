@@ -11,6 +11,7 @@ from tpuserve_formats.dtypes import STRING, DType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
+from tpuserve_server.core.budgets.response import JSON, RAW, Part
 from tpuserve_server.core.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.types import Array, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.json.list_template import ListOutput, ListTemplate
@@ -44,6 +45,10 @@ class ResponseForm(NamedTuple):
     def encode(self, result: PredictResult) -> EncodedResponse:
         """Encode a response. Raises as `encode_infer_json`."""
         return encode_infer_json(self._result(result))
+
+    def parts(self, result: PredictResult) -> tuple[Part, ...]:
+        """Return the outputs with their encodings."""
+        return response_parts(self._result(result))
 
     def template(self, result: PredictResult) -> "InferJsonTemplate | InferListTemplate | None":
         """Return the template of a response, or None if it has strings, or binary data next to JSON or of no bytes."""
@@ -101,6 +106,17 @@ class InferListTemplate:
         """Return the bytes of `encode_infer_json`, or None if the outputs are not those of the template."""
         body = self._template.encode(outputs)
         return None if body is None else EncodedResponse(body, None)
+
+
+def response_parts(result: InferenceResult) -> tuple[Part, ...]:
+    """Return the outputs in the response with their encodings, without those in shared memory."""
+    outputs = result.outputs
+    if not result.requested:
+        return ((outputs, RAW if result.is_binary else JSON),)
+    sent = {name: _is_binary(name, result) for name in outputs if name not in result.in_regions}
+    binary = {name: outputs[name] for name, is_binary in sent.items() if is_binary}
+    texts = {name: outputs[name] for name, is_binary in sent.items() if not is_binary}
+    return (binary, RAW), (texts, JSON)
 
 
 def encode_infer_json(result: InferenceResult) -> EncodedResponse:

@@ -12,7 +12,7 @@ from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_formats.oip.typed_contents import has_typed_contents
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented
+from tpuserve_server.core.errors import InvalidArgument, Unimplemented, shown
 from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.oip.infer_head import MAX_CACHED_BYTES, split_request
 from tpuserve_server.wire.oip.inference import (
@@ -188,8 +188,8 @@ def _read_head(proto: ModelInferRequest, *, has_raw: bool) -> _Head:
         for tensor in proto.inputs:
             if has_typed_contents(tensor):
                 raise InvalidArgument(
-                    f"contents field must not be specified when using raw_input_contents for '{tensor.name}' for model "
-                    f"'{proto.model_name}'"
+                    "contents field must not be specified when using raw_input_contents for "
+                    f"'{shown(tensor.name)}' for model '{shown(proto.model_name)}'"
                 )
     windows = {
         index: window
@@ -199,7 +199,7 @@ def _read_head(proto: ModelInferRequest, *, has_raw: bool) -> _Head:
     outputs = tuple([_output(output) for output in proto.outputs])
     return _Head(
         parse_model_spec(proto.model_name, proto.model_version, parameters.signature_name),
-        tuple([(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in proto.inputs]),
+        tuple([(shown(tensor.name), shown(tensor.datatype), tuple(tensor.shape)) for tensor in proto.inputs]),
         outputs,
         parameters,
         windows if windows or any(output.region is not None for output in outputs) else None,
@@ -207,10 +207,10 @@ def _read_head(proto: ModelInferRequest, *, has_raw: bool) -> _Head:
 
 
 def _input_window(tensor: ModelInferRequest.InferInputTensor) -> RegionWindow | None:
-    window = read_window(tensor.name, tensor.parameters)
+    window = read_window(shown(tensor.name), tensor.parameters)
     if window is not None and has_typed_contents(tensor):
         raise InvalidArgument(
-            f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}'"
+            f"unexpected 'content' provided when using shared memory for input tensor '{shown(tensor.name)}'"
         )
     return window
 
@@ -235,13 +235,14 @@ def _wrong_count(head: _Head, got: int) -> InvalidArgument:
 
 
 def _output(output: ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
+    name = shown(output.name)
     if not output.parameters:
-        return RequestedOutput(output.name)
-    region = read_window(output.name, output.parameters)
+        return RequestedOutput(name)
+    region = read_window(name, output.parameters)
     if "classification" not in output.parameters:
-        return RequestedOutput(output.name, region=region)
+        return RequestedOutput(name, region=region)
     if region is not None:
-        check_only_region(output.name, ("classification",))
+        check_only_region(name, ("classification",))
     parameter = output.parameters["classification"]
     if parameter.WhichOneof("parameter_choice") != "int64_param":
         raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
@@ -249,7 +250,7 @@ def _output(output: ModelInferRequest.InferRequestedOutputTensor) -> RequestedOu
         raise InvalidArgument(
             f"invalid value for 'classification' parameter, expected > 0, got {parameter.int64_param}"
         )
-    return RequestedOutput(output.name, parameter.int64_param)
+    return RequestedOutput(name, parameter.int64_param)
 
 
 def _read_parameters(parameters: "Mapping[str, InferParameter]") -> RequestParameters:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import simdjson
 
-from tpuserve_server.wire.json.numbers import REFUSALS
+from tpuserve_server.wire.json.numbers import REFUSALS, has_slow_numbers
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor
 from tpuserve_server.wire.oip.tensor_json import JsonData
 
@@ -36,8 +36,11 @@ def recall(body: bytes) -> InferenceRequest | None:
     known = _known.get((body[:start], body[stop:]))
     if known is None:
         return None
+    text = body[start:stop]
+    if has_slow_numbers(text):
+        return None
     try:
-        numbers = simdjson.Parser().parse(body[start:stop])
+        numbers = simdjson.Parser().parse(text)
     except REFUSALS:
         # Nested lists, or strings.
         return None

@@ -4,11 +4,15 @@ from typing import Final, NamedTuple
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.wire.json.large import is_large
+from tpuserve_server.core.yielding import let_others_run
+from tpuserve_server.wire.json.large import MEDIUM_BYTES
 from tpuserve_server.wire.json.layout import Layout, Span
 
-# More inputs than a model has.
-_MAX_INPUTS: Final = 1024
+# More inputs or outputs than a model has.
+MAX_TENSORS: Final = 1024
+_MEMBERS: Final = frozenset({"id", "inputs", "outputs", "parameters"})
+# The values of longer unknown members are not parsed.
+_MOST_UNKNOWN: Final = 1 << 10
 
 
 class LargeArray(NamedTuple):
@@ -26,26 +30,33 @@ class LargeDocument(NamedTuple):
 
 
 def split_document(text: bytes, budget: DecodedBudget) -> LargeDocument:
-    """Take the data out of `text`.
+    """Take the data out of `text`. Call it in a worker thread.
 
     Raises:
-        InvalidArgument: the document is malformed, or would take more than `budget`.
+        InvalidArgument: the document is malformed, would take more than `budget`, or is large without its data.
     """
     layout = Layout(text, budget)
     arrays: dict[int, LargeArray] = {}
-    kept: list[bytes] = []
-    position = 0
+    unknown = [span for name, span in layout.members.items() if name not in _MEMBERS]
+    cuts = [(span, b"0") for span in unknown if span.stop - span.start > _MOST_UNKNOWN]
     for index, tensor in enumerate(_inputs(layout)):
         data = layout.members_of(tensor).get("data") if layout.first(tensor) == b"{" else None
         if data is not None and layout.first(data) == b"[":
             arrays[index] = LargeArray(layout, data)
-            kept += (text[position : data.start], b"[]")
-            position = data.stop
+            cuts.append((data, b"[]"))
+    rest_bytes = len(text) - sum(span.stop - span.start for span, _ in cuts)
+    if rest_bytes > MEDIUM_BYTES:
+        raise InvalidArgument(
+            f"The request has {rest_bytes} bytes of JSON beside its data. The limit is {MEDIUM_BYTES} bytes"
+        )
+    kept: list[bytes] = []
+    position = 0
+    for span, instead in sorted(cuts):
+        kept += (text[position : span.start], instead)
+        position = span.stop
     kept.append(text[position:])
-    rest = b"".join(kept)
-    if is_large(rest):
-        layout.check_objects(budget)
-    return LargeDocument(rest, arrays)
+    let_others_run()
+    return LargeDocument(b"".join(kept), arrays)
 
 
 def _inputs(layout: Layout) -> list[Span]:
@@ -56,7 +67,7 @@ def _inputs(layout: Layout) -> list[Span]:
         return []
     found: list[Span] = []
     for tensor in layout.pieces(inner, 1, depth=2):
-        if len(found) == _MAX_INPUTS:
-            raise InvalidArgument(f"the request has more than {_MAX_INPUTS} inputs")
+        if len(found) == MAX_TENSORS:
+            raise InvalidArgument(f"the request has more than {MAX_TENSORS} inputs")
         found.append(tensor)
     return found

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.types import ModelSpec
 
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
@@ -13,7 +13,7 @@ _MOST_SHOWN: Final = 32
 
 def parse_model_spec(name: str, version: str, signature_name: str = "") -> ModelSpec:
     """Return the spec for a version as text. An empty version means the latest. Raises InvalidArgument."""
-    return ModelSpec(name, parse_version(version) if version else None, None, signature_name)
+    return ModelSpec(shown(name), parse_version(version) if version else None, None, shown(signature_name))
 
 
 def parse_version(text: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.priority import Priority
 
 # A client may ask for an additional empty last response. Models here have one response, which is the last.
@@ -56,7 +56,7 @@ def read_parameters(values: Mapping[str, object]) -> RequestParameters:
     signature_name, priority = values.get("signature_name", ""), values.get("priority", 0)
     timeout_us, is_binary = values.get("timeout", 0), values.get("binary_data_output", False)
     return RequestParameters(
-        signature_name if isinstance(signature_name, str) else "",
+        shown(signature_name) if isinstance(signature_name, str) else "",
         _priority(priority) if isinstance(priority, int) else None,
         timeout_us / _MICROSECONDS if isinstance(timeout_us, int) and timeout_us else None,
         is_binary is True,

@@ -6,7 +6,7 @@ Source: Triton's shared memory extension, grpc_utils.cc (ParseSharedMemoryParams
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.oip import InferParameter
@@ -61,7 +61,7 @@ def _text(name: str, parameters: "Mapping[str, InferParameter]") -> str:
     parameter = parameters[REGION]
     if parameter.WhichOneof("parameter_choice") != "string_param":
         raise _wrong_type(name, REGION, "string_param")
-    return parameter.string_param
+    return shown(parameter.string_param)
 
 
 def _size(name: str, parameters: "Mapping[str, InferParameter]", key: str) -> int:

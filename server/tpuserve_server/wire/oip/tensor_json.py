@@ -3,6 +3,7 @@
 Numbers go to numpy without a Python object for each. As in Triton, only the order and the count of the values matter.
 """
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, NoReturn
@@ -12,7 +13,7 @@ import simdjson
 
 from tpuserve_formats.dtypes import STRING, Array, DType
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.wire.json.array_text import array_text
+from tpuserve_server.wire.json.array_text import array_text, string_text
 from tpuserve_server.wire.json.body import MAX_DEPTH, JsonValue
 from tpuserve_server.wire.json.leaves import decode_flat
 from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
@@ -42,16 +43,25 @@ _EXPECTED: Final = {
 _MOST_SHOWN: Final = 32
 
 
+class TakesLong(Exception):  # Never an error to a client.
+    """A JSON document or its data take more than a millisecond to read, so a worker thread should do it."""
+
+
 class JsonData(NamedTuple):
-    """The value of `data`."""
+    """The value of `data`.
+
+    If its values may take long as objects, `find_large` returns None or a function that finds it as a LargeArray.
+    """
 
     value: JsonArray
+    find_large: Callable[[], Callable[[], LargeArray] | None] = lambda: None
 
 
-def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonData) -> Array:
-    """Return the `count` values as a flat array.
+def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonData, *, quickly: bool = False) -> Array:
+    """Return the `count` values as a flat array. Without `quickly`, call it in a worker thread.
 
     Raises:
+        TakesLong: with `quickly`, it would take more than a millisecond.
         InvalidArgument: with Triton's messages: the datatype has no JSON form, or the values differ from it in their
             type, range or number.
     """
@@ -63,22 +73,18 @@ def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonDa
         # As in Triton, the values of an empty tensor do not matter.
         return np.empty(0, dtype)
     value = data.value
+    flat = None if type(value) is LargeArray else _fast(name, value, dtype)
+    if flat is None and (find := data.find_large()) is not None:
+        if quickly:
+            raise TakesLong
+        value = find()
     if type(value) is LargeArray:
         flat = decode_flat(value.layout, value.span, dtype, partial(_slow, name, datatype, dtype))
-    else:
-        flat = _decode_array(name, datatype, dtype, value)
+    elif flat is None:
+        flat = _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
     if flat.size != count:
         raise _wrong_count(name, datatype, flat.size, count)
     return flat
-
-
-def _decode_array(name: str, datatype: str, dtype: DType, value: JsonArray) -> Array:
-    if len(value) and type(value[0]) in ARRAYS:
-        _check_depth(name, value[0])
-    flat = _fast(value, dtype)
-    if flat is not None:
-        return flat
-    return _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
 
 
 def values_text(name: str, datatype: str, array: Array) -> bytes:
@@ -93,7 +99,9 @@ def values_text(name: str, datatype: str, array: Array) -> bytes:
         )
     if array.dtype == STRING:
         try:
-            return array_text([value.decode() for value in array.flat])
+            texts = np.empty(array.size, STRING)
+            texts[:] = [string_text(value) for value in array.flat]
+            return array_text(texts)
         except UnicodeDecodeError:
             raise InvalidArgument(
                 f"output '{name}' has a string that is not UTF-8. Please use the binary data format for this output"
@@ -101,8 +109,10 @@ def values_text(name: str, datatype: str, array: Array) -> bytes:
     return array_text(array.ravel())
 
 
-def _fast(value: JsonArray, dtype: DType) -> Array | None:
+def _fast(name: str, value: JsonArray, dtype: DType) -> Array | None:
     """Return all numbers, or None if the value is not simdjson's or does not fit."""
+    if len(value) and type(value[0]) in ARRAYS:
+        _check_depth(name, value[0])
     if type(value) is not simdjson.Array or dtype not in SOURCES:
         return None
     source, of_type = SOURCES[dtype]

@@ -75,7 +75,7 @@ async def test_the_status_describes_the_server_and_its_models(client: httpx.Asyn
     assert status["server"]["host"] == "python: /secret"
     assert status["in_flight"] == {"rest": 0}
     assert status["flags"] == [{"name": "model_base_path", "value": "/secret/m", "default": None}]
-    assert [budget["limit_bytes"] for budget in status["budgets"]] == [16000, 4000]
+    assert [budget["limit_bytes"] for budget in status["budgets"]] == [16000, 2 << 30, 4000, 1 << 30]
     (model,) = status["models"]
     (version,) = model.pop("versions")
     assert model == {"name": "m", "ready": True, "reason": "", "labels": {"stable": 3}, "kind": "model"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.types import ModelSpec
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
 
@@ -65,14 +65,14 @@ def test_paths_that_ask_for_something(method: str, path: str, action: Action, sp
 def test_anything_else_is_malformed(method: str, path: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_route(method, path.encode())
-    assert caught.value.message == f"Malformed request: {method} {path}"
+    assert caught.value.message == f"Malformed request: {method} {shown(path)}"
 
 
 @pytest.mark.parametrize("digits", [str(2**63), str(2**64 - 1), "9" * 9000])
 def test_version_beyond_int64_is_told(digits: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_route("POST", f"/v1/models/foo/versions/{digits}:regress".encode())
-    assert caught.value.message == f"Failed to convert version: {digits} to numeric."
+    assert caught.value.message == f"Failed to convert version: {shown(digits)} to numeric."
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,20 @@ def test_admin_is_on_a_private_socket_only() -> None:
 @pytest.mark.parametrize(("message", "body"), [(1, 100 * MEBIBYTE), (100 * MEBIBYTE, 1)])
 def test_buffer_is_larger_than_what_the_application_allows(message: int, body: int) -> None:
     options = HostOptions(max_message_bytes=message, max_body_bytes=body)
-    assert listener(options)["per_connection_buffer_limit_bytes"] > 100 * MEBIBYTE
+    [host] = manager(options)["route_config"]["virtual_hosts"]
+    assert host["request_body_buffer_limit"] > 100 * MEBIBYTE
+
+
+def test_envoy_holds_little_of_a_response_that_is_not_read() -> None:
+    options = HostOptions(grpc_port=1, rest_port=2, grpc_socket_path="/s", write_timeout_s=2.5)
+    found = listener(options)
+    assert found["per_connection_buffer_limit_bytes"] < MEBIBYTE
+    assert manager(options)["http2_protocol_options"]["initial_stream_window_size"] < MEBIBYTE
+    assert manager(options)["stream_flush_timeout"] == "2.5s"
+    # The option is of TCP, and a UNIX socket would refuse it.
+    [option] = found["socket_options"]
+    assert option["name"] == socket.TCP_NOTSENT_LOWAT
+    assert [bool(each["socket_options"]["socket_options"]) for each in found["additional_addresses"]] == [True, False]
 
 
 def test_streams_may_stay_open_but_requests_must_come_in() -> None:

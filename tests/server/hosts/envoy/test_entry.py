@@ -14,6 +14,7 @@ from tests.server.hosts.asgi_client import Exchange, body
 from tests.server.hosts.plain_envoy import plain_envoy
 from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code
@@ -43,6 +44,7 @@ class Recorded:
         self.doomed = asyncio.Event()
         self.hung = asyncio.Event()
         self.receiving = ReceivingBudget(1 << 20, 1 << 20, SystemClock())
+        self.sending = SendingBudget(1 << 20, 1 << 20, 30, SystemClock())
         self.overload_gate = OPEN_GATE
         self.rpc = admit_every_call(
             {"/a.A/Echo": UnaryMethod(self.echo, OPEN), "/a.A/Held": UnaryMethod(self.held, OPEN)}

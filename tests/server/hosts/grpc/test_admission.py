@@ -12,6 +12,7 @@ from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tests.support.guards import make_guard
 from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, Unauthenticated
 from tpuserve_server.frontends.guard import Attempt
@@ -88,6 +89,7 @@ def app(table: GuardedTable, receiving: ReceivingBudget) -> GrpcOverAsgi:
         in_flight=InFlight(),
         watch=DisconnectWatch(),
         receiving=receiving,
+        sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,
     )
 

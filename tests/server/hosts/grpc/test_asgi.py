@@ -12,6 +12,7 @@ import pytest
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tests.support.open_gate import OPEN_GATE, ClosedGate
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, NotFound
 from tpuserve_server.frontends.guarded import GuardedTable, admit_every_call
@@ -115,6 +116,7 @@ def app(methods: Methods, in_flight: InFlight) -> GrpcOverAsgi:
         in_flight=in_flight,
         watch=watch,
         receiving=RECEIVING,
+        sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,
     )
 
@@ -197,6 +199,7 @@ async def test_overload_refuses_inference_with_a_timeout_and_a_hint(methods: Met
         in_flight=InFlight(),
         watch=DisconnectWatch(),
         receiving=RECEIVING,
+        sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=ClosedGate(at_first=at_first),
     )
     timeout = (b"grpc-timeout", b"5S")
@@ -215,6 +218,7 @@ async def test_large_compressed_message_is_inflated_too(methods: Methods) -> Non
         in_flight=InFlight(),
         watch=DisconnectWatch(),
         receiving=RECEIVING,
+        sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,
     )
     message = bytes(range(256)) * 1000

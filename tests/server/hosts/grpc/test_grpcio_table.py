@@ -14,6 +14,8 @@ from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import two_way_stream, unary
 from tests.support.guards import make_guard
 from tests.support.open_gate import OPEN_GATE
+from tpuserve_server.core.budgets.sending import SendingBudget
+from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Unauthenticated
 from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
 from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
@@ -38,7 +40,8 @@ class RefuseAll:
 @contextlib.asynccontextmanager
 async def served(request_timeout_s: float, rule: Rule = ALLOW_ALL) -> AsyncIterator[str]:
     methods = make_guard(rule).wrap_table({"/echo.Echo/Unary": UnaryMethod(echo, OPEN)})
-    table = TableHandler(methods, InFlight(), OPEN_GATE, request_timeout_s=request_timeout_s)
+    sending = SendingBudget(1 << 30, 1 << 30, 30, SystemClock())
+    table = TableHandler(methods, InFlight(), OPEN_GATE, sending, request_timeout_s=request_timeout_s)
     server = grpc.aio.server(handlers=[table], options=list(channel_arguments(HostOptions()).items()))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -9,6 +9,7 @@ from grpc import StatusCode
 from starlette.types import ASGIApp
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
+from tpuserve_server.core.budgets.sending import SendingBudget
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import NotFound, TooLate
@@ -77,6 +78,7 @@ class Application:
         self.contexts: list[CallContext] = []
         self.is_ready, self.is_doomed, self.is_hung = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.receiving = ReceivingBudget(1000, 1000, SystemClock())
+        self.sending = SendingBudget(1000, 1000, 30, SystemClock())
         self.overload_gate = OverloadGate(tuple, PrometheusMetrics(), SystemClock())
         names = [path_of(service, name) for service, names in UNARY.items() for name in names]
         streams = [path_of(service, name) for service, names in STREAMS.items() for name in names]

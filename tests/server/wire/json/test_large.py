@@ -1,5 +1,6 @@
 """Tests for bodies that are read in pieces: they decode as in one step, and are refused before they take memory."""
 
+import contextlib
 import json
 import tracemalloc
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tensorflow.core.example import example_pb2
 
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
@@ -15,8 +17,8 @@ from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.json import large, layout, leaves
 from tpuserve_server.wire.json.examples import decode_json_examples
 from tpuserve_server.wire.json.large import LargeBody, is_large
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.json.vertex import parse_vertex_body
+from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body, read_quickly
+from tpuserve_server.wire.json.vertex import with_parameters
 
 MEBIBYTE = 1 << 20
 BUDGET = DecodedBudget(64 * MEBIBYTE)
@@ -29,8 +31,8 @@ def signature(names: str) -> Signature:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (leaves, large):
-        monkeypatch.setattr(module, "PIECE_BYTES", 5)
+    for module, name in ((leaves, "PIECE_BYTES"), (leaves, "_OBJECT_BYTES"), (large, "_ROWS_BYTES")):
+        monkeypatch.setattr(module, name, 5)
     monkeypatch.setattr(layout, "_CHUNK_BYTES", 11)
 
 
@@ -103,7 +105,7 @@ def test_large_bodies_are_refused_before_they_take_memory(item: bytes) -> None:
 def test_unknown_members_are_refused() -> None:
     body = b'{"instances":[1],' + b",".join(b'"%d":0' % n for n in range(200_000)) + b"}"
     assert is_large(body)
-    with pytest.raises(InvalidArgument, match="an object with more than 64 members"):
+    with pytest.raises(InvalidArgument, match="an object with more than 4096 members"):
         parse_predict_body(body, BUDGET)
 
 
@@ -119,15 +121,26 @@ def test_large_bodies_take_the_memory_of_their_arrays() -> None:
     assert inputs["f"].shape == (3 * MEBIBYTE // 11, 2)
 
 
-def test_few_values_are_parsed_in_one_step() -> None:
-    assert not is_large(large_body(b"0.12345678", MEBIBYTE))
-    assert not is_large(b'{"instances":["' + b"a" * MEBIBYTE + b'"]}')
-    assert is_large(large_body(b"[]", MEBIBYTE))
+@pytest.mark.parametrize(
+    ("body", "is_quick"),
+    [
+        (large_body(b"0.12345678", MEBIBYTE // 2), True),
+        (b'{"instances":["' + b"a" * (MEBIBYTE // 2) + b'"]}', True),
+        (large_body(b'"aaaaaaaa"', MEBIBYTE // 128), True),
+        (large_body(b"[]", MEBIBYTE // 16), False),
+        (large_body(b'{"f":0}', MEBIBYTE // 16), False),
+        (large_body(b'{"b64":""}', MEBIBYTE // 16), False),
+        (large_body(b"NaN", MEBIBYTE // 16), False),
+        (large_body(b"0.5", 2 * MEBIBYTE), False),
+    ],
+)
+def test_values_decide_whether_a_body_is_parsed_in_one_step(body: bytes, is_quick: bool) -> None:
+    assert (read_quickly(body) is not None) is is_quick
 
 
 def test_the_parameters_of_vertex_are_read_from_large_bodies() -> None:
     body = large_body(b"[]", MEBIBYTE)[:-1] + b',"parameters":{"signature_name":"s"}}'
-    assert parse_vertex_body(body, BUDGET).signature_name == "s"
+    assert with_parameters(parse_predict_body(body, BUDGET)).signature_name == "s"
 
 
 def test_examples_are_decoded_in_pieces() -> None:
@@ -152,8 +165,8 @@ def test_ragged_inputs_are_refused_before_they_become_objects() -> None:
 
 
 def test_large_rows_are_read_by_their_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "PIECE_BYTES", 20)
-    monkeypatch.setattr(large, "_MEDIUM_BYTES", 30)
+    monkeypatch.setattr(large, "_ROWS_BYTES", 20)
+    monkeypatch.setattr(large, "MEDIUM_BYTES", 30)
     rows = [{"f": [[1, 2]], "s": "a"}, {"f": [[3.25, 4.125]], "s": "b" * 40}, {"s": "]", "f": [[5, 6]]}]
     assert decoded({"instances": rows}, "fs") == {
         "f": [row["f"] for row in rows],
@@ -163,3 +176,87 @@ def test_large_rows_are_read_by_their_members(monkeypatch: pytest.MonkeyPatch) -
         decoded({"instances": [*rows, {"f": [[1] * 40]}]}, "fs")
     with pytest.raises(InvalidArgument, match="lists of different sizes or levels in input 'f'"):
         decoded({"instances": [*rows, {"f": [[1] * 40], "s": ""}]}, "fs")
+
+
+@pytest.mark.parametrize(
+    ("item", "names"),
+    [
+        (b"NaN", "f"),
+        (b"[]", "f"),
+        (b'"ab"', "s"),
+        (b'{"f":[]}', "f"),
+        (b'{"f":0}', "f"),
+        (b'{"b64":""}', "s"),
+        (b"null", "f"),
+    ],
+)
+def test_each_step_parses_a_small_part(item: bytes, names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    for module in (large, leaves):
+        parse = module.parse_json
+
+        def recorded(text: bytes, parse: Any = parse) -> Any:  # noqa: ANN401 (passed through)
+            sizes.append(len(text))
+            return parse(text)
+
+        monkeypatch.setattr(module, "parse_json", recorded)
+    body = large_body(item, MEBIBYTE)
+    with contextlib.suppress(InvalidArgument):
+        decode_predict_inputs(parse_predict_body(body, BUDGET), signature(names), BUDGET)
+    assert max(sizes, default=0) <= 1 << 15
+
+
+def test_errors_in_large_bodies_name_the_row() -> None:
+    rows = b",".join([b'{"f":0}'] * 10_000)
+    body = b'{"instances":[%b,{"f":"a"}]}' % rows
+    with pytest.raises(InvalidArgument, match="Failed to process element: 10000 key: f of 'instances' list"):
+        decode_predict_inputs(parse_predict_body(body, BUDGET), signature("f"), BUDGET)
+
+
+def test_the_first_fault_of_many_values_is_found() -> None:
+    for value, wanted in (([0] * 999 + ["a"] + [0] * 999, 999), ([[0]] * 999 + [[0, 0]], 999)):
+        with pytest.raises(InvalidArgument, match=f"Failed to process element: {wanted} of 'instances' list"):
+            decode_predict_inputs(parse_predict_body(json.dumps({"instances": value}).encode()), signature("f"))
+    parsed = parse_predict_body(json.dumps({"instances": [0] * 600 + [{"f": 0}] * 600}).encode())
+    with pytest.raises(InvalidArgument, match="Expecting value/list but got object at item 600 of input list"):
+        decode_predict_inputs(parsed, signature("f"))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"inputs":{"%b":1}}', "a name has more than 65536 bytes"),
+        (b'{"inputs":[1],"%b":1}', "a name has more than 65536 bytes"),
+        (b'{"inputs":[1],"signature_name":"%b"}', "'signature_name' has more than 65536 bytes"),
+        (b'{"instances":[' + b"[" * 65 + b"1" + b"]" * 65 + b'],"a":"%b"}', "lists of different sizes or levels"),
+    ],
+)
+def test_long_names_and_deep_tensors_are_refused_at_once(body: bytes, reason: str) -> None:
+    def decode() -> None:
+        decode_predict_inputs(parse_predict_body(body % (b"n" * 2 * MEBIBYTE), BUDGET), signature("f"), BUDGET)
+
+    with pytest.raises(InvalidArgument, match=reason) as caught:
+        decode()
+    assert len(caught.value.message) < 300
+
+
+def test_wide_rows_are_decoded_in_pieces() -> None:
+    names = [f"x{index}" for index in range(100)]
+    wide = Signature("serving_default", {name: TensorSpec(name, DTYPES["s"], None) for name in names}, {})
+    body = json.dumps({"instances": [dict.fromkeys(names, "text")] * 200}).encode()
+    assert read_quickly(body) is None
+    inputs = decode_predict_inputs(parse_predict_body(body, BUDGET), wide, BUDGET).inputs
+    assert inputs["x99"].tolist() == [b"text"] * 200
+
+
+def test_one_large_example_is_encoded_as_a_small_one() -> None:
+    features = {"f": [0.5] * 200_000, "i": [3] * 100_000, "s": ["a", {"b64": "/w=="}] * 50_000, "one": 1.5}
+    whole = decode_json_examples(json.dumps({"examples": [features]}).encode(), budget=BUDGET).examples[0]
+    parsed = example_pb2.Example.FromString(whole).features.feature
+    assert list(parsed["f"].float_list.value) == features["f"]
+    assert list(parsed["i"].int64_list.value) == features["i"]
+    assert list(parsed["s"].bytes_list.value) == [b"a", b"\xff"] * 50_000
+    assert list(parsed["one"].float_list.value) == [1.5]
+    mixed = json.dumps({"examples": [{"f": [0.5] * 200_000 + [1] * 200_000}]}).encode()
+    with pytest.raises(InvalidArgument, match="Unexpected element type in feature: f"):
+        decode_json_examples(mixed, budget=BUDGET)

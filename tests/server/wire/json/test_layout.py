@@ -57,7 +57,7 @@ def test_pieces_join_to_the_items_of_a_list(items: list[object], size: int) -> N
         (b"{,}", "a member has no value"),
         (b"{a:1}", "Missing a name for object member"),
         (b'{"a":1,"a":2}', "duplicate key: a"),
-        (b"{" + b",".join(b'"%d":0' % n for n in range(65)) + b"}", "an object with more than 64 members"),
+        (b"{" + b",".join(b'"%d":0' % n for n in range(4097)) + b"}", "an object with more than 4096 members"),
     ],
 )
 def test_other_documents_are_refused(body: bytes, reason: str) -> None:

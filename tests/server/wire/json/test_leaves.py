@@ -22,6 +22,7 @@ FLOAT, INT, STRING = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.objec
 def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_CHUNK_BYTES", 11)
     monkeypatch.setattr(leaves, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(leaves, "_OBJECT_BYTES", request.param)
 
 
 def value_of(text: str) -> Layout:

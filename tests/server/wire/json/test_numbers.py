@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import DTypeLike
@@ -17,7 +17,7 @@ from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.json import tensor
-from tpuserve_server.wire.json.numbers import parse_numbers
+from tpuserve_server.wire.json.numbers import has_slow_numbers, parse_numbers
 from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Ocb"]
@@ -153,6 +153,29 @@ def test_hard_numbers_come_out_the_same(text: str) -> None:
             check_same(f'{{"instances":[{text}{more}]}}'.encode(), signature(x=dtype))
 
 
+@pytest.mark.parametrize(
+    ("text", "is_slow"),
+    [
+        ("1.2345678901234567890123e-310", True),
+        ("12345678901234567890E300", True),
+        ("0." + "0" * 30 + "1", False),
+        ("-1.2345678901234567e-05", False),
+        ("3.4e38", False),
+        ("1.2345678901234567890123", False),
+        ("0.5", False),
+    ],
+)
+@pytest.mark.parametrize("before", [[], ["1e-05"], ["1e-05"] * 100])
+def test_numbers_that_simdjson_reads_slowly_are_left_to_another_parser(
+    text: str, is_slow: bool, before: list[str]
+) -> None:
+    numbers = ", ".join([*before, text, *["1"] * 2000])
+    body = f'{{"signature_name": "some name", "instances": [{numbers}]}}'
+    assert has_slow_numbers(body.encode()) is is_slow
+    assert (parse_numbers(body.encode()) is None) is is_slow
+    check_same(body.encode(), signature(x=np.dtype(np.float32)))
+
+
 @given(
     array=st.sampled_from(NUMERIC).flatmap(
         lambda dtype: hnp.arrays(
@@ -178,6 +201,7 @@ def test_every_regular_array_of_numbers_takes_the_fast_way(array: tuple[np.dtype
     text = json.dumps(values.tolist())
     body = form.replace("%s", text).encode() + PADDING
     wanted = signature(x=dtype)
+    assume(not has_slow_numbers(body))
     numbers = parse_numbers(body)
     assert numbers is not None
     inputs = numbers.convert(wanted)

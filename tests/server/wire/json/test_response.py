@@ -2,6 +2,7 @@
 
 import base64
 import json
+import tracemalloc
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -152,11 +153,51 @@ def test_what_has_no_json_is_told_in_upstreams_words(outputs: dict[str, Array], 
 @given(st.booleans(), arrays(first=3), arrays(first=3))
 @settings(max_examples=200, deadline=None)
 def test_long_outputs_are_written_in_parts_with_the_same_text(is_row: bool, left: Array, right: Array) -> None:
-    texts = strings([b"a", b"\xff", "é".encode()])
+    texts = strings([b"a", b"\xff", "aé".encode()])
     for outputs in ({"y": left}, {"s": texts}, {"l": left, "r": right, "s": texts}):
         whole = encode_predictions(outputs, is_row=is_row)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(array_text, "_PART_VALUES", 2)
-            patch.setattr(array_text, "_PART_ITEMS", 2)
-            patch.setattr(response, "_PART_VALUES", 2)
+            patch.setattr(array_text, "_PART_NODES", 3)
+            patch.setattr(array_text, "_PART_CHARACTERS", 4)
+            patch.setattr(array_text, "_LONG_STRING", 3)
+            patch.setattr(array_text, "_COPIED_BYTES", 5)
+            patch.setattr(array_text, "_FEW_NUMBERS", 0)
+            patch.setattr(array_text, "_FEW_STRINGS", 0)
+            patch.setattr(response, "_PART_NODES", 3)
+            patch.setattr(response, "_PART_STRINGS", 2)
             assert encode_predictions(outputs, is_row=is_row) == whole
+
+
+@pytest.mark.parametrize(
+    "shape", [(2000, 3, 0, 5), (1, 70_000, 0), (3, 0), (20_000, *[1] * 20), (5, 1, 2, 1, 1, 3), (1, 1)]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.object_])
+def test_deep_and_empty_arrays_have_the_text_of_their_lists(shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    if array.dtype.hasobject:
+        array[...] = np.vectorize(lambda value: b"%d" % value, otypes=[object])(array) if array.size else b""
+    found = json.loads(encode_predictions({"y": array}, is_row=True))["predictions"]
+    assert np.shape(found)[: len(shape)] == (shape if 0 not in shape else shape[: shape.index(0) + 1])
+    assert np.ravel(found).astype(str).tolist() == [
+        str(float(value)) if dtype is np.float32 else value.decode() for value in array.flat
+    ]
+
+
+@pytest.mark.parametrize("shape", [(1, 1_000_000, 0), (20_000, *[1] * 49)])
+def test_lists_take_the_memory_of_their_text(shape: tuple[int, ...]) -> None:
+    array = np.zeros(shape, np.float32)
+    tracemalloc.start()
+    try:
+        text = encode_predictions({"y": array}, is_row=True)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(text) + (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_long_strings_and_base64_are_written_in_parts() -> None:
+    values = [("é" * 300_000).encode(), b"\xff" * 500_000, b"short"]
+    for outputs in ({"s": strings(values)}, {"s": strings(values), "t": strings(values)}):
+        found = json.loads(encode_predictions(outputs, is_row=True))["predictions"]
+        for item, value in zip(found, values, strict=True):
+            read = item["s"] if "t" in outputs else item
+            assert (read.encode() if isinstance(read, str) else base64.b64decode(read["b64"], validate=True)) == value

@@ -330,7 +330,7 @@ def test_a_request_is_refused_if_and_only_if_upstreams_walk_finds_a_fault(
     no_fault = "cannot be converted to tensors"
     refusal = refusal_of(lambda: decode_predict_inputs(parse_predict_body(body.encode()), wanted))
     if refusal is None:
-        refusal = refusal_of(lambda: (explain_rows if is_row else explain_columns)(value, wanted))
+        refusal = refusal_of(lambda: explain_rows(value, wanted) if is_row else explain_columns(value, wanted))
         assert refusal is not None
         assert no_fault in refusal
     else:

@@ -1,7 +1,8 @@
 import pytest
 
 from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.wire.json.vertex import parse_vertex_body
+from tpuserve_server.wire.json.tensor import parse_predict_body
+from tpuserve_server.wire.json.vertex import with_parameters
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from tpuserve_server.wire.json.vertex import parse_vertex_body
     ],
 )
 def test_the_signature_comes_from_the_body_or_its_parameters(body: bytes, name: str) -> None:
-    assert parse_vertex_body(body).signature_name == name
+    assert with_parameters(parse_predict_body(body)).signature_name == name
 
 
 @pytest.mark.parametrize(
@@ -35,5 +36,5 @@ def test_the_signature_comes_from_the_body_or_its_parameters(body: bytes, name: 
 )
 def test_other_parameters_are_refused_by_name(parameters: bytes, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        parse_vertex_body(b'{"instances": [1], "signature_name": "s", "parameters": %b}' % parameters)
+        with_parameters(parse_predict_body(b'{"instances": [1], "signature_name": "s", "parameters": %b}' % parameters))
     assert caught.value.message == message

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tpuserve_formats.oip.datatypes import dtype_of
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
+from tpuserve_server.wire.oip.tensor_json import TakesLong
 
 MEBIBYTE = 1 << 20
 ROWS = 100_000
@@ -88,7 +90,43 @@ def test_floods_are_refused_before_they_take_memory(item: bytes) -> None:
 
 def test_floods_outside_the_data_are_refused() -> None:
     body = b'{"inputs":[],"parameters":[%b]}' % b",".join([b"[]"] * 400_000)
-    with pytest.raises(InvalidArgument, match="of max_decoded_bytes"):
+    with pytest.raises(InvalidArgument, match="has 1200028 bytes of JSON beside its data"):
         parse_infer_json("m", body, None, DecodedBudget(8 * MEBIBYTE))
     with pytest.raises(InvalidArgument, match="more than 1024 inputs"):
         parse_infer_json("m", b'{"inputs":[%b]}' % b",".join([b"{}"] * 400_000), None)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "item"), [("FP32", b"NaN"), ("BOOL", b"true"), ("BYTES", b'"a"'), ("FP32", b"[1]")]
+)
+def test_data_that_take_long_are_left_to_a_worker_thread(datatype: str, item: bytes) -> None:
+    data = b",".join([item] * 20_000)
+    head = b'{"inputs":[{"name":"x","shape":[20000],"datatype":"%b","data":[%b]}]}'
+    body = head % (datatype.encode(), data)
+    spec = Signature("s", {"x": TensorSpec("x", dtype_of(datatype), None)}, {})
+    is_quick = item == b"[1]"
+    try:
+        quick = decode_inputs("m", spec, parse_infer_json("m", body, None, quickly=True), quickly=True)
+    except TakesLong:
+        assert not is_quick
+    else:
+        assert is_quick
+        assert quick["x"].tolist() == [1.0] * 20_000
+    found = decode_inputs("m", spec, parse_infer_json("m", body, None))["x"]
+    assert len(found) == 20_000
+    assert str(found[-1]) in ("nan", "True", "b'a'", "1.0")
+
+
+def test_many_parameters_are_refused_without_a_search_for_each() -> None:
+    members = b",".join(b'"k%d":0' % number for number in range(10_000))
+    body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}],"parameters":{%b}}' % members
+    with pytest.raises(InvalidArgument, match="an object has more than 1024 keys"):
+        parse_infer_json("m", body, None)
+
+
+def test_large_unknown_members_are_ignored_and_other_text_is_limited() -> None:
+    body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}],"%b":"%b"}'
+    request = parse_infer_json("m", body % (b"other", b"a" * 3 * MEBIBYTE), None)
+    assert [tensor.name for tensor in request.inputs] == ["x"]
+    with pytest.raises(InvalidArgument, match="bytes of JSON beside its data"):
+        parse_infer_json("m", body % (b"id", b"a" * 3 * MEBIBYTE), None)

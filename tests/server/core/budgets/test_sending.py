@@ -1,0 +1,171 @@
+"""Tests for the budget of responses that clients have not read."""
+
+import asyncio
+
+import pytest
+
+from tests.support.fakes import FakeClock
+from tpuserve_server.core.budgets.budgets import Budgets
+from tpuserve_server.core.budgets.options import BudgetOptions
+from tpuserve_server.core.budgets.sending import ResponseCut, SendingBudget
+from tpuserve_server.core.errors import ResourceExhausted
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def budget(clock: FakeClock) -> SendingBudget:
+    return SendingBudget(100, 60, TIMEOUT_S, clock)
+
+
+@pytest.fixture
+async def blocked() -> asyncio.Future[None]:
+    """Return what a server's `send` returns for a client that does not read."""
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_taken_and_ended_responses_return_their_bytes(budget: SendingBudget) -> None:
+    with budget.begin("a", 50) as delivery:
+        delivery.taken(20)
+        assert budget.held_bytes == 30
+    delivery.taken(30)
+    assert budget.held_bytes == 0
+    assert not budget.begin("a", 60).is_cut
+
+
+async def test_the_largest_that_is_not_read_is_cut_for_one_that_begins(budget: SendingBudget, clock: FakeClock) -> None:
+    large, small = budget.begin("a", 50), budget.begin("b", 10)
+    read = budget.begin("c", 40)
+    clock.now_s += 2
+    read.taken(0)
+    new = budget.begin("d", 20)
+    assert [each.is_cut for each in (large, small, read, new)] == [True, False, False, False]
+    assert (budget.held_bytes, dict(budget.cuts)) == (70, {"memory": 1})
+
+
+async def test_a_response_is_refused_while_clients_read_all_others(budget: SendingBudget, clock: FakeClock) -> None:
+    unread = budget.begin("a", 10)
+    clock.now_s += 2
+    others = [budget.begin(name, 30) for name in "bcd"]
+    with pytest.raises(ResponseCut, match="max_sending_bytes"):
+        budget.begin("e", 50, lambda: pytest.fail("aborted"))
+    with pytest.raises(ResourceExhausted, match="max_sending_bytes"):
+        budget.check_room("e", 50)
+    assert not any(each.is_cut for each in (unread, *others))
+    assert (budget.held_bytes, budget.cuts["memory"]) == (100, 2)
+    budget.check_room("e", 10)
+
+
+async def test_small_responses_always_fit(clock: FakeClock) -> None:
+    budget = SendingBudget(10 << 10, 10 << 10, TIMEOUT_S, clock)
+    full = budget.begin("a", 10 << 10)
+    assert not budget.begin("a", 10).is_cut
+    assert not full.is_cut
+
+
+async def test_a_connection_has_a_budget_of_its_own(budget: SendingBudget, clock: FakeClock) -> None:
+    other, first = budget.begin("a", 30), budget.begin("b", 30)
+    clock.now_s += 2
+    second = budget.begin("b", 40)
+    assert [each.is_cut for each in (other, first, second)] == [False, True, False]
+    # Clients of a UNIX socket have no address.
+    assert not any(budget.begin(None, 10).is_cut for _ in range(3))
+
+
+async def test_a_response_that_is_alone_fits(budget: SendingBudget) -> None:
+    assert not budget.begin("a", 1000).is_cut
+
+
+async def test_a_response_without_progress_is_cut_and_a_slow_one_is_not(
+    budget: SendingBudget, clock: FakeClock
+) -> None:
+    aborted: list[str] = []
+    stalled = budget.begin("a", 10, lambda: aborted.append("stalled"))
+    slow = budget.begin("b", 10, lambda: aborted.append("slow"))
+    budget.begin("c", 10, lambda: aborted.append("unseen"), unseen_s=TIMEOUT_S)
+    for _ in range(3):
+        clock.now_s += TIMEOUT_S / 3
+        slow.taken(1)
+    budget.cut_late()
+    assert aborted == ["stalled"]
+    with pytest.raises(ResponseCut, match="read nothing of the response for 30 seconds"):
+        stalled.check()
+    clock.now_s += TIMEOUT_S - 1
+    slow.taken(1)
+    budget.cut_late()
+    assert aborted == ["stalled"]
+    clock.now_s += 1
+    budget.cut_late()
+    assert (aborted, budget.cuts["timeout"]) == (["stalled", "unseen"], 2)
+
+
+async def test_the_budget_looks_for_late_responses_by_itself(clock: FakeClock) -> None:
+    budget, cut = SendingBudget(100, 60, 0.08, clock), asyncio.Event()
+    budget.begin("a", 10, cut.set)
+    clock.now_s += 1
+    await cut.wait()
+    assert budget.held_bytes == 0
+
+
+async def test_a_cut_ends_the_wait_of_the_sender_and_leaves_the_servers_future(
+    budget: SendingBudget, blocked: asyncio.Future[None], clock: FakeClock
+) -> None:
+    delivery = budget.begin("a", 10)
+    sender = asyncio.create_task(delivery.wait(blocked))
+    await asyncio.sleep(0)
+    clock.now_s += TIMEOUT_S
+    budget.cut_late()
+    with pytest.raises(ResponseCut):
+        await sender
+    # The server may fail it later, and nothing reads that.
+    blocked.set_exception(OSError("the client has left"))
+    with pytest.raises(ResponseCut):
+        await delivery.wait(asyncio.get_running_loop().create_future())
+
+
+async def test_the_cancellation_of_the_sender_is_its_own(budget: SendingBudget, blocked: asyncio.Future[None]) -> None:
+    sender = asyncio.create_task(budget.begin("a", 10).wait(blocked))
+    await asyncio.sleep(0)
+    sender.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sender
+    assert not blocked.cancelled()
+
+
+async def test_a_wait_passes_the_servers_error_on(budget: SendingBudget, blocked: asyncio.Future[None]) -> None:
+    blocked.set_exception(ConnectionResetError("left"))
+    with pytest.raises(ConnectionResetError):
+        await budget.begin("a", 10).wait(blocked)
+
+
+async def test_a_response_that_its_server_ended_late_counts_as_cut(budget: SendingBudget, clock: FakeClock) -> None:
+    quick, late = budget.begin("a", 10), budget.begin("a", 10)
+    budget.ended(quick)
+    clock.now_s += TIMEOUT_S
+    for _ in range(2):
+        budget.ended(late)
+    assert (budget.held_bytes, dict(budget.cuts)) == (0, {"timeout": 1})
+
+
+async def test_memory_is_trimmed_after_the_last_of_large_responses(clock: FakeClock) -> None:
+    trims: list[str] = []
+    budget = SendingBudget(100 << 20, 100 << 20, TIMEOUT_S, clock, lambda: trims.append("trim"))
+    budget.begin("a", 1000).end()
+    with budget.begin("a", 20 << 20), budget.begin("b", 20 << 20):
+        pass
+    assert trims == ["trim"]
+
+
+def test_sizes_follow_the_longest_request_and_the_longest_response() -> None:
+    sending = Budgets.of(BudgetOptions(max_response_bytes=1 << 10), 1 << 10, FakeClock()).sending
+    assert sending.total_bytes == 16 << 10
+    options = BudgetOptions(max_response_bytes=1 << 20)
+    assert (options.sending_bytes(1 << 10), options.connection_sending_bytes(1 << 10)) == (2 << 20, 1 << 20)
+    assert options.sending_bytes(1 << 10, processes=4) == 1 << 19
+    small = BudgetOptions(max_sending_bytes=7, max_connection_sending_bytes=3)
+    assert (small.sending_bytes(1 << 10), small.connection_sending_bytes(1 << 10)) == (7, 3)
