@@ -215,7 +215,7 @@ def test_a_message_over_the_limit(serving: ServingClient) -> None:
 
 def test_a_long_message_is_cut(serving: ServingClient) -> None:
     with refused(StatusCode.NOT_FOUND, "...TRUNCATED"):
-        serving.predict(predict_request("m" * 2000, x=[1.0]))
+        serving.predict(predict_request("m" * 1010, x=[1.0]))
 
 
 def test_bytes_that_are_no_request(serving: ServingClient) -> None:

@@ -49,7 +49,7 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ),
         ("keys of an object, in a JSON body of the Open Inference Protocol", f"{infer_json._MOST_MEMBERS:,}"),
         (
-            "JSON beside the data, in a large JSON body of the Open Inference Protocol",
+            "JSON without the data, in a large JSON body of the Open Inference Protocol",
             f"{large.MEDIUM_BYTES >> 20} MiB",
         ),
         ("name of a model, signature, input or output in a request", f"{errors._MOST_SHOWN:,} characters"),

@@ -37,8 +37,8 @@ def test_checked_buckets_are_in_the_manifest_with_what_pads(export: Export, tagg
     assert "Check that padding does not change serving_default" in finished.out
     entry = read_manifest(tmp_path / "m/1")["signatures"]["serving_default"]
     assert entry["sequence_buckets"] == [4, 16]
-    assert entry["inputs"]["ids"] == {"dtype": "int32", "shape": [None, None], "pad_value": 3}
-    assert entry["inputs"]["mask"] == {"dtype": "int32", "shape": [None, None]}
+    described = {"dtype": "int32", "shape": [None, None], "tried_sizes": [[1, 4], [4, 16]]}
+    assert entry["inputs"] == {"ids": {**described, "pad_value": 3}, "mask": described}
 
 
 def test_a_model_that_padding_changes_is_not_published(export: Export, tmp_path: Path) -> None:

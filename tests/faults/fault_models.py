@@ -1,4 +1,4 @@
-"""Models of the fault tests: `m` answers quickly, `slow` takes as long or as much memory as a request says."""
+"""Models of the fault tests: `m` answers quickly, `slow` takes as long or as much memory as a request states."""
 
 from pathlib import Path
 

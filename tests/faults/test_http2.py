@@ -18,7 +18,7 @@ from tests.faults.raw_http1 import connected, post, send, statuses
 from tests.server.hosts import raw_http2
 
 MEBIBYTE = 1 << 20
-# The budgets of the shared server, and what its buffers may hold beside them.
+# The budgets of the shared server, and the room of its buffers.
 ALL_MB = 256 * MEBIBYTE / 1e6
 BUFFERS_MB = 128.0
 # The calls that Envoy's limit of resets allows at once take about 20 KB each, and allocators keep some of it.

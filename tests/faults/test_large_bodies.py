@@ -1,4 +1,4 @@
-"""Tests for large bodies that are expensive to parse, beside other requests (cases 31, 32 and 45)."""
+"""Tests for large bodies that are expensive to parse, while other requests run (cases 31, 32 and 45)."""
 
 import gzip
 import json

@@ -206,7 +206,7 @@ class Internal(ServingError):
 
 
 class OutOfMemory(Internal):
-    """The model asked for more memory than there is.
+    """The model needs more memory than the system has.
 
     RESOURCE_EXHAUSTED, which TensorFlow and XLA report, is 429 over HTTP: the client should send fewer requests. Here
     one request alone may fail, however long the client waits.

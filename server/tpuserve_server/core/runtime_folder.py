@@ -1,7 +1,7 @@
 """The private directories of a running server, and the removal of those that killed servers left behind.
 
 A process that SIGKILL ends cannot remove its directories, which may contain a TLS key. The next start of this user
-does. A lock tells a directory in use: every process that uses it holds the lock until its end, however it ends.
+does. A lock marks a directory in use: every process that uses it holds the lock until its end, however it ends.
 """
 
 import contextlib

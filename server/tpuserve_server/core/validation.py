@@ -25,7 +25,7 @@ MOST_EMPTY_SIZE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ShapeRules:
-    """Which shapes of inputs a server runs.
+    """The shapes of inputs that a server runs.
 
     `is_lenient`: a rank or a dimension may differ from the signature's, as in TensorFlow Serving. The model decides.
     """

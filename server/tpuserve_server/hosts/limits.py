@@ -17,7 +17,7 @@ REQUEST_TIMEOUT_S: Final = 300
 # way.
 IDLE_CONNECTION_S: Final = 3600
 # Bytes that the system takes for a TCP connection ahead of those that it sends (TCP_NOTSENT_LOWAT), so that the server
-# sees that a slow client reads. By default the system takes megabytes, and asks for more when it has sent a third.
+# sees that a slow client reads. By default the system takes megabytes, and takes more when it has sent a third.
 UNSENT_BYTES: Final = 1 << 17
 # Time in which a client takes nothing of its response, after which a drain does not wait for it any longer.
 DRAIN_UNREAD_S: Final = 5.0

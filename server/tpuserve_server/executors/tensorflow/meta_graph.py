@@ -44,7 +44,7 @@ def restores_variables(meta_graph: bytes) -> bool:
 def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:
     """Return the callable signatures of a MetaGraphDef, without initialisers and other internal ones.
 
-    Signatures with tensors that no message can carry, such as resources, are left out with a warning.
+    Signatures with tensors that no message can carry, such as resources, are omitted with a warning.
 
     Raises:
         InvalidArgument: a default is not a tensor.

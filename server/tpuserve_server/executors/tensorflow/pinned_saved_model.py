@@ -26,7 +26,7 @@ _VARIABLES, _ASSETS = "variables", "assets"
 
 
 class PinnedSavedModel:
-    """A private copy of a version's graph, which nobody can change, for one load. Not thread-safe.
+    """A private, immutable copy of a version's graph, for one load. Not thread-safe.
 
     A runtime loads from `path`: a directory with the copy and links to the version's variables and assets. `graph` is
     the content of the copy; empty if the version has no graph, which the runtime reports.

@@ -107,7 +107,7 @@ def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) 
         "additional_addresses": others,
         # By default, a second server on the same port must fail instead of taking every other connection.
         "enable_reuse_port": options.reuse_port or options.frontends > 1,
-        # Of responses; that of a request's body is below.
+        # The buffer of responses; that of a request's body is below.
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "filter_chains": [
             {"filters": [_http(options, embedding)], **_transport(options.tls, secrets, options.header_timeout_s)}
@@ -183,7 +183,7 @@ def _http(options: HostOptions, embedding: Embedding) -> Config:
         "request_headers_timeout": f"{options.header_timeout_s:g}s",
         "request_timeout": f"{REQUEST_TIMEOUT_S}s",
         "stream_idle_timeout": "0s",
-        # Of a complete response, for its last bytes.
+        # Applies to the last bytes of a complete response.
         "stream_flush_timeout": f"{options.write_timeout_s:g}s",
         "drain_timeout": f"{DRAIN_GRACE_S}s",
         "common_http_protocol_options": {

@@ -15,7 +15,7 @@ from tpuserve_server.hosts.unread_response import PART_BYTES
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-# Bytes of a stream, and of a connection, beyond which Envoy asks for no more. Also the window of an upload's stream.
+# Bytes of a stream, and of a connection, beyond which Envoy takes no more. Also the window of an upload's stream.
 BUFFER_BYTES: Final = 1 << 18
 # Bytes of a response that Envoy takes before its client does.
 KEPT_BYTES: Final = BUFFER_BYTES + PART_BYTES
@@ -63,7 +63,7 @@ class UnsentByEnvoy:
             asyncio.ensure_future(receive()).add_done_callback(partial(self._answered, delivery, receive))
 
     def _answered(self, delivery: Delivery, receive: "Receive", answer: "asyncio.Future[object]") -> None:
-        """Handle what the embedding says: an empty body as long as Envoy holds bytes of the response."""
+        """Handle a message of the embedding: an empty body as long as Envoy holds bytes of the response."""
         message = None if answer.cancelled() or answer.exception() is not None else answer.result()
         if not isinstance(message, dict) or message["type"] == DISCONNECT:
             self._budget.ended(delivery)

@@ -27,7 +27,7 @@ _BODILESS: Final = (204, 304)
 
 
 class MalformedHead(Exception):
-    """The head of a request breaks a rule of RFC 9112, and the message says which."""
+    """The head of a request breaks a rule of RFC 9112, and the message names it."""
 
 
 def check_head(version: str, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -180,7 +180,7 @@ class Layout:
         return self._last[1]
 
     def starts_deeper(self, span: Span, levels: int) -> bool:
-        """Return whether the value in `span` begins with more than so many lists, before anything is built."""
+        """Return whether the value in `span` begins with more than that number of lists, before anything is built."""
         opened = _LISTS.match(self.body, span.start, span.stop)
         return opened is not None and self.body.count(b"[", *opened.span()) > levels
 

@@ -1,4 +1,4 @@
-"""Tests for the copy of a graph that nobody can change, and for the directory around it."""
+"""Tests for the immutable copy of a graph, and for the directory around it."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Tests for the deliveries of responses that Envoy has, with an embedding that says when Envoy has sent them."""
+"""Tests for the deliveries of responses that Envoy has, with an embedding that reports when Envoy has sent them."""
 
 import asyncio
 from typing import TYPE_CHECKING
