@@ -46,18 +46,6 @@ def test_it_accepts_the_feeds_that_tensorflow_serving_accepts(half_plus_two: Ten
         np.testing.assert_allclose(run(half_plus_two, {"x": np.asarray(x)}, "y")["y"], x / 2 + 2)
 
 
-def test_a_rank_that_would_end_the_process_is_refused(tmp_path: Path) -> None:
-    def convolve(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"y": tf.nn.conv2d(x, tf.ones([3, 3, 1, 2]), 1, "SAME")}
-
-    servable = load(save_function(tmp_path / "1", convolve, tf.TensorSpec([None, 4, 4, 1], tf.float32, "x")))
-    for shape in ((), (3,), (1, 3), (1, 4, 4), (1, 1, 4, 4, 1)):
-        with pytest.raises(InvalidArgument, match="accept 'x' only with 4 dimensions"):
-            run(servable, {"x": np.ones(shape, np.float32)}, "y")
-    assert run(servable, {"x": np.ones((2, 4, 4, 1), np.float32)}, "y")["y"].shape == (2, 4, 4, 2)
-    servable.close()
-
-
 def test_a_read_only_view_is_fine(half_plus_two: TensorFlowServable) -> None:
     x = np.frombuffer(np.array([[4]], np.float32).tobytes(), np.float32).reshape(1, 1)
     assert run(half_plus_two, {"x": x}, "y")["y"].tolist() == [[4]]
