@@ -13,18 +13,21 @@ MAX_BATCH = 8
 def save_main(path: Path, factor: float = 2.0) -> Path:
     """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `lookup`; `echo` of strings.
 
-    `lookup` fails for an index outside 0..2.
+    `lookup` fails for an index outside 0..2. `convolve` takes images of 2 x 2 or more pixels.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 2], "x")
         a, b = (tf1.placeholder(tf.float32, [None], name) for name in "ab")
         index = tf1.placeholder(tf.int32, [None], "index")
         text = tf1.placeholder(tf.string, [None], "text")
+        image = tf1.placeholder(tf.float32, [None, None, None, 1], "image")
+        convolved = tf.nn.conv2d(image, tf.ones([2, 2, 1, 1]), 1, "VALID", name="conv")
         signatures = {
             "serving_default": _signature({"x": x}, {"y": factor * x}),
             "add": _signature({"a": a, "b": b}, {"sum": a + b}),
             "lookup": _signature({"index": index}, {"value": tf.gather(tf.constant([10, 20, 30], tf.int64), index)}),
             "echo": _signature({"text": text}, {"same": tf.identity(text)}),
+            "convolve": _signature({"image": image}, {"convolved": convolved}),
         }
         _save(path, session, signatures)
     checked = {"batch_sizes": [1, 2, 4, MAX_BATCH], "rows_independent": True}

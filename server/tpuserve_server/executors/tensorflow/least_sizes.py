@@ -102,8 +102,8 @@ def find_least_sizes(
                 _log.warning("Signature %r: inputs may be too small for %s together", signature.name, harmed)
         except TimeoutError:
             _log.warning(
-                "Signature %r: the search for the least sizes of its inputs took more than %g s of CPU time. The server "
-                "does not refuse sizes that are too small from dimension %d of %r on",
+                "Signature %r: the search for the least sizes of its inputs took more than %g s of CPU time. It "
+                "found none from dimension %d of %r on, where clients may send sizes that are too small",
                 signature.name, _BUDGET_S, dimension[1], dimension[0],
             )  # fmt: skip
     return {name: tuple(dict.fromkeys(sizes)) for name, sizes in found.items() if sizes}
