@@ -169,7 +169,10 @@ class _Search:
         is_decisive = self._infer({dimension: _LARGEST}).known > self._infer({}).known
         if found or (is_decisive and self._graph.has_windows_only):
             return found
-        return self._find(dict.fromkeys(self._free, _OTHERS), dimension)
+        others = dict.fromkeys(self._free, _OTHERS)
+        if not any(self._infer({**rest, dimension: _LARGEST}).is_valid for rest in ({}, others)):
+            _log.warning("The least size of dimension %d of input %r is unknown", dimension[1], dimension[0])
+        return self._find(others, dimension)
 
     def find_together(self, sizes: Iterable[LeastSize]) -> str:
         """Return the operation that is harmed if all dimensions have their least size, or ""."""

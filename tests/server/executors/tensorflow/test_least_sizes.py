@@ -28,7 +28,6 @@ def convolve(x: tf.Tensor, *size: int, stride: int = 1, padding: str = "VALID") 
     return tf.nn.conv2d(x, tf.ones([*size, x.shape[-1], 4]), stride, padding)
 
 
-@tf.function
 def stack(x: tf.Tensor) -> tf.Tensor:
     return convolve(tf.nn.avg_pool2d(convolve(x, 3, 3, stride=2), 2, 2, "VALID"), 3, 2)
 
@@ -37,7 +36,11 @@ def stack(x: tf.Tensor) -> tf.Tensor:
 MODELS: Mapping[str, tuple[Callable[..., Outputs], tuple[tf.TensorSpec, ...], Mapping[tuple[str, int], int]]] = {
     "convolution": (lambda x: {"a": convolve(x, 3, 2)}, (IMAGES,), {("x", 1): 3, ("x", 2): 2}),
     "same padding": (lambda x: {"a": convolve(x, 3, 3, padding="SAME")}, (IMAGES,), {}),
-    "stack in a function": (lambda x: {"a": tf.reduce_mean(stack(x), [1, 2])}, (IMAGES,), {("x", 1): 13, ("x", 2): 9}),
+    "stack in a function": (
+        lambda x: {"a": tf.reduce_mean(tf.function(stack)(x), [1, 2])},
+        (IMAGES,),
+        {("x", 1): 13, ("x", 2): 9},
+    ),
     "depthwise, dilated": (
         lambda x: {"a": tf.nn.depthwise_conv2d(x, tf.ones([3, 2, 3, 1]), [1, 1, 1, 1], "VALID", dilations=[2, 2])},
         (IMAGES,),
@@ -114,6 +117,20 @@ def test_the_search_stops_after_its_time(tmp_path: Path, caplog: pytest.LogCaptu
         found = find_least_sizes(meta_graph, graph, parse_signatures(meta_graph).values(), lambda: next(ticks))
     assert found == {}
     assert "Signature 'serving_default': the search for the least sizes" in caplog.text
+
+
+def test_a_dimension_of_which_the_graph_accepts_one_size_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def convolve_nine(x: tf.Tensor) -> Outputs:
+        return {"a": convolve(tf.ensure_shape(x, [None, 9, 8, 3]), 3, 3)}
+
+    spec = tf.TensorSpec([None, None, 8, 3], tf.float32, "x")
+    path = save_function(tmp_path / "1", convolve_nine, spec)
+    meta_graph, graph = parse(path)
+    with caplog.at_level(logging.WARNING):
+        assert find_least_sizes(meta_graph, graph, parse_signatures(meta_graph).values()) == {}
+    assert "The least size of dimension 1 of input 'x' is unknown" in caplog.text
 
 
 def test_a_run_below_a_least_size_is_refused(tmp_path: Path) -> None:
