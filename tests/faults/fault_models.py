@@ -14,6 +14,7 @@ def save_main(path: Path, factor: float = 2.0) -> Path:
     """Save `m`: `serving_default` x (float [?, 2]) -> y = `factor` x; `add`; `sums`; `lookup`; `echo` of strings.
 
     `lookup` fails for an index outside 0..2. `wide` returns `count` numbers. `free` returns numbers of any shape.
+    `convolve` takes images of 2 x 2 or more pixels.
     """
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, 2], "x")
@@ -23,6 +24,8 @@ def save_main(path: Path, factor: float = 2.0) -> Path:
         text = tf1.placeholder(tf.string, [None], "text")
         count = tf1.placeholder(tf.int64, [1], "count")
         free = tf1.placeholder(tf.float32, None, "free")
+        image = tf1.placeholder(tf.float32, [None, None, None, 1], "image")
+        convolved = tf.nn.conv2d(image, tf.ones([2, 2, 1, 1]), 1, "VALID", name="conv")
         signatures = {
             "serving_default": _signature({"x": x}, {"y": factor * x}),
             "add": _signature({"a": a, "b": b}, {"sum": a + b}),
@@ -30,6 +33,7 @@ def save_main(path: Path, factor: float = 2.0) -> Path:
             "lookup": _signature({"index": index}, {"value": tf.gather(tf.constant([10, 20, 30], tf.int64), index)}),
             "wide": _signature({"count": count}, {"wide": tf.fill(count, 0.5)}),
             "echo": _signature({"text": text}, {"same": tf.identity(text)}),
+            "convolve": _signature({"image": image}, {"convolved": convolved}),
         }
         _save(path, session, {**signatures, "free": _signature({"x": free}, {"y": tf.identity(free)})})
     checked = {"batch_sizes": [1, 2, 4, MAX_BATCH], "rows_independent": True}

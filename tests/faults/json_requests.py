@@ -22,6 +22,7 @@ def nest(levels: int, inner: str = "1") -> str:
 
 
 _UNKNOWN_SIGNATURE: Final = 'Serving signature name: "s" not found in signature def'
+_TOO_NARROW: Final = "dimension 2 must be at least 2, because Conv2D 'conv' would have an empty input or output"
 # fault, body, part of the message: 400 for each, on both routes.
 _REFUSED: Final[tuple[tuple[int, str, str | bytes, str], ...]] = (
     (1, "empty body", "", ""),
@@ -60,6 +61,7 @@ _REFUSED: Final[tuple[tuple[int, str, str | bytes, str], ...]] = (
     (6, "bad base64", '{"signature_name": "echo", "instances": [{"b64": "?"}]}', ""),
     (6, "b64 of a number", '{"signature_name": "echo", "instances": [{"b64": 1}]}', ""),
     (7, "inputs of different rows", '{"signature_name": "add", "inputs": {"a": [1, 2], "b": [1]}}', ""),
+    (7, "an image smaller than a kernel", '{"signature_name": "convolve", "instances": [[[[1]], [[2]]]]}', _TOO_NARROW),
     (24, "9 rows for batches of 8", json.dumps({"instances": [[1, 2]] * 9}), "Task size 9 is larger"),
     (23, "a row with a bad value, alone", '{"signature_name": "lookup", "instances": [7]}', "is not in [0, 3)"),
 )  # fmt: skip
@@ -72,6 +74,7 @@ _ANSWERED: Final = (
     (44, "the signature's rank", '{"signature_name": "sums", "instances": [[1, 2, 3]]}'),
     (43, "rows without elements", '{"signature_name": "sums", "instances": [[], []]}'),
     (5, "unknown key beside instances", '{"instances": [[1, 2]], "unknown": {"a": [1]}}'),
+    (7, "an image of a kernel's size", '{"signature_name": "convolve", "instances": [[[[1], [2]], [[3], [4]]]]}'),
     (31, "NULs in strings", '{"signature_name": "echo", "instances": ["a\\u0000\\u0000"]}'),
 )
 

@@ -18,6 +18,7 @@ _MESSAGES = {
         "NameAttrList",
     ),
     "tensorflow/core/framework/function.proto": ("FunctionDef",),
+    "tensorflow/core/framework/graph.proto": ("GraphDef",),
     "tensorflow/core/framework/node_def.proto": ("NodeDef",),
     "tensorflow/core/framework/tensor.proto": ("TensorProto",),
     "tensorflow/core/framework/tensor_shape.proto": ("TensorShapeProto",),

@@ -13,6 +13,7 @@ from tensorflow.core.framework.attr_value_pb2 import (
     NameAttrList as NameAttrList,
 )
 from tensorflow.core.framework.function_pb2 import FunctionDef as FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef as GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef as NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto as TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto

@@ -31,7 +31,14 @@ class Buffer(ctypes.Structure):
         return ctypes.string_at(self.data, self.length)
 
 
+class Output(ctypes.Structure):
+    """TF_Output: an output of an operation."""
+
+    _fields_ = (("operation", _POINTER), ("index", ctypes.c_int))
+
+
 _BUFFER = ctypes.POINTER(Buffer)
+_SIZES = ctypes.POINTER(ctypes.c_int64)
 _STRINGS = ctypes.POINTER(ctypes.c_char_p)
 
 # name -> (result, arguments)
@@ -46,6 +53,12 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "TF_DeleteBuffer": (None, [_BUFFER]),
     "TF_NewGraph": (_POINTER, []),
     "TF_DeleteGraph": (None, [_POINTER]),
+    "TF_NewImportGraphDefOptions": (_POINTER, []),
+    "TF_DeleteImportGraphDefOptions": (None, [_POINTER]),
+    "TF_GraphImportGraphDef": (None, [_POINTER, _BUFFER, _POINTER, _POINTER]),
+    "TF_GraphOperationByName": (_POINTER, [_POINTER, ctypes.c_char_p]),
+    "TF_GraphGetTensorNumDims": (ctypes.c_int, [_POINTER, Output, _POINTER]),
+    "TF_GraphGetTensorShape": (None, [_POINTER, Output, _SIZES, ctypes.c_int, _POINTER]),
     "TF_NewSessionOptions": (_POINTER, []),
     "TF_SetConfig": (None, [_POINTER, ctypes.c_char_p, ctypes.c_size_t, _POINTER]),
     "TF_DeleteSessionOptions": (None, [_POINTER]),
@@ -125,3 +138,41 @@ def session_options(config: bytes) -> Iterator[Pointer]:
         yield pointer
     finally:
         library().TF_DeleteSessionOptions(pointer)
+
+
+class ImportedGraph:
+    """TF_Graph of a GraphDef, whose shapes TensorFlow has inferred."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        self._pointer = pointer
+
+    def shape(self, tensor: str) -> tuple[int | None, ...] | None:
+        """Return the shape of a tensor, such as `conv` or `conv:1`. None is an unknown rank or size."""
+        name, _, index = tensor.partition(":")
+        with status() as done:
+            output = Output(library().TF_GraphOperationByName(self._pointer, name.encode()), int(index or 0))
+            rank: int = library().TF_GraphGetTensorNumDims(self._pointer, output, done.pointer)
+            done.check()
+            sizes = (ctypes.c_int64 * max(rank, 0))()
+            library().TF_GraphGetTensorShape(self._pointer, output, sizes, rank, done.pointer)
+            done.check()
+        return None if rank < 0 else tuple(None if size < 0 else size for size in sizes)
+
+
+@contextmanager
+def imported_graph(graph_def: bytes) -> Iterator[ImportedGraph]:
+    """Import a serialized GraphDef, without a session, for the duration of the block.
+
+    Raises:
+        ServingError: the graph is not valid, or its shapes contradict each other.
+    """
+    pointer: Pointer = library().TF_NewGraph()
+    options: Pointer = library().TF_NewImportGraphDefOptions()
+    try:
+        with buffer(graph_def) as content, status() as done:
+            library().TF_GraphImportGraphDef(pointer, content, options, done.pointer)
+            done.check()
+        yield ImportedGraph(pointer)
+    finally:
+        library().TF_DeleteImportGraphDefOptions(options)
+        library().TF_DeleteGraph(pointer)

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -27,6 +28,7 @@ from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.blocking import may_block
 from tpuserve_server.executors.tensorflow.call_graph import check_calls
+from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
@@ -92,6 +94,7 @@ class TensorFlowExecutor:
             graph, find_op = RunGraph.of(meta_graph), op_def_registry.get
             unrepeatable = find_unrepeatable(graph, signatures.values(), find_op) if is_cached else ""
             blocks = may_wait(config) or may_block(graph, signatures.values())
+            least_sizes = find_least_sizes(meta_graph, graph, signatures.values())
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
             raise _load_error(InvalidArgument(str(error))) from error
@@ -105,6 +108,7 @@ class TensorFlowExecutor:
             unrepeatable=unrepeatable,
             blocks=blocks,
             allowed_ops=allowed,
+            least_sizes=least_sizes,
         )
 
     def _check(self, graph: memoryview) -> tuple[str, ...]:
@@ -136,11 +140,12 @@ class TensorFlowServable:
         unrepeatable: str = "",
         blocks: bool = True,
         allowed_ops: Sequence[str] = (),
+        least_sizes: Mapping[str, Sequence[LeastSize]] = MappingProxyType({}),
     ) -> None:
         """Take ownership of `session` until `close`. Every run uses `options`.
 
         For `unrepeatable` see Servable. `blocks`: a run may wait, or take any time. `allowed_ops` are operations that
-        only the operator allows.
+        only the operator allows. `least_sizes`, by signature, are conditions of each run.
         """
         self._id = servable_id
         self._session = session
@@ -150,6 +155,7 @@ class TensorFlowServable:
         self._unrepeatable = unrepeatable
         self._blocks = blocks
         self._allowed_ops = allowed_ops
+        self._least_sizes = least_sizes
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
@@ -185,9 +191,12 @@ class TensorFlowServable:
         """Run the signature. Blocks until done.
 
         Raises:
+            InvalidArgument: a dimension of an input is too small for an operation.
             ServingError: the run failed, with TensorFlow's code and the first line of its message.
         """
         signature = self._signatures[signature_name]
+        for least in self._least_sizes.get(signature_name, ()):
+            least.check(self._id, inputs)
         feeds = tuple([inputs[name] for name in signature.inputs])
         try:
             fetched = self._callable(signature, tuple(output_names))(feeds)

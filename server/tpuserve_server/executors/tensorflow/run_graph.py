@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from tpuserve_formats.messages.official import FunctionDef, NodeDef
+from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef
 from tpuserve_server.core.types import Signature
 from tpuserve_server.executors.tensorflow.meta_graph import message_fields
 
@@ -78,23 +78,46 @@ class RunGraph:
 
 
 def _read(meta_graph: bytes) -> tuple[dict[str, RunNode], dict[str, tuple[RunNode, ...]]]:
-    """Return the nodes of the graph and of its functions, by name.
-
-    Parses the nodes one by one: parsing the whole graph would hold the interpreter's lock for long.
-    """
+    """Return the nodes of the graph and of its functions, by name."""
     nodes: dict[str, RunNode] = {}
     functions: dict[str, tuple[RunNode, ...]] = {}
     constants = set[str]()
+    for definition in read_definitions(meta_graph):
+        if isinstance(definition, NodeDef):
+            nodes[definition.name] = RunNode.of(definition, constants)
+        else:
+            own = set[str]()
+            functions[definition.signature.name] = tuple(RunNode.of(node, own) for node in definition.node_def)
+    return nodes, functions
+
+
+def read_definitions(meta_graph: bytes) -> Iterator[NodeDef | FunctionDef]:
+    """Yield each node and each function of a serialized MetaGraphDef.
+
+    Parses them one by one: parsing the whole graph would hold the interpreter's lock for long.
+
+    Raises:
+        InvalidArgument: the bytes are not a MetaGraphDef.
+    """
     for graph in _parts(memoryview(meta_graph), _GRAPH_DEF):
         for part in _parts(graph, _NODE):
-            node = NodeDef.FromString(bytes(part))
-            nodes[node.name] = RunNode.of(node, constants)
+            yield NodeDef.FromString(bytes(part))
         for library in _parts(graph, _LIBRARY):
             for part in _parts(library, _FUNCTION):
-                function = FunctionDef.FromString(bytes(part))
-                own = set[str]()
-                functions[function.signature.name] = tuple(RunNode.of(node, own) for node in function.node_def)
-    return nodes, functions
+                yield FunctionDef.FromString(bytes(part))
+
+
+def read_head(meta_graph: bytes) -> GraphDef:
+    """Return the graph of a serialized MetaGraphDef without its nodes and functions. Raises as `read_definitions`."""
+    graphs = _parts(memoryview(meta_graph), _GRAPH_DEF)
+    return GraphDef.FromString(
+        b"".join(
+            graph[start:end]
+            for graph in graphs
+            for number, start, _, end in message_fields(graph)
+            if number not in (_NODE, _LIBRARY)
+        )
+    )
 
 
 def _parts(message: memoryview, wanted: int) -> Iterator[memoryview]:
