@@ -9,7 +9,12 @@ from tests.zoo.sweep import Line
 # Patterns of models, the beginning of their faults, and what the kernel does (TensorFlow 2.21).
 KNOWN: Final = (
     ("encode_png", "died", "EncodePng of an image without pixels, in a loop, ends the process"),
-)  # fmt: skip
+    (
+        "rfft_length",
+        "wrong",
+        "the reference, RFFT of no elements in TensorFlow, returns memory that it has not written",
+    ),
+)
 
 
 def known_reason(line: Line) -> str:

@@ -19,7 +19,8 @@ def keep_freed_memory() -> None:
     """Make glibc keep freed memory, in one heap for all threads, until `trim_memory`. Call it before threads start.
 
     By default glibc maps new memory for each large tensor, and the system fills its pages with zeros. Heaps of further
-    threads have at most 64 MB. Does nothing with another C library or allocator, or if the operator has set options of glibc.
+    threads have at most 64 MB. Does nothing with another C library or allocator, or if the operator has set options of
+    glibc.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None and not any(name.startswith(_OPERATORS_VARIABLES) for name in os.environ):
