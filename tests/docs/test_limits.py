@@ -17,6 +17,7 @@ from tpuserve_server.hosts import limits
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.envoy import config
 from tpuserve_server.hosts.grpc import limits as grpc_limits
+from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
 from tpuserve_server.wire.json import large, layout
 from tpuserve_server.wire.oip import infer_json, large_json
@@ -42,6 +43,10 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("headers of one request", f"{limits.MAX_HEADERS_COUNT} on Envoy and for REST on the Python host"),
         ("nesting of JSON", f"{json_body.MAX_DEPTH} levels"),
         ("members of an object, in a large JSON body", f"{layout._MAX_MEMBERS:,}"),
+        (
+            "name of a model, signature, input or output, in a protobuf message over 256 KiB",
+            f"{proto_scan.MAX_NAME_BYTES >> 10} KiB",
+        ),
         ("name of a member, or value of `signature_name`, in a large JSON body", f"{layout._MAX_NAME_BYTES >> 10} KiB"),
         (
             "inputs, outputs or dimensions of a tensor, in a JSON body of the Open Inference Protocol",

@@ -40,6 +40,8 @@ _RUN: Final = 1 << 16
 _LONGEST_OF_RUN: Final = 64
 # tensorflow/core/framework/tensor_shape.h, TensorShape::MaxDimensions.
 MAX_DIMS: Final = 254
+# Python copies and hashes a name with the GIL held.
+MAX_NAME_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +50,38 @@ class Form:
 
     `packed` are fields of packed varints, whose values it counts.
     `limits` are the most records or packed values of a field, with its name for messages.
+    `names` are fields of strings with at most MAX_NAME_BYTES.
     """
 
     fields: "Mapping[int, Form]" = field(default_factory=dict)
     packed: frozenset[int] = frozenset()
     limits: "Mapping[int, tuple[int, str]]" = field(default_factory=dict)
+    names: frozenset[int] = frozenset()
 
 
 _SHAPE: Final = Form(limits={2: (MAX_DIMS, "dimensions")})
 # int_val, int64_val, half_val, uint32_val and uint64_val.
 _TENSOR: Final = Form({2: _SHAPE}, packed=frozenset((7, 10, 13, 16, 17)))
-# tensorflow_serving/apis/predict.proto: inputs = 2, a map of tensors.
-PREDICT_REQUEST: Final = Form({2: Form({2: _TENSOR})})
-# tensorflow_serving/apis/classification.proto and input.proto: the lists of examples.
-EXAMPLE_REQUEST: Final = Form({2: Form({1: Form(), 2: Form()})})
-# inference.GRPCInferenceService: inputs = 5 with shape = 3 and contents = 5, outputs = 6. The contents' fields are
-# int_contents, int64_contents, uint_contents and uint64_contents.
+# tensorflow_serving/apis/model.proto: name = 1, signature_name = 3, version_label = 4.
+_SPEC: Final = Form(names=frozenset((1, 3, 4)))
+# tensorflow_serving/apis/predict.proto: model_spec = 1, inputs = 2, a map of tensors, output_filter = 3.
+PREDICT_REQUEST: Final = Form({1: _SPEC, 2: Form({2: _TENSOR}, names=frozenset((1,)))}, names=frozenset((3,)))
+# tensorflow_serving/apis/classification.proto and input.proto: model_spec = 1, and the lists of examples.
+EXAMPLE_REQUEST: Final = Form({1: _SPEC, 2: Form({1: Form(), 2: Form()})})
+# inference.GRPCInferenceService: model_name = 1, model_version = 2, id = 3, inputs = 5 with name = 1, datatype = 2,
+# shape = 3 and contents = 5, outputs = 6 with name = 1. The contents' fields are int_contents, int64_contents,
+# uint_contents and uint64_contents.
 _CONTENTS: Final = Form(packed=frozenset((2, 3, 4, 5)))
-_INPUT: Final = Form({5: _CONTENTS}, frozenset((3,)), {3: (MAX_DIMS, "dimensions")})
-INFER_REQUEST: Final = Form({5: _INPUT, 6: Form()})
+_INPUT: Final = Form({5: _CONTENTS}, frozenset((3,)), {3: (MAX_DIMS, "dimensions")}, frozenset((1, 2)))
+INFER_REQUEST: Final = Form({5: _INPUT, 6: Form(names=frozenset((1,)))}, names=frozenset((1, 2, 3)))
 
 
 def check_structure(body: bytes, form: Form, budget: DecodedBudget) -> None:
     """Check the number of records of a serialized message. Allocates nothing for them.
 
     Raises:
-        InvalidArgument: the message is malformed, its objects would take more than `budget`, or a field has too many
-            records.
+        InvalidArgument: the message is malformed, its objects would take more than `budget`, a field has too many
+            records, or a name is too long.
     """
     try:
         _Scan(body, budget).message(0, len(body), form)
@@ -117,6 +124,8 @@ class _Scan:
             content, stop = _extent(body, kind, value)
             if stop > end:
                 raise FormatError("a field is longer than its message")
+            if number in form.names and stop - content > MAX_NAME_BYTES:
+                raise InvalidArgument(f"A name has {stop - content} bytes; at most {MAX_NAME_BYTES} are supported")
             inner = form.fields.get(number) if kind == _LENGTH else None
             count, size = 1, stop - position
             if inner is not None and stop > content:

@@ -15,6 +15,7 @@ from tpuserve_server.wire.proto_scan import (
     EXAMPLE_REQUEST,
     INFER_REQUEST,
     MAX_DIMS,
+    MAX_NAME_BYTES,
     PREDICT_REQUEST,
     Form,
     check_structure,
@@ -76,6 +77,26 @@ def test_floods_are_refused_before_they_take_memory(form: Form, body: bytes, rea
         assert tracemalloc.get_traced_memory()[1] < 4 * MEBIBYTE
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("form", "numbers"),
+    [
+        (PREDICT_REQUEST, (1, 1)),
+        (PREDICT_REQUEST, (1, 3)),
+        (PREDICT_REQUEST, (2, 1)),
+        (PREDICT_REQUEST, (3,)),
+        (EXAMPLE_REQUEST, (1, 1)),
+        (INFER_REQUEST, (1,)),
+        (INFER_REQUEST, (3,)),
+        (INFER_REQUEST, (5, 1)),
+        (INFER_REQUEST, (6, 1)),
+    ],
+)
+def test_long_names_are_refused_before_they_are_read(form: Form, numbers: tuple[int, ...]) -> None:
+    check_structure(within(*numbers, content=b"n" * MAX_NAME_BYTES), form, BUDGET)
+    with pytest.raises(InvalidArgument, match="A name has 65537 bytes; at most 65536 are supported"):
+        check_structure(within(*numbers, content=b"n" * (MAX_NAME_BYTES + 1)), form, BUDGET)
 
 
 def test_refusals_name_the_budget() -> None:
