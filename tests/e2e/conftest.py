@@ -13,14 +13,17 @@ HOSTS = ["envoy", "python"]
 
 
 def save_calculator(path: Path) -> Path:
-    """Save the calculator, a model with three signatures.
+    """Save the calculator, a model with four signatures.
 
-    `serving_default`: x (float [?, 2]) -> y = 2 x; `add`: a, b -> sum, product; `lookup`: index -> value, text.
+    `serving_default`: x (float [?, 2]) -> y = 2 x; `wide`: the same for x [?, ?]; `add`: a, b -> sum, product;
+    `lookup`: index -> value, text.
     """
     module = tf.Module()
     rows = [tf.TensorSpec([None, 2], tf.float32, "x")]
     pair = [tf.TensorSpec([None], tf.float32, name) for name in "ab"]
     module.double = tf.function(lambda x: {"y": 2 * x}, input_signature=rows)
+    wide = [tf.TensorSpec([None, None], tf.float32, "x")]
+    module.wide = tf.function(lambda x: {"y": 2 * x}, input_signature=wide)
     module.add = tf.function(lambda a, b: {"sum": a + b, "product": a * b}, input_signature=pair)
     module.lookup = tf.function(
         lambda index: {
@@ -29,7 +32,9 @@ def save_calculator(path: Path) -> Path:
         },
         input_signature=[tf.TensorSpec([None], tf.int32, "index")],
     )
-    signatures = {"serving_default": module.double, "add": module.add, "lookup": module.lookup}
+    signatures = {
+        "serving_default": module.double, "wide": module.wide, "add": module.add, "lookup": module.lookup,
+    }  # fmt: skip
     tf.saved_model.save(module, str(path), signatures=signatures)
     checked = {name: {"batch_sizes": [1, 2, 4, 8], "rows_independent": True} for name in signatures}
     write_manifest(path, signatures=checked)

@@ -85,7 +85,12 @@ def test_the_status_and_the_slow_requests_of_a_real_server(server: RunningServer
             "grpc": server.grpc, "rest": server.rest.removeprefix("http://"), "grpc_socket": None, "tls": False
         }  # fmt: skip
         (version,) = model["versions"]
-        assert {signature["name"] for signature in version["signatures"]} == {"serving_default", "add", "lookup"}
+        assert {signature["name"] for signature in version["signatures"]} == {
+            "serving_default",
+            "wide",
+            "add",
+            "lookup",
+        }
         assert version["device"] == "cpu"
         assert version["load_s"] > version["warmup_s"] > 0
         assert "max_request_bytes" in {flag["name"] for flag in status["flags"]}

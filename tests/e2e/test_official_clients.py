@@ -56,7 +56,7 @@ def test_metadata_and_status_with_the_official_stubs(server: RunningServer) -> N
         status = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(status_request, timeout=30)
     signatures = get_model_metadata_pb2.SignatureDefMap()
     assert metadata.metadata["signature_def"].Unpack(signatures)
-    assert set(signatures.signature_def) == {"serving_default", "add", "lookup"}
+    assert set(signatures.signature_def) == {"serving_default", "wide", "add", "lookup"}
     assert [dim.size for dim in signatures.signature_def["serving_default"].inputs["x"].tensor_shape.dim] == [-1, 2]
     assert [(version.version, version.state) for version in status.model_version_status] == [(3, 30)]
 

@@ -54,7 +54,7 @@ def rows(count: int) -> bytes:
 
 
 def test_gzip_in_both_directions(server: RunningServer) -> None:
-    body = json.dumps({"signature_name": "free", "instances": [[0.1] * 800] * 8})
+    body = json.dumps({"signature_name": "wide", "instances": [[0.1] * 800] * 8})
     answer = curl(
         server,
         PREDICT,
@@ -67,7 +67,7 @@ def test_gzip_in_both_directions(server: RunningServer) -> None:
     assert (answer.status, answer.headers["content-encoding"]) == (200, "gzip")
     assert answer.headers["vary"].lower() == "accept-encoding"
     first, *_ = json.loads(gzip.decompress(answer.body))["predictions"]
-    np.testing.assert_allclose(first, [0.1] * 800, rtol=1e-6)
+    np.testing.assert_allclose(first, [0.2] * 800, rtol=1e-6)
     plain = curl(server, PREDICT, body=body.encode())
     assert "content-encoding" not in plain.headers
     assert json.loads(plain.body)["predictions"][0] == first
