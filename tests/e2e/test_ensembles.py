@@ -146,11 +146,12 @@ def test_each_step_batches_concurrent_requests(served: Served) -> None:
         assert batches < rows
 
 
-def test_the_error_of_a_step_names_it(served: Served) -> None:
+def test_errors_name_the_ensembles_inputs(served: Served) -> None:
     for address in (served.server.grpc, served.server.rest):
         with Client(address) as client:
-            with pytest.raises(InvalidArgument, match=r"Ensemble photos, step 1 \(classify\): .*shape \[4\]"):
-                # Like TensorFlow Serving, each step runs a loosely fitting shape, until an operation refuses it.
+            with pytest.raises(
+                InvalidArgument, match=r"model photos .*input 'photo' has shape \[4\], expected \[-1, 4\]"
+            ):
                 client.predict("photos", {"photo": PIXELS[0]})
             with pytest.raises(InvalidArgument, match=r"Missing .*photo"):
                 client.predict("photos", {"pixels": PIXELS})
