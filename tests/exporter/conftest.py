@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,11 @@ def export(
 
     yield run
     signal.signal(signal.SIGTERM, before)
+
+
+def without_tried_sizes(tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return a manifest's tensors without the sizes that depend on the samples (see test_tried_sizes.py)."""
+    return {name: {key: value for key, value in one.items() if key != "tried_sizes"} for name, one in tensors.items()}
 
 
 def read_manifest(version: Path) -> dict[str, Any]:

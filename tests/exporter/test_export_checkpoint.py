@@ -51,7 +51,13 @@ def test_manifest_describes_the_version(export: Export, digits_checkpoint: Path,
     assert manifest["cpu"] == {"allow_bfloat16_kernels": True}
     assert manifest["signatures"] == {
         "serving_default": {
-            "inputs": {"image": {"dtype": "float32", "shape": [None, 8, 8, 1]}},
+            "inputs": {
+                "image": {
+                    "dtype": "float32",
+                    "shape": [None, 8, 8, 1],
+                    "tried_sizes": [[1, 8], None, None, None],
+                },
+            },
             "outputs": {"probabilities": {"dtype": "float32", "shape": [None, 10]}},
             "batch_sizes": [1, 4, 8],
             "rows_independent": True,

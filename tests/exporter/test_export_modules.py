@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.exporter import builders
-from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.conftest import Finished, read_manifest, without_tried_sizes
 from tests.exporter.served import serve_rows
 from tests.exporter.test_weights_choice import ROWS, save
 
@@ -27,7 +27,7 @@ def test_a_module_is_served_by_its_input_signature(export: Export, tensorflow: N
     assert finished.code == 0, finished.err
     assert "2 matched" in finished.out
     signature = read_manifest(tmp_path / "linear/1")["signatures"]["serving_default"]
-    assert signature["inputs"] == {"features": {"dtype": "float32", "shape": [None, 3]}}
+    assert without_tried_sizes(signature["inputs"]) == {"features": {"dtype": "float32", "shape": [None, 3]}}
     assert list(signature["outputs"]) == ["scores"]
     np.testing.assert_allclose(serve_rows(tmp_path / "linear/1", ROWS), trained(ROWS)["scores"].numpy(), atol=1e-6)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.exporter import builders
-from tests.exporter.conftest import Finished, read_manifest
+from tests.exporter.conftest import Finished, read_manifest, without_tried_sizes
 from tests.exporter.served import serve
 
 pytestmark = [
@@ -53,7 +53,7 @@ def test_dictionary_keys_name_inputs_and_outputs(export: Export, tmp_path: Path)
     finished = export(tmp_path / "parts.keras", tmp_path / "parts")
     assert finished.code == 0, finished.err
     signature = read_manifest(tmp_path / "parts/1")["signatures"]["serving_default"]
-    assert signature["inputs"] == {
+    assert without_tried_sizes(signature["inputs"]) == {
         "ids": {"dtype": "int32", "shape": [None, 5]},
         "weight": {"dtype": "float32", "shape": [None, 1]},
     }
@@ -103,7 +103,7 @@ def test_input_gives_free_dimensions_a_size(export: Export, tmp_path: Path) -> N
     finished = export(tmp_path / "wide.keras", tmp_path / "wide", "--input", "x:float32[batch,64]")
     assert finished.code == 0, finished.err
     inputs = read_manifest(tmp_path / "wide/1")["signatures"]["serving_default"]["inputs"]
-    assert inputs == {"x": {"dtype": "float32", "shape": [None, 64]}}
+    assert without_tried_sizes(inputs) == {"x": {"dtype": "float32", "shape": [None, 64]}}
 
 
 def test_a_fixed_batch_has_no_batch_sizes(export: Export, tmp_path: Path) -> None:
@@ -120,7 +120,8 @@ def test_saved_model_is_taken_over_with_its_signatures(export: Export, tensorflo
     version = tmp_path / "lookup/1"
     manifest = read_manifest(version)
     assert manifest["source"]["kind"] == "savedmodel"
-    assert manifest["signatures"]["serving_default"]["inputs"] == {"word": {"dtype": "string", "shape": [None]}}
+    inputs = manifest["signatures"]["serving_default"]["inputs"]
+    assert without_tried_sizes(inputs) == {"word": {"dtype": "string", "shape": [None]}}
     assert manifest["signatures"]["scale"]["rows_independent"] is True
     assert (version / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
     served = serve(version, word=np.array([b"two", b"unknown"], object))
@@ -276,7 +277,7 @@ def test_tf1_signature_of_examples_is_checked_with_an_example_made_for_it(
     assert finished.code == 0, finished.err
     assert "loads in a session but not in Python" in finished.out
     signatures = read_manifest(tmp_path / "tf1/1")["signatures"]
-    assert signatures["classify"]["inputs"] == {"examples": {"dtype": "string", "shape": [None]}}
+    assert without_tried_sizes(signatures["classify"]["inputs"]) == {"examples": {"dtype": "string", "shape": [None]}}
     assert signatures["classify"]["rows_independent"] is True
     assert signatures["weights"]["batch_sizes"] == []
 

@@ -24,9 +24,11 @@ def describe_signature(
     pads = sequences.pad_values if signature.has_sequences else {}
     batch_sizes = batch_sizes if signature.is_batchable else ()
     buckets = sequences.buckets if signature.has_sequences else ()
+    # The items of a ragged tensor, and its rows, may be any number.
+    ragged = {one for name, spec in signature.inputs.items() if spec.row_splits for one in (name, *spec.row_splits)}
     inputs = {}
     for name, spec in signature.inputs.items():
-        tried = _tried_sizes(spec, samples[name].shape, batch_sizes, buckets)
+        tried = () if name in ragged else _tried_sizes(spec, samples[name].shape, batch_sizes, buckets)
         inputs[name] = _describe_tensor(spec, pads.get(name), tried)
     return ManifestSignature(
         inputs=inputs,
