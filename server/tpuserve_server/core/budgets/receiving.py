@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from tpuserve_server.core.budgets.held import HeldBytes
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import DeadlineExceeded, ResourceExhausted, ServingError
 
@@ -14,8 +15,6 @@ _T = TypeVar("_T")
 _MEMORY_S: Final = 1.0
 # A request that has just arrived is cut last if it has at most this share of the budget.
 _SMALL_SHARE: Final = 1 / 1024
-# Fewer bytes are not worth a search for free pages.
-_TRIM_BYTES: Final = 32 << 20
 # The longest pause of a client in the middle of a request's body.
 IDLE_TIMEOUT_S: Final = 30.0
 _STALLED: Final = f"The client sent no more of the request's body for {IDLE_TIMEOUT_S:g} seconds"
@@ -33,24 +32,21 @@ class ReceivingBudget:
     ) -> None:
         """Set the budgets of all uploads and of those of one connection.
 
-        `trim` is called after the end of the last of many uploads: the C library keeps the memory of freed parts.
+        `trim` is called after the end of the last of many uploads. See HeldBytes.
         """
-        self._trim = trim
-        self._most_bytes = 0
+        self._held = HeldBytes(trim)
         # Size of the budget of all uploads.
         self.total_bytes = total_bytes
         # Uploads that were cut because the budget of all uploads or of a connection was full.
         self.refusals = 0
         self._connection_bytes = connection_bytes
         self._clock = clock
-        self._held_bytes = 0
-        self._held_by_connection: dict[Hashable, int] = {}
         self._uploads: dict[Upload, None] = {}
 
     @property
     def held_bytes(self) -> int:
         """The bytes of all uploads."""
-        return self._held_bytes
+        return self._held.total
 
     def begin(self, connection: Hashable = None) -> "Upload":
         """Begin a request on `connection`. None: unknown, so that only the budget of all uploads applies.
@@ -69,42 +65,27 @@ class ReceivingBudget:
         upload.arrive(size_bytes, now_s)
         connection = upload.connection
         if connection is not None:
-            over_bytes = self._held_by_connection.get(connection, 0) + size_bytes - self._connection_bytes
+            over_bytes = self._held.of(connection) + size_bytes - self._connection_bytes
             if over_bytes > 0:
                 siblings = [each for each in self._uploads if each.connection == connection]
                 why = f"this connection take all {self._connection_bytes} bytes of max_connection_receiving_bytes"
                 self._make_room(upload, siblings, over_bytes, now_s, why)
-        over_bytes = self._held_bytes + size_bytes - self.total_bytes
+        over_bytes = self._held.total + size_bytes - self.total_bytes
         if over_bytes > 0:
             why = f"all clients take all {self.total_bytes} bytes of max_receiving_bytes"
             self._make_room(upload, list(self._uploads), over_bytes, now_s, why)
         self._uploads[upload] = None
-        self._add(connection, size_bytes)
+        self._held.add(connection, size_bytes)
 
     def release(self, upload: "Upload", size_bytes: int) -> None:
         """Return `size_bytes` of an upload."""
-        self._add(upload.connection, -size_bytes)
+        self._held.add(upload.connection, -size_bytes)
 
     def end(self, upload: "Upload") -> None:
         """Forget an upload, and return its bytes. May be called more than once."""
         if upload in self._uploads:
             del self._uploads[upload]
-            self._add(upload.connection, -upload.held_bytes)
-
-    def _add(self, connection: Hashable, size_bytes: int) -> None:
-        self._held_bytes += size_bytes
-        self._most_bytes = max(self._most_bytes, self._held_bytes)
-        if not self._held_bytes:
-            if self._trim is not None and self._most_bytes >= _TRIM_BYTES:
-                self._trim()
-            self._most_bytes = 0
-        if connection is None:
-            return
-        held_bytes = self._held_by_connection.get(connection, 0) + size_bytes
-        if held_bytes:
-            self._held_by_connection[connection] = held_bytes
-        else:
-            self._held_by_connection.pop(connection, None)
+            self._held.add(upload.connection, -upload.held_bytes)
 
     def _make_room(self, charged: "Upload", others: "list[Upload]", over_bytes: int, now_s: float, why: str) -> None:
         message = f"The requests that are still arriving from {why}. Send the request again later"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
+from tpuserve_server.core.budgets.held import HeldBytes
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import ResourceExhausted
 
@@ -20,8 +21,6 @@ _PAUSE_S: Final = 1.0
 _SMALL_SHARE: Final = 1 / 1024
 # The budget looks for late responses this often in a timeout.
 _LOOKS: Final = 8
-# Fewer bytes are not worth a search for free pages.
-_TRIM_BYTES: Final = 32 << 20
 
 
 class ResponseCut(OSError):
@@ -46,7 +45,7 @@ class SendingBudget:
     ) -> None:
         """Set the budgets of all deliveries and of those of one connection, and the time without progress.
 
-        `trim` is called after the end of the last of many deliveries: the C library keeps the memory of freed parts.
+        `trim` is called after the end of the last of many deliveries. See HeldBytes.
         """
         self.total_bytes = total_bytes
         self.timeout_s = timeout_s
@@ -54,16 +53,14 @@ class SendingBudget:
         self.cuts: Counter[CutReason] = Counter()
         self._connection_bytes = connection_bytes
         self._clock = clock
-        self._trim = trim
-        self._held_bytes = self._most_bytes = 0
-        self._held_by_connection: Counter[Hashable] = Counter()
+        self._held = HeldBytes(trim)
         self._deliveries: dict[Delivery, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def held_bytes(self) -> int:
         """The bytes of all deliveries."""
-        return self._held_bytes
+        return self._held.total
 
     def begin(
         self,
@@ -88,7 +85,7 @@ class SendingBudget:
             self._cut(delivery, "memory")
         new = Delivery(self, connection, size_bytes, abort, unseen_s, self._clock.monotonic_s())
         self._deliveries[new] = None
-        self._add(connection, size_bytes)
+        self._held.add(connection, size_bytes)
         if self._timer is None:
             self._schedule()
         return new
@@ -114,13 +111,13 @@ class SendingBudget:
         delivery.moved_s = self._clock.monotonic_s()
         if delivery in self._deliveries:
             delivery.held_bytes -= size_bytes
-            self._add(delivery.connection, -size_bytes)
+            self._held.add(delivery.connection, -size_bytes)
 
     def end(self, delivery: "Delivery") -> None:
         """Forget a delivery, and return its bytes. May be called more than once."""
         if delivery in self._deliveries:
             del self._deliveries[delivery]
-            self._add(delivery.connection, -delivery.held_bytes)
+            self._held.add(delivery.connection, -delivery.held_bytes)
 
     def ended(self, delivery: "Delivery") -> None:
         """Forget a delivery that its server has ended. It was cut if no byte was taken for the timeout."""
@@ -134,12 +131,12 @@ class SendingBudget:
         if size_bytes <= self.total_bytes * _SMALL_SHARE:
             return found
         if connection is not None:
-            over_bytes = self._held_by_connection[connection] + size_bytes - self._connection_bytes
+            over_bytes = self._held.of(connection) + size_bytes - self._connection_bytes
             if over_bytes > 0:
                 siblings = [each for each in self._deliveries if each.connection == connection]
                 if not self._choose(siblings, over_bytes, found):
                     return None
-        over_bytes = self._held_bytes + size_bytes - self.total_bytes - sum(each.held_bytes for each in found)
+        over_bytes = self._held.total + size_bytes - self.total_bytes - sum(each.held_bytes for each in found)
         if over_bytes > 0 and not self._choose(
             [each for each in self._deliveries if each not in found], over_bytes, found
         ):
@@ -161,18 +158,6 @@ class SendingBudget:
         self.cuts[reason] += 1
         self.end(delivery)
         delivery.cut(reason)
-
-    def _add(self, connection: Hashable, size_bytes: int) -> None:
-        self._held_bytes += size_bytes
-        self._most_bytes = max(self._most_bytes, self._held_bytes)
-        if not self._held_bytes:
-            if self._trim is not None and self._most_bytes >= _TRIM_BYTES:
-                self._trim()
-            self._most_bytes = 0
-        if connection is not None:
-            self._held_by_connection[connection] += size_bytes
-            if not self._held_by_connection[connection]:
-                del self._held_by_connection[connection]
 
     def _schedule(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self.timeout_s / _LOOKS, self._look)
