@@ -12,7 +12,7 @@ from tpuserve_server.core.types import Array, Tensors
 
 _T = TypeVar("_T")
 _Numbers: TypeAlias = "Mapping[np.dtype[Any], int]"
-# Strings whose lengths are looked at in about 0.1 ms. An array of more is large.
+# Strings whose lengths the event loop reads in about 0.1 ms. An array of more is large.
 _MOST_MEASURED: Final = 2048
 # "[],": a JSON list.
 _LIST_BYTES: Final = 3

@@ -52,7 +52,7 @@ Dimension: TypeAlias = tuple[str, int]
 class LeastSize:
     """A least size, and the operation that sets it.
 
-    Usually of one dimension. Of several, one must have the size: the others may be repeated for it.
+    It has one dimension, or several of which at least one must have the size: a smaller one may be repeated for it.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -256,7 +256,7 @@ class _ScratchGraph:
         self._fixed: bytes = graph.SerializeToString()
 
     def infer(self, sizes: Mapping[Dimension, int]) -> _Inference:
-        """Return what the shape functions say for these sizes. Other free dimensions are unknown."""
+        """Infer the shapes for these sizes. Other free dimensions are unknown."""
         inputs = GraphDef(node=[self._placeholder(node, sizes) for node in self._fed]).SerializeToString()
         pools = set[str]()
         while True:
@@ -271,7 +271,7 @@ class _ScratchGraph:
                 if found is None or found[2] not in _HARMLESS or found[1] in pools:
                     _log.debug("No shapes for %s: %s", sizes, error.message)
                     return _Inference()
-                # The pool's output is empty, which harms nothing. Operations beside it may be harmed.
+                # The pool's output is empty, which harms nothing. Other operations may be harmed.
                 pools.add(found[1])
         harmed = [probe for probe, got in zip(self.probes, shapes, strict=True) if probe.is_harmed(*got)]
         return _Inference(
