@@ -1,15 +1,16 @@
-"""Listen addresses: their text form, and checks that they are free."""
+"""Listen addresses: their sockets and their text form."""
 
+import contextlib
 import errno
-import ipaddress
 import socket
 import sys
+from collections.abc import Iterator, Mapping
 
-from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.limits import UNSENT_BYTES
 from tpuserve_server.hosts.reuse_port import is_shared
-from tpuserve_server.hosts.socket_file import socket_file
+from tpuserve_server.hosts.socket_file import SocketFile
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
 BACKLOG = 2048
@@ -20,17 +21,80 @@ def join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def listen(host: str, port: int, what: str, *, reuse_port: bool = False) -> socket.socket:
-    """Open a listening TCP socket. Port 0 takes any free port. Raises HostError if the address is not available."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+@contextlib.contextmanager
+def bound(options: HostOptions, file: SocketFile | None) -> Iterator[dict[str, socket.socket]]:
+    """Yield the sockets of all addresses, by their field of `Listening`. They are bound, but do not listen yet.
+
+    Port 0 takes any free port. The sockets are closed at the end.
+
+    Raises:
+        HostError: an address is not available.
+    """
+    if options.reuse_port and sys.platform != "linux":
+        raise HostError("--reuse_port works on Linux only: other systems do not share a port among servers.")
+    with contextlib.ExitStack() as stack:
+        sockets: dict[str, socket.socket] = {}
+        for name, what, port in (("grpc", "gRPC", options.grpc_port), ("rest", "REST", options.rest_port)):
+            if port is not None:
+                sockets[name] = stack.enter_context(_bind(options, port, what))
+        if file is not None:
+            file.check()
+            sockets["grpc_socket"] = unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+            unix.bind(file.bound)
+        yield sockets
+
+
+def listen(bound: socket.socket) -> None:
+    """Let clients connect to a bound socket.
+
+    Raises:
+        HostError: another process listens on its address since.
+    """
     try:
-        listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
+        bound.listen(BACKLOG)
     except OSError as error:
+        raise cannot_listen(join(*bound.getsockname()[:2]), "requests", error) from error
+
+
+def listening(options: HostOptions, sockets: Mapping[str, socket.socket], file: SocketFile | None) -> Listening:
+    """Return the addresses of sockets as a client writes them."""
+    tcp = {name: join(options.bind_address, sockets[name].getsockname()[1]) for name in ("grpc", "rest") if name in sockets}
+    return Listening(
+        **tcp, grpc_socket=None if file is None else file.address, tls=options.tls is not None
+    )
+
+
+def _bind(options: HostOptions, port: int, what: str) -> socket.socket:
+    host = options.bind_address
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if options.reuse_port:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if bound.family == socket.AF_INET6:
+            # "::" accepts IPv4 connections, too.
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        if sys.platform == "linux":
+            # Its connections inherit the option.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        bound.bind((host, port))
+        if options.reuse_port and port and is_shared(port):
+            raise HostError(
+                f"Cannot listen for {what} on {join(host, port)}: two servers already share port {port}. Stop the older "
+                "one first."
+            )
+    except OSError as error:
+        bound.close()
+        if options.reuse_port and error.errno == errno.EADDRINUSE:
+            raise HostError(
+                f"Cannot listen for {what} on {join(host, port)}: the address is in use by a server without "
+                "--reuse_port, or of another user. Stop that server or choose another port."
+            ) from None
         raise cannot_listen(join(host, port), what, error) from error
-    if sys.platform == "linux":
-        # Its connections inherit the option.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    return listening
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 def cannot_listen(address: str, what: str, error: OSError | None = None) -> HostError:
@@ -41,51 +105,3 @@ def cannot_listen(address: str, what: str, error: OSError | None = None) -> Host
             "another port."
         )
     return HostError(f"Cannot listen for {what} on {address}: {error.strerror or error}.")
-
-
-def is_loopback(options: HostOptions) -> bool:
-    """Return whether only clients on this machine can connect. A name other than localhost counts as open."""
-    if options.grpc_port is None and options.rest_port is None:
-        return True
-    try:
-        return ipaddress.ip_address(options.bind_address).is_loopback
-    except ValueError:
-        return options.bind_address == "localhost"
-
-
-def check_free(options: HostOptions) -> None:
-    """Raise HostError for an address that is in use.
-
-    Check early, because hosts bind their addresses long after the start or in another process.
-    """
-    if options.reuse_port and sys.platform != "linux":
-        raise HostError("--reuse_port works on Linux only: other systems do not share a port among servers.")
-    for what, port in (("gRPC", options.grpc_port), ("REST", options.rest_port)):
-        if port and options.reuse_port:
-            _check_shareable(options.bind_address, port, what)
-        elif port:
-            listen(options.bind_address, port, what).close()
-    with socket_file(options) as file:
-        if file is not None:
-            file.check()
-
-
-def _check_shareable(host: str, port: int, what: str) -> None:
-    """Bind without listening: the kernel would give connections of the other server to a socket that listens."""
-    address = join(host, port)
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise cannot_listen(address, what, error) from error
-            raise HostError(
-                f"Cannot listen for {what} on {address}: the address is in use by a server without --reuse_port, or of "
-                "another user. Stop that server or choose another port."
-            ) from None
-    if is_shared(port):
-        raise HostError(
-            f"Cannot listen for {what} on {address}: two servers already share port {port}. Stop the older one first."
-        )

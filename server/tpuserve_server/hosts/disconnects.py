@@ -1,8 +1,7 @@
 """Detects clients that disconnect while their request runs. One event loop's thread owns all objects of this module.
 
-By the ASGI specification, `receive()` waits after the end of the body until the client disconnects. In Envoy's
-embedding it returns one more empty body at once while the client is connected. In servers that conform, waiting on it
-costs a task for each request. This module therefore polls `receive()`, and only for requests that take long.
+By the ASGI specification, `receive()` waits after the end of the body until the client disconnects. Waiting on it costs
+a task for each request. This module therefore calls it only for requests that take long.
 """
 
 import asyncio
@@ -119,38 +118,3 @@ class DisconnectWatch:
         self._young = {}
         if self._old:
             self._schedule()
-
-
-class ConformingReceive:
-    """Wraps a `receive` that returns at once after the body's end: waits for the disconnect, as ASGI requires."""
-
-    def __init__(self, receive: "Receive", watch: DisconnectWatch) -> None:
-        self.server = receive
-        self._watch = watch
-        self.ended = False
-        self._gone: asyncio.Future[Message] | None = None
-        self._caller: Caller | None = None
-
-    async def __call__(self) -> "Message":
-        """Receive the next ASGI message."""
-        if self.ended:
-            return await asyncio.shield(self._gone or self._wait())
-        message = await self.server()
-        self.ended = not message.get("more_body", False)
-        return message
-
-    def close(self) -> None:
-        """Deliver a disconnect to a pending `receive`, as ASGI requires after a complete response."""
-        if self._caller is not None:
-            self._notify_disconnect()
-            self._watch.remove(self._caller)
-
-    def _wait(self) -> "asyncio.Future[Message]":
-        self._gone = asyncio.get_running_loop().create_future()
-        self._caller = Caller(self.server, self._notify_disconnect)
-        self._watch.add(self._caller)
-        return self._gone
-
-    def _notify_disconnect(self) -> None:
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result({"type": DISCONNECT})

@@ -17,7 +17,7 @@ LOST_REQUESTS = 3
 # Time for cancelled calls to send their error responses.
 CUT_TIMEOUT_S = 1.0
 # Time for the application to release its resources. The process cannot interrupt a model that loads or runs, and
-# SIGKILL usually follows SIGTERM soon. The sum of both times is below the timeout of Envoy's supervisor.
+# SIGKILL usually follows SIGTERM soon. The sum of both times is below the supervisor's timeout.
 STOP_TIMEOUT_S = 5.0
 
 

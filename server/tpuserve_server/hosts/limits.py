@@ -1,4 +1,4 @@
-"""Limits that both hosts share. Light imports only: the supervisor imports this module, too."""
+"""Limits of the host. Light imports only: the supervisor imports this module, too."""
 
 import resource
 from typing import Final
@@ -10,6 +10,9 @@ _RESERVED_FILES: Final = 256
 # Names and values of the headers of one request. Metadata is small.
 MAX_HEADER_BYTES: Final = 60 << 10
 MAX_HEADERS_COUNT: Final = 100
+# A client process usually shares one connection among all its calls. Beyond this limit, its library makes calls wait.
+# Load generators and proxies use hundreds of streams.
+MAX_STREAMS_PER_CONNECTION: Final = 1024
 # Time for a whole request: long enough for 64 MiB on a slow line. No timeout limits the response: a health watch stays
 # open, and a first call may wait for compilation.
 REQUEST_TIMEOUT_S: Final = 300
@@ -24,9 +27,8 @@ DRAIN_UNREAD_S: Final = 5.0
 
 
 def find_connection_limit(options: HostOptions) -> int:
-    """Return the connections that this process accepts on each address. Each takes a file descriptor."""
-    addresses = sum(each is not None for each in (options.grpc_port, options.grpc_socket_path, options.rest_port))
+    """Return the connections that this process accepts. Each takes a file descriptor."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return options.max_connections
-    return max(1, min(options.max_connections, (soft - _RESERVED_FILES) // addresses))
+    return max(1, min(options.max_connections, soft - _RESERVED_FILES))

@@ -1,66 +1,59 @@
-"""Names of a client's certificate, as Python's TLS and grpcio report them. Both have verified the certificate."""
+"""Names of a client's certificate, which the server has verified."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.identity.certificate import CertificateNames
 
-# OpenSSL's short names of the attributes, which Envoy and grpcio use, by the long ones of Python.
-_SHORT: Final[Mapping[str, str]] = {
-    "commonName": "CN",
-    "countryName": "C",
-    "domainComponent": "DC",
-    "givenName": "GN",
-    "localityName": "L",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "stateOrProvinceName": "ST",
-    "surname": "SN",
-    "userId": "UID",
+if TYPE_CHECKING:
+    from cryptography.x509 import Name
+    from starlette.types import Scope
+
+# OpenSSL's short names of attributes that RFC 4514 does not name, by their object identifiers.
+_SHORT: Final = {
+    "1.2.840.113549.1.9.1": "emailAddress",
+    "2.5.4.4": "SN",
+    "2.5.4.5": "serialNumber",
+    "2.5.4.12": "title",
+    "2.5.4.42": "GN",
 }
-# RFC 2253, 2.4
-_ESCAPED: Final = frozenset(',+"\\<>;')
 
 
-def names_of_peer(certificate: Mapping[str, Any]) -> CertificateNames:
-    """Return the names in a certificate of `ssl.SSLSocket.getpeercert`."""
-    sans = certificate.get("subjectAltName", ())
+def names_of_scope(scope: "Scope") -> CertificateNames | None:
+    """Return the names of the client of a request (ASGI TLS extension), or None without a certificate."""
+    tls = scope.get("extensions", {}).get("tls")
+    chain = () if tls is None else tls.get("client_cert_chain") or ()
+    # The first certificate is the client's own.
+    return _names_of(next(iter(chain))) if chain else None
+
+
+# A client usually sends many requests, and many clients share a certificate.
+@lru_cache(maxsize=256)
+def _names_of(pem: str) -> CertificateNames:
+    # It takes 50 ms to import, and most servers have no client certificates.
+    from cryptography.x509 import (
+        DNSName,
+        ExtensionNotFound,
+        SubjectAlternativeName,
+        UniformResourceIdentifier,
+        load_pem_x509_certificate,
+    )
+
+    certificate = load_pem_x509_certificate(pem.encode())
+    try:
+        names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    except ExtensionNotFound:
+        return CertificateNames(_subject(certificate.subject), (), ())
     return CertificateNames(
-        _subject(certificate.get("subject", ())),
-        tuple(value for kind, value in sans if kind == "URI"),
-        tuple(value for kind, value in sans if kind == "DNS"),
+        _subject(certificate.subject),
+        tuple(names.get_values_for_type(UniformResourceIdentifier)),
+        tuple(names.get_values_for_type(DNSName)),
     )
 
 
-def names_of_auth_context(properties: Mapping[str, Iterable[bytes]]) -> CertificateNames | None:
-    """Return the names in grpcio's properties of a connection, or None without a certificate."""
-    if "x509_subject" not in properties:
-        return None
-    return CertificateNames(
-        "".join(_texts(properties, "x509_subject")),
-        tuple(_texts(properties, "peer_uri")),
-        tuple(_texts(properties, "peer_dns")),
-    )
-
-
-def _texts(properties: Mapping[str, Iterable[bytes]], name: str) -> Iterable[str]:
-    return (value.decode("latin-1") for value in properties.get(name, ()))
-
-
-def _subject(parts: Iterable[Iterable[tuple[str, str]]]) -> str:
+def _subject(name: "Name") -> str:
     """Return a subject in OpenSSL's form of RFC 2253, with the most specific part first."""
-    names = ["+".join(f"{_SHORT.get(kind, kind)}={_escape(value)}" for kind, value in part) for part in parts]
-    return ",".join(reversed(names))
+    from cryptography.x509 import ObjectIdentifier
 
-
-def _escape(value: str) -> str:
-    last = len(value) - 1
-    return "".join(_escape_one(each, is_first=index == 0, is_last=index == last) for index, each in enumerate(value))
-
-
-def _escape_one(each: str, *, is_first: bool, is_last: bool) -> str:
-    if each in _ESCAPED or (each == "#" and is_first) or (each == " " and (is_first or is_last)):
-        return f"\\{each}"
-    if " " <= each <= "~":
-        return each
-    return "".join(f"\\{byte:02X}" for byte in each.encode())
+    text = name.rfc4514_string({ObjectIdentifier(number): short for number, short in _SHORT.items()})
+    return "".join(each if " " <= each <= "~" else "".join(f"\\{byte:02X}" for byte in each.encode()) for each in text)

@@ -32,6 +32,8 @@ class RestCalls:
         self._in_flight = in_flight
         # Whether every response asks its client to close the connection.
         self.farewell = False
+        # Responses that have asked for it.
+        self.farewells = 0
 
     async def __call__(self, scope: "Scope", receive: BodyReceive, send: "Send") -> None:
         """Answer an `http` scope."""
@@ -72,6 +74,7 @@ class RestCalls:
     def _with_farewell(self, start: "Message", scope: "Scope", receive: BodyReceive) -> "Message":
         """Add `connection: close` to `start` during the farewell, or if the body may not be read to its end."""
         if self.farewell or not (receive.ended or not has_body(scope) or is_small(scope)):
+            self.farewells += 1
             return {**start, "headers": [*start.get("headers", ()), _CLOSE]}
         return start
 

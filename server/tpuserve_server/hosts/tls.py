@@ -30,7 +30,7 @@ def server_context(tls: TlsOptions) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A renegotiation costs the server much more than its client. BoringSSL, in Envoy and gRPC, has none.
+    # A renegotiation costs the server much more than its client.
     context.options |= ssl.OP_NO_RENEGOTIATION
     _check_certificates(tls.certificate_chain, f"{tls.origin}: server_cert")
     _load_pair(context, tls)
@@ -50,7 +50,7 @@ def _check_certificates(pem: str, what: str) -> None:
 
 def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
     """Load key and certificate from a temporary file, which only this user can read. OpenSSL needs a file."""
-    with _private_file(f"{tls.private_key}\n{tls.certificate_chain}") as path:
+    with private_file(f"{tls.private_key}\n{tls.certificate_chain}") as path:
         try:
             context.load_cert_chain(path, password=_no_password)
         except ssl.SSLError as error:
@@ -62,7 +62,7 @@ def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
 
 
 @contextlib.contextmanager
-def _private_file(text: str) -> Iterator[str]:
+def private_file(text: str) -> Iterator[str]:
     """Yield the path of a file with `text`, in memory where the system has such files: SIGKILL then leaves no file."""
     with contextlib.ExitStack() as stack:
         if sys.platform == "linux":

@@ -6,7 +6,7 @@ earlier, such a client loses the response, because data for a closed socket rese
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tpuserve_server.hosts.disconnects import Caller
 
@@ -23,16 +23,22 @@ _SMALL_BYTES = 1 << 16
 _BODILESS = ("GET", "HEAD", "OPTIONS")
 
 
-class BodyReceive(Protocol):
+class BodyReceive:
     """ASGI's `receive` with the read position of its reader."""
 
-    ended: bool
-    # The server's own `receive`.
-    server: "Receive"
+    __slots__ = ("ended", "server")
+
+    def __init__(self, server: "Receive") -> None:
+        """Read from the server's own `receive`."""
+        self.server = server
+        # Whether the reader has the end of the body.
+        self.ended = False
 
     async def __call__(self) -> "Message":
         """Receive the next message."""
-        ...
+        message = await self.server()
+        self.ended = not message.get("more_body", False)
+        return message
 
 
 def has_body(scope: "Scope") -> bool:
@@ -63,7 +69,7 @@ async def discard(receive: BodyReceive) -> None:
 
 
 def _announced_bytes(scope: "Scope") -> int:
-    """Return the announced size of the body, or -1 if it is unknown. Envoy does not report that a body is chunked."""
+    """Return the announced size of the body, or -1 if it is unknown. HTTP/2 does not announce that a body follows."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             return int(value) if value.isdigit() and len(value) < 20 else -1

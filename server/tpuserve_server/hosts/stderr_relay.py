@@ -1,28 +1,32 @@
-"""StderrRelay: reads the stderr of Envoy's process and logs its lines in the supervisor.
+"""StderrRelay: reads the stderr of the serving process and logs its lines in the supervisor.
 
-Envoy, its libraries and crashes write lines in their own formats. Envoy would also stop if the reader of the server's
-stderr were stuck. The application in Envoy writes its log directly.
+Native libraries and crashes write lines in their own formats. They would also stop if the reader of the server's stderr
+were stuck. The application writes its log directly.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
-
-from tpuserve_server.hosts.envoy.native_line import log_line
+from typing import Final, Self
 
 _CHUNK_BYTES = 64 * 1024
 # Longer lines are split.
 _MOST_OF_LINE_BYTES = 16 * 1024
-# Wait for the end of the pipe after the end of Envoy. A process that the application started may keep it open.
+# Wait for the end of the pipe after the end of the process. A process that the application started may keep it open.
 _FINISH_TIMEOUT_S = 1.0
+# The form of Abseil's log lines, of gRPC, TensorFlow and XLA: level, month and day, time.
+_ABSEIL: Final = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d")
+_ABSEIL_LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
+_NATIVE: Final = "stderr"
 
 
 @dataclass(frozen=True, slots=True)
 class RelayedStderr:
-    """Descriptors: the end of the pipe that the supervisor reads, Envoy's end, and the stderr of the server."""
+    """Descriptors: the end of the pipe that the supervisor reads, the process's end, and the stderr of the server."""
 
     ours: int
     theirs: int
@@ -82,6 +86,18 @@ class StderrRelay:
 def _log(line: bytes) -> None:
     for start in range(0, len(line), _MOST_OF_LINE_BYTES):
         log_line(line[start : start + _MOST_OF_LINE_BYTES].decode(errors="replace").rstrip("\r"))
+
+
+def log_line(line: str) -> None:
+    """Log a line. A line of unknown origin is a warning, which no level suppresses: it may explain a crash.
+
+    The line is the message itself, not its argument, so that only equal lines count as repeats.
+    """
+    if match := _ABSEIL.match(line):
+        logging.getLogger(_NATIVE).log(_ABSEIL_LEVELS[match[1]], line)
+    elif line.strip():
+        native = logging.getLogger(_NATIVE)
+        native.handle(native.makeRecord(_NATIVE, logging.WARNING, __file__, 0, line, (), None))
 
 
 def _copy_of_stderr() -> int:

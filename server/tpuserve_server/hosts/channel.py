@@ -1,25 +1,24 @@
-"""Channel between the supervisor and the application inside Envoy: JSON lines over a socket pair.
+"""Channel between the supervisor and the serving process: JSON lines over a socket pair.
 
-Messages to the application: `announce` (with the addresses), `certificates` (with their status), `reload`, `drain`
-(then exit, except in an engine) and `stop` (an engine exits). Messages to the supervisor: `loading` (the addresses open
-once the application is ready), `ready`, `failed` (with the reason) and `replace` (the process drains and ends, and
-another should take its place). The end of the stream means that the other side is gone. An environment variable carries
-the initial settings.
+Messages to the serving process: `start` (with the certificates), `announce` (the addresses are open), `reload` and
+`drain` (then exit). Messages to the supervisor: `loading` (the addresses open once the application is ready), `open`,
+`failed` (with the reason), `certificates` (that it uses now) and `replace` (the process drains and ends, and another
+should take its place). The end of the stream means that the other side is gone. An environment variable carries the
+initial settings, which have no secrets.
 """
 
 import asyncio
 import json
 import os
 import socket
-import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from tpuserve_server.hosts.application import HostOptions
 
-VARIABLE = "TPUSERVE_ENVOY_CHILD"
+VARIABLE = "TPUSERVE_SERVING_PROCESS"
 # Environment variables of the application: a directory that survives the end of its process, and how the process before
 # it ended, such as `signal SIGSEGV`. Empty for the first.
 RUNTIME_FOLDER_VARIABLE = "TPUSERVE_RUNTIME_FOLDER"
@@ -27,24 +26,19 @@ LAST_END_VARIABLE = "TPUSERVE_LAST_END"
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSetup:
-    """Settings that the supervisor passes to the application at its start."""
+class ProcessSetup:
+    """Settings that the supervisor passes to the serving process at its start."""
 
+    # Without TLS: other processes may read the environment, so it must not contain a key.
     options: HostOptions
-    # Path of Envoy's admin interface, for the drain. Empty in an engine, which has none.
-    admin_socket: str
-    # File descriptor of the application's end of the channel.
+    # Descriptors of the bound sockets.
+    sockets: Sequence[int]
+    # Descriptor of the process's end of the channel.
     channel: int
-    # File descriptor of the lock on the server's directory. The process holds it until its end.
+    # Descriptor of the lock on the server's directory. The process holds it until its end.
     lock: int
-    # The supervisor's working directory. Envoy itself starts in a directory without files that could shadow a module.
-    directory: str
-    # Variables of Envoy that processes of the application must not inherit, with their former values.
-    environment: Mapping[str, str | None]
     # Whether an earlier process has served. This one then waits for a version, even if all have failed.
     is_respawn: bool = False
-    # Whether Envoy verifies the certificates of clients. The options omit TLS.
-    has_client_ca: bool = False
 
     def to_json(self) -> str:
         """Encode the setup for the environment variable."""
@@ -52,17 +46,9 @@ class ChildSetup:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the variable, and undo the changes to this process that only Envoy's start needed."""
+        """Read the variable, and remove it from the environment."""
         fields = json.loads(os.environ.pop(VARIABLE))
-        setup = cls(**{**fields, "options": HostOptions(**fields["options"])})
-        os.chdir(setup.directory)
-        # The embedding added ".", which after `chdir` would mean a directory of the user.
-        sys.path[:] = [entry for entry in sys.path if entry != "."]
-        for name, value in setup.environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        return setup
+        return cls(**{**fields, "options": HostOptions(**fields["options"])})
 
 
 class Channel:

@@ -27,6 +27,7 @@ async def refuse_headers(send: "Send", *, is_grpc: bool) -> None:
     if is_grpc:
         await answer(send, RpcFailure(Code.RESOURCE_EXHAUSTED, message))
         return
-    headers = [(b"content-type", b"application/json")]
+    body = error_body(message)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 431, "headers": headers})
-    await send({"type": "http.response.body", "body": error_body(message)})
+    await send({"type": "http.response.body", "body": body})

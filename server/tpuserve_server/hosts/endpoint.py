@@ -1,0 +1,76 @@
+"""Endpoint: the ASGI application of the server. It passes each request to gRPC or to REST, by its content type."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tpuserve_server.hosts.application import Application, HostOptions
+from tpuserve_server.hosts.disconnects import DisconnectWatch
+from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
+from tpuserve_server.hosts.grpc.headers import is_grpc_request
+from tpuserve_server.hosts.header_limit import has_long_headers, refuse_headers
+from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.peer_certificate import names_of_scope
+from tpuserve_server.hosts.rate_limit import RateLimit
+from tpuserve_server.hosts.rest_calls import RestCalls
+from tpuserve_server.hosts.unread_body import BodyReceive
+from tpuserve_server.hosts.unread_response import ChargedResponses
+from tpuserve_server.identity.certificate import CERTIFICATE_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from starlette.types import Receive, Scope, Send
+
+
+class Endpoint:
+    """Answers `http` scopes. One event loop's thread owns it."""
+
+    def __init__(
+        self, application: Application, options: HostOptions, in_flight: InFlight, rate: RateLimit | None
+    ) -> None:
+        """Serve `application`. `in_flight` counts the calls, and `rate` limits inference requests."""
+        self._rest = RestCalls(application.rest, in_flight, application.overload_gate)
+        self._rpc = application.rpc
+        self._responses = ChargedResponses(application.sending)
+        self._rate = rate
+        self._has_client_ca = options.tls is not None and options.tls.client_ca is not None
+        self._grpc = GrpcOverAsgi(
+            application.rpc,
+            max_message_bytes=options.max_message_bytes,
+            in_flight=in_flight,
+            watch=DisconnectWatch(),
+            receiving=application.receiving,
+            sending=application.sending,
+            gate=application.overload_gate,
+        )
+
+    def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot paths
+        self, scope: "Scope", receive: "Receive", send: "Send"
+    ) -> "Awaitable[None]":
+        """Answer an HTTP request, or refuse a WebSocket."""
+        if scope["type"] != "http":
+            return send({"type": "websocket.close"})
+        is_grpc = is_grpc_request(scope, self._rpc)
+        if has_long_headers(scope):
+            return refuse_headers(send, is_grpc=is_grpc)
+        if self._rate is not None and self._rate.is_over(scope):
+            return self._rate.refuse(send, is_grpc=is_grpc)
+        if self._has_client_ca:
+            scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
+        send = self._responses.charged(scope, send)
+        if is_grpc:
+            return self._grpc(scope, receive, send)
+        return self._rest(scope, BodyReceive(receive), send)
+
+    @property
+    def farewells(self) -> int:
+        """Responses that have asked their client to connect again. The reader may reset it."""
+        return self._rest.farewells
+
+    @farewells.setter
+    def farewells(self, count: int) -> None:
+        self._rest.farewells = count
+
+    def say_farewell(self) -> None:
+        """Ask clients of HTTP/1.1 with every response to close their connection."""
+        self._rest.farewell = True

@@ -1,0 +1,268 @@
+"""HttpServer: HTTP/1.1, HTTP/2 and TLS on open sockets, in the event loop of the application.
+
+Only this module knows h2corn (decision 85). The application relies on ASGI 3 with the extensions
+`http.response.trailers` and `tls`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import h2corn
+import h2corn._lib
+
+from tpuserve_server.hosts.addresses import listen
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.limits import (
+    IDLE_CONNECTION_S,
+    MAX_HEADERS_COUNT,
+    MAX_STREAMS_PER_CONNECTION,
+    REQUEST_TIMEOUT_S,
+    find_connection_limit,
+)
+from tpuserve_server.hosts.tls import TlsOptions, private_file
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from starlette.types import Receive, Scope, Send
+
+_log = logging.getLogger(__name__)
+
+# Bytes of requests that a client may send before the application reads them, for a stream and for a connection.
+WINDOW_BYTES: Final = 1 << 20
+# h2corn's limits on headers end the connection. They are above the application's limit, which refuses one request.
+_MAX_HEADER_BYTES: Final = 256 << 10
+# gRPC's channel arguments that have an effect.
+_STREAMS: Final = "grpc.max_concurrent_streams"
+_AGE: Final = "grpc.max_connection_age_ms"
+_IDLE: Final = "grpc.max_connection_idle_ms"
+_ARGUMENTS: Final = (_STREAMS, _AGE, _IDLE)
+# Time in which clients with kept connections learn from a response to connect again.
+FAREWELL_S: Final = 2.0
+# The owner of the server ends it sooner.
+_FOREVER_S: Final = 86400.0
+
+# Standard error contains only events of the server's log.
+h2corn._lib.emit_banner = lambda *_: None
+
+
+class Endpoint(Protocol):
+    """An ASGI application that can ask its clients to connect again."""
+
+    # Responses that have asked for it.
+    farewells: int
+
+    def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> "Awaitable[None]":
+        """Answer one scope."""
+        ...
+
+    def say_farewell(self) -> None:
+        """Ask clients of HTTP/1.1 with every response to close their connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    """The connections that one h2corn server has accepted, all with the same certificates."""
+
+    endpoint: Endpoint
+    server: h2corn.Server
+    serving: "asyncio.Task[None]"
+
+    async def end(self) -> None:
+        """Accept no more connections, and wait until those that are open have sent their last response."""
+        self.server.shutdown()
+        await asyncio.wait({self.serving})
+
+
+class HttpServer:
+    """Serves sockets with successive generations of servers. One event loop's thread owns it.
+
+    A new generation takes new connections, while the one before it finishes its own. So connections get new
+    certificates, or have a greatest age, and no request fails.
+    """
+
+    def __init__(
+        self, make_endpoint: Callable[[], Endpoint], sockets: Sequence[socket.socket], options: HostOptions
+    ) -> None:
+        """Serve `sockets`, which are bound, with one endpoint for each generation."""
+        self._make_endpoint = make_endpoint
+        self._sockets = sockets
+        self._config = _config(options)
+        self._age_s = _greatest_age_s(options)
+        self._tls: TlsOptions | None = None
+        self._generations: list[_Generation] = []
+        # Tasks that end older generations, and that renew the newest one.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._aging: asyncio.TimerHandle | None = None
+        self._is_closing = False
+
+    async def open(self, tls: TlsOptions | None) -> None:
+        """Listen, and accept connections.
+
+        Raises:
+            HostError: an address or the certificates cannot be used.
+        """
+        for each in self._sockets:
+            listen(each)
+        self._generations = await self._start(tls)
+        self._tls = tls
+        self._schedule_renewal()
+
+    async def renew(self, tls: TlsOptions | None) -> None:
+        """Serve new connections with `tls`, and let the clients of older ones connect again.
+
+        Raises:
+            HostError: the certificates cannot be used. Nothing has changed.
+        """
+        if self._is_closing:
+            return
+        before, self._generations = self._generations, await self._start(tls)
+        self._tls = tls
+        self._begin(self._retire(before))
+
+    def say_farewell(self) -> None:
+        """Ask clients of HTTP/1.1 with every response to close their connection."""
+        self._is_closing = True
+        for generation in self._generations:
+            generation.endpoint.say_farewell()
+
+    def take_farewells(self) -> int:
+        """Return the number of responses that have asked for it since the last call."""
+        taken = 0
+        for generation in self._generations:
+            taken += generation.endpoint.farewells
+            generation.endpoint.farewells = 0
+        return taken
+
+    async def close(self) -> None:
+        """Close the sockets, and wait until every connection has sent its last response. May be called again."""
+        self._is_closing = True
+        if self._aging is not None:
+            self._aging.cancel()
+        for each in self._sockets:
+            each.close()
+        await asyncio.gather(*(generation.end() for generation in self._generations), *self._tasks)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _retire(self, generations: list[_Generation]) -> None:
+        for generation in generations:
+            generation.endpoint.say_farewell()
+        await asyncio.sleep(0.0 if self._is_closing else FAREWELL_S)
+        await asyncio.gather(*(generation.end() for generation in generations))
+
+    def _schedule_renewal(self) -> None:
+        if self._age_s is not None and not self._is_closing:
+            self._aging = asyncio.get_running_loop().call_later(self._age_s, self._renew_by_age)
+
+    def _renew_by_age(self) -> None:
+        self._begin(self.renew(self._tls))
+        self._schedule_renewal()
+
+    def _ended(self, serving: "asyncio.Task[None]") -> None:
+        """Serve again after an error, which ends every connection: the process had no descriptor for a new one."""
+        if self._is_closing or serving.cancelled() or (error := serving.exception()) is None:
+            return
+        if any(generation.serving is serving for generation in self._generations):
+            _log.error("The HTTP server has ended and closed its connections: %s. It starts again", error)
+            self._begin(self.renew(self._tls))
+
+    async def _start(self, tls: TlsOptions | None) -> list[_Generation]:
+        """Start a server for the TCP sockets, and one for the UNIX socket, which h2corn serves only without TLS."""
+        unix = [each for each in self._sockets if each.family == socket.AF_UNIX]
+        tcp = [each for each in self._sockets if each.family != socket.AF_UNIX]
+        groups = [(tcp, tls), (unix, None)] if tls is not None else [([*tcp, *unix], None)]
+        return [await self._start_one(sockets, tls) for sockets, tls in groups if sockets]
+
+    async def _start_one(self, sockets: list[socket.socket], tls: TlsOptions | None) -> _Generation:
+        endpoint = self._make_endpoint()
+        config = replace(self._config, bind=tuple(f"fd://{each.fileno()}" for each in sockets))
+        with _tls_files(tls) as files:
+            try:
+                server = h2corn.Server(endpoint, replace(config, **files))
+                serving = asyncio.create_task(server.serve())
+                await server.wait_started()
+            except (ValueError, OSError) as error:
+                raise HostError(f"{'HTTP' if tls is None else tls.origin}: {error}.") from None
+        serving.add_done_callback(self._ended)
+        return _Generation(endpoint, server, serving)
+
+
+def _config(options: HostOptions) -> h2corn.Config:
+    arguments = _numbers(options)
+    idle_ms = arguments.get(_IDLE, IDLE_CONNECTION_S * 1000)
+    return h2corn.Config(
+        lifespan="off",
+        access_log=False,
+        grpc=True,
+        runtime_threads=1,
+        max_concurrent_streams=arguments.get(_STREAMS, MAX_STREAMS_PER_CONNECTION),
+        limit_connections=find_connection_limit(options),
+        limit_request_head_size=_MAX_HEADER_BYTES,
+        limit_request_line=_MAX_HEADER_BYTES,
+        limit_request_fields=MAX_HEADERS_COUNT,
+        limit_request_field_size=_MAX_HEADER_BYTES,
+        h2_max_header_list_size=_MAX_HEADER_BYTES,
+        h2_max_header_block_size=_MAX_HEADER_BYTES,
+        h2_initial_stream_window_size=WINDOW_BYTES,
+        h2_initial_connection_window_size=WINDOW_BYTES,
+        # The application has limits of its own, and answers with its own errors.
+        max_request_body_size=0,
+        timeout_handshake=options.header_timeout_s,
+        timeout_request_header=options.header_timeout_s,
+        timeout_request_body_idle=REQUEST_TIMEOUT_S,
+        timeout_keep_alive=idle_ms / 1000,
+        h2_timeout_response_stall=options.write_timeout_s,
+        h2_timeout_write=0.0,
+        timeout_graceful_shutdown=_FOREVER_S,
+    )
+
+
+def unknown_arguments(options: HostOptions) -> list[str]:
+    """Return the names of gRPC's channel arguments (--grpc_channel_arguments) that have no effect, in their order.
+
+    Raises:
+        HostError: one that has an effect has an invalid value.
+    """
+    _numbers(options)
+    return [name for name, _ in options.grpc_arguments if name not in _ARGUMENTS]
+
+
+def _numbers(options: HostOptions) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, value in options.grpc_arguments:
+        if name in _ARGUMENTS:
+            if not isinstance(value, int) or value <= 0:
+                raise HostError(f"--grpc_channel_arguments: {name} expects a positive number, got {value!r}.")
+            found[name] = value
+    return found
+
+
+def _greatest_age_s(options: HostOptions) -> float | None:
+    age_ms = _numbers(options).get(_AGE)
+    return None if age_ms is None else age_ms / 1000
+
+
+@contextlib.contextmanager
+def _tls_files(tls: TlsOptions | None) -> Iterator[dict[str, object]]:
+    """Yield h2corn's settings of the certificates, in files that exist until it has read them."""
+    if tls is None:
+        yield {}
+        return
+    with contextlib.ExitStack() as stack:
+        yield {
+            "certfile": stack.enter_context(private_file(tls.certificate_chain)),
+            "keyfile": stack.enter_context(private_file(tls.private_key)),
+            "ca_certs": None if tls.client_ca is None else stack.enter_context(private_file(tls.client_ca)),
+            "cert_reqs": "none" if tls.client_ca is None else "required",
+        }

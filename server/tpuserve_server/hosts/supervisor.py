@@ -1,0 +1,209 @@
+"""Supervisor: keeps the sockets of the server, and starts its serving process again after each unexpected end.
+
+Clients then wait in the queue of a socket instead of being refused. The supervisor turns signals into orders, and
+cleans up. Its process is light: it imports neither tensorflow nor the application, and handles no requests.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from tpuserve_server.core.library_pages import release_library_pages
+from tpuserve_server.core.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
+from tpuserve_server.hosts.addresses import bound, listening
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
+from tpuserve_server.hosts.child import Child
+from tpuserve_server.hosts.ending import LOST_REQUESTS
+from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S
+from tpuserve_server.hosts.predecessor import Predecessor
+from tpuserve_server.hosts.service_manager import report
+from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
+from tpuserve_server.hosts.socket_file import SocketFile, socket_file
+from tpuserve_server.hosts.tls import server_context
+from tpuserve_server.logs.logger_names import COMMAND
+
+_log = logging.getLogger(__name__)
+_command = logging.getLogger(COMMAND)
+
+# The first new start follows at once. Each quick end after it doubles the pause.
+FIRST_PAUSE_S: Final = 1.0
+MAX_PAUSE_S: Final = 30.0
+# A process that lived this long was healthy: its end is no continuation of earlier ends.
+HEALTHY_S: Final = 60.0
+# Time for the application to release its resources after the drain.
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+def run(module: str, options: HostOptions, environment: Mapping[str, str]) -> int:
+    """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; call it on the main thread.
+
+    `module` names the program of the serving process, which calls `serving_process.run`. It finds `environment` in
+    `os.environ`, in addition to this process's environment. A second signal kills it at once.
+    """
+    ignore_until_serving()
+    try:
+        if options.tls is not None:
+            server_context(options.tls)  # Checks the certificates: TLS libraries do not report their errors in one line.
+            if options.grpc_socket_path is not None:
+                _command.warning(
+                    "The UNIX socket has no TLS, unlike in TensorFlow Serving. The permissions of its file protect it"
+                )
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(socket_file(options))
+            sockets = stack.enter_context(bound(options, file))
+            predecessor = Predecessor.of(options)
+            remove_stale_folders()
+            release_library_pages()  # The supervisor's own start used most of them.
+            folder = stack.enter_context(runtime_folder())
+            supervisor = _Supervisor(module, options, sockets, file, folder, environment, predecessor)
+            return asyncio.run(supervisor.run())
+    except HostError as error:
+        _command.error("%s", error)
+        return 1
+
+
+class Respawns:
+    """Counts the ends of processes. It never gives up: other models may still serve, and versions may change."""
+
+    def __init__(self) -> None:
+        self._quick_ends = 0
+
+    def pause_s(self, lived_s: float) -> float:
+        """Return the pause after a process that lived for `lived_s` seconds."""
+        self._quick_ends = 1 if lived_s >= HEALTHY_S else self._quick_ends + 1
+        if self._quick_ends == 1:
+            return 0.0
+        return min(FIRST_PAUSE_S * 2.0 ** min(self._quick_ends - 2, 10), MAX_PAUSE_S)
+
+
+class _Supervisor:
+    """Runs one serving process after the other."""
+
+    def __init__(
+        self,
+        module: str,
+        options: HostOptions,
+        sockets: Mapping[str, socket.socket],
+        file: SocketFile | None,
+        folder: RuntimeFolder,
+        environment: Mapping[str, str],
+        predecessor: Predecessor | None,
+    ) -> None:
+        self._module = module
+        self._options = options
+        self._sockets = sockets
+        self._file = file
+        self._folder = folder
+        self._environment = environment
+        self._predecessor = predecessor
+        self._child: Child | None = None
+        self._last_end = ""
+
+    async def run(self) -> int:
+        """Serve, drain and stop. Raises HostError if the first process cannot start or serve."""
+        signals = HostSignals(force=self._force, reload=self._reload)
+        stopping = asyncio.create_task(signals.first())
+        respawns = Respawns()
+        try:
+            while (code := await self._run_child(stopping)) is None:
+                assert self._child is not None
+                await asyncio.wait({stopping}, timeout=respawns.pause_s(self._child.lived_s))
+                if stopping.done():
+                    return 0  # No process runs, so there is nothing to drain.
+            return code
+        finally:
+            stopping.cancel()
+
+    async def _run_child(self, stopping: asyncio.Task[None]) -> int | None:
+        """Run a process until its end. Return the exit code after a drain, or None after an unexpected end."""
+        is_respawn = bool(self._last_end)
+        environment = {
+            **self._environment,
+            RUNTIME_FOLDER_VARIABLE: str(self._folder.path),
+            LAST_END_VARIABLE: self._last_end,
+        }
+        self._child = child = await Child.start(
+            self._module, self._options, self._sockets.values(), self._folder.lock, environment, is_respawn=is_respawn
+        )
+        announcing = asyncio.create_task(self._announce(child))
+        try:
+            await asyncio.wait({announcing, stopping, child.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if announcing.done():
+                announcing.result()  # Raises HostError if the UNIX socket cannot be published.
+                await asyncio.wait({stopping, child.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                return await self._stop(child)
+            await child.last_words()
+            self._explain_end(child, is_respawn=is_respawn)
+            return None
+        finally:
+            announcing.cancel()
+            await child.close()
+            self._options = dataclasses.replace(self._options, tls=child.tls)
+
+    async def _announce(self, child: Child) -> None:
+        await child.open.wait()
+        if self._file is not None:
+            self._file.publish()
+        child.announce(listening(self._options, self._sockets, self._file))
+        report("READY")
+        if self._predecessor is not None:
+            self._predecessor.stop()
+
+    async def _stop(self, child: Child) -> int:
+        """Wait for the process to drain and to end, and return the exit code."""
+        report("STOPPING")
+        child.drain()
+        if not child.began():
+            child.kill()  # No port is open and no model is loading: there is nothing to drain or to stop.
+            return 0
+        # The process closes the sockets, too, as soon as it takes no more connections.
+        for each in self._sockets.values():
+            each.close()
+        handover_s = CONNECT_S + QUEUE_TIMEOUT_S
+        delay_s = max(self._options.drain_delay_s, handover_s)
+        await asyncio.wait({child.ended}, timeout=delay_s + self._options.drain_timeout_s + _STOP_TIMEOUT_S)
+        if not child.ended.done():
+            raise HostError("The application did not end after the drain. The server killed it.")
+        code = child.ended.result()
+        if code >= 0:
+            return code
+        _log.error("The serving process ended during the drain (%s); requests in flight are lost", child.how_ended())
+        return LOST_REQUESTS
+
+    def _explain_end(self, child: Child, *, is_respawn: bool) -> None:
+        """Log why a process ended. Raises HostError if it is the first, and a new start would end the same way."""
+        self._last_end = how = child.how_ended()
+        if not is_respawn and child.failure is not None:
+            raise HostError(child.failure)
+        if not is_respawn and not child.began() and child.ended.result() >= 0:
+            raise HostError(f"The serving process could not start ({how}). The log lines above have the reason.")
+        if child.damage is not None:
+            _log.error("The serving process has drained and ended (%s). It starts again", child.damage.why)
+        elif child.failure is not None:
+            _log.error("The application could not start again: %s", child.failure)
+        elif child.open.is_set():
+            _log.error(
+                "The serving process ended by itself (%s); the requests in flight are lost. It starts again", how
+            )
+        else:
+            _log.error("The serving process ended by itself (%s) before it served. It starts again", how)
+
+    def _reload(self) -> None:
+        _log.info("SIGHUP: reading the configuration again")
+        if self._child is not None:  # Otherwise the next process reads it at its start.
+            self._child.reload()
+
+    def _force(self, code: int) -> None:
+        if self._child is not None:
+            self._child.kill()
+        self._folder.remove()
+        logging.shutdown()
+        os._exit(code)
