@@ -28,4 +28,4 @@ def build_embedded() -> "Server":
     return build_server(settings, os.environ[HOST_NOTE_VARIABLE], journal, record=ChangeRecord(folder))
 
 
-asgi = EnvoyEntry(lambda _: build_embedded())
+asgi = EnvoyEntry(build_embedded)

@@ -93,34 +93,12 @@ class Backlog:
             self._open(lane, key, task)
         return True
 
-    def add_alike(self, first: Task, others: Sequence[Task]) -> int:
-        """Add the first of `others` to the batch of `first`. See `BatchQueue.add_alike`."""
-        batch, deadline = first.batch, first.deadline
-        # Objectives and deadlines are checked for each task. With a timeout, the last task may make the batch ready.
-        if not isinstance(batch, Batch) or not first.shareable or not first.rows or deadline.is_finite:
-            return 0
-        lane = batch.lane
-        if lane.has_objective or lane.timeout_s:
-            return 0
-        alike = []
-        for task in others[: (lane.max_rows - batch.rows) // first.rows]:
-            if task.deadline is not deadline:
-                break
-            task.enqueued_s, task.order_s, task.lengths = first.enqueued_s, first.order_s, first.lengths
-            task.batch = batch
-            alike.append(task)
-        if alike:
-            batch.extend(alike)
-            if lane.regroup is not None:
-                lane.regroup.arrived(len(alike) * first.rows, first.enqueued_s)
-        return len(alike)
-
     def discard(self, task: Task) -> bool:
         """Remove a task. See `BatchQueue.discard`."""
         if task.split_request is not None and task.batch is None:
             return self._discard_parts(task.split_request)
         batch = task.batch
-        if not isinstance(batch, Batch):
+        if batch is None:
             return False
         batch.remove(task)
         if not batch.tasks:
@@ -297,20 +275,6 @@ class Backlog:
         if any(lane.has_objective for lane in lanes):
             return None
         return min((lane for lane in lanes if lane.latest_run_s), key=lambda lane: lane.latest_run_s, default=None)
-
-    @property
-    def shortest_run_s(self) -> float:
-        """Seconds of the latest run of the shortest signature, 0 if none has run or one has an objective."""
-        shortest = self._shortest()
-        return 0.0 if shortest is None else shortest.latest_run_s
-
-    def next_runs_s(self) -> dict[str, float]:
-        """Return the expected seconds of a new request of one row, by signature without an objective."""
-        return {name: lane.next_run_s for name, lane in self._lanes.items() if not lane.has_objective}
-
-    def orders(self) -> list[tuple[float, float]]:
-        """Return the order and the expected seconds of each waiting batch."""
-        return [(batch.tasks[0].order_s, batch.work_s) for batches in self._batches.values() for batch in batches]
 
     def _finish_s(
         self, check: DeadlineCheck, lane: Lane, run_s: float, deadline: Deadline, now_s: float, ahead_s: float

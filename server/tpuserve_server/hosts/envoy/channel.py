@@ -1,10 +1,9 @@
 """Channel between the supervisor and the application inside Envoy: JSON lines over a socket pair.
 
-Messages to the application: `announce` (with the addresses), `certificates` (with their status), `reload`, `drain`
-(then exit, except in an engine) and `stop` (an engine exits). Messages to the supervisor: `loading` (the addresses open
-once the application is ready), `ready`, `failed` (with the reason) and `replace` (the process drains and ends, and
-another should take its place). The end of the stream means that the other side is gone. An environment variable carries
-the initial settings.
+Messages to the application: `announce` (with the addresses), `certificates` (with their status), `reload` and `drain`
+(then exit). Messages to the supervisor: `loading` (the addresses open once the application is ready), `ready`, `failed`
+(with the reason) and `replace` (the process drains and ends, and another should take its place). The end of the stream
+means that the other side is gone. An environment variable carries the initial settings.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class ChildSetup:
     """Settings that the supervisor passes to the application at its start."""
 
     options: HostOptions
-    # Path of Envoy's admin interface, for the drain. Empty in an engine, which has none.
+    # Path of Envoy's admin interface, for the drain.
     admin_socket: str
     # File descriptor of the application's end of the channel.
     channel: int

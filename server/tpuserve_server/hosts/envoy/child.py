@@ -32,12 +32,12 @@ class Spawned(NamedTuple):
     relay: StderrRelay
 
 
-def child_setup(options: HostOptions, lock: int, admin_socket: Path | None, *, is_respawn: bool) -> ChildSetup:
+def child_setup(options: HostOptions, lock: int, admin_socket: Path, *, is_respawn: bool) -> ChildSetup:
     """Return the setup of a process that holds the descriptor `lock`. `spawn` completes it."""
     return ChildSetup(
         # Other processes may read the environment, so it must not contain a key.
         options=dataclasses.replace(options, tls=None, envoy_spans=None),
-        admin_socket="" if admin_socket is None else str(admin_socket),
+        admin_socket=str(admin_socket),
         channel=-1,
         lock=lock,
         directory=os.getcwd(),
@@ -52,10 +52,9 @@ async def spawn(
     setup: ChildSetup,
     environment: Mapping[str, str],
     *,
-    directory: Path | None = None,
-    descriptors: Sequence[int] = (),
+    directory: Path,
 ) -> Spawned:
-    """Start a process with this whole environment, which also inherits `descriptors`."""
+    """Start a process with this whole environment."""
     ours, theirs = socket.socketpair()
     # Signals are blocked before the process exists, so that no moment remains in which one ends it.
     with theirs, _blocked(_SUPERVISORS_SIGNALS), relayed_stderr() as stderr:
@@ -64,7 +63,7 @@ async def spawn(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=stderr.theirs,
-            pass_fds=[complete.channel, complete.lock, stderr.log, *descriptors],
+            pass_fds=[complete.channel, complete.lock, stderr.log],
             cwd=directory,
             env={**environment, VARIABLE: complete.to_json(), DESCRIPTOR_VARIABLE: str(stderr.log)},
             # Signals of a terminal reach every process of its group. Only the supervisor must handle them.

@@ -106,7 +106,7 @@ def _listener(options: HostOptions, embedding: Embedding, secrets: SecretFiles) 
         "socket_options": first["socket_options"]["socket_options"],
         "additional_addresses": others,
         # By default, a second server on the same port must fail instead of taking every other connection.
-        "enable_reuse_port": options.reuse_port or options.frontends > 1,
+        "enable_reuse_port": options.reuse_port,
         # The buffer of responses; that of a request's body is below.
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "filter_chains": [

@@ -57,10 +57,10 @@ class EnvoyEntry:
     # asgiref's mark of ASGI 3. Without it, the embedding assumes ASGI 2 if `__call__` is not a coroutine function.
     _asgi_single_callable = True
 
-    def __init__(self, factory: Callable[[InFlight], Application]) -> None:
-        """Call `factory` later: once, on the event loop, before any port is open. It gets the calls of this host."""
+    def __init__(self, factory: Callable[[], Application]) -> None:
+        """Call `factory` later: once, on the event loop, before any port is open."""
         self._in_flight = InFlight()
-        self._factory = partial(factory, self._in_flight)
+        self._factory = factory
         self._watch = DisconnectWatch()
         self._orders: asyncio.Task[None] | None = None
         # Serves REST in place of Envoy.
@@ -138,16 +138,14 @@ class EnvoyEntry:
         self._has_client_ca = setup.has_client_ca
         application.add_metrics("envoy", EnvoyFigures(EnvoyAdmin(Path(setup.admin_socket), TIMEOUT_S)).page)
         self._shedding = Shedding(application.overload_gate, EnvoyAdmin(Path(setup.admin_socket)))
-        self._grpc = application.split_grpc(
-            GrpcOverAsgi(
-                application.rpc,
-                max_message_bytes=setup.options.max_message_bytes,
-                in_flight=self._in_flight,
-                watch=self._watch,
-                receiving=application.receiving,
-                sending=application.sending,
-                gate=application.overload_gate,
-            )
+        self._grpc = GrpcOverAsgi(
+            application.rpc,
+            max_message_bytes=setup.options.max_message_bytes,
+            in_flight=self._in_flight,
+            watch=self._watch,
+            receiving=application.receiving,
+            sending=application.sending,
+            gate=application.overload_gate,
         )
 
     async def _obey(self, lifecycle: Lifecycle[Application], setup: ChildSetup, handover: Handover) -> None:

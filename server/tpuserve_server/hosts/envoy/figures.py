@@ -7,7 +7,7 @@ tell the same reasons apart.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Final, Literal
+from typing import Final
 
 from tpuserve_server.hosts.envoy.admin import AdminError, EnvoyAdmin
 from tpuserve_server.hosts.envoy.config import STAT_PREFIX
@@ -26,16 +26,12 @@ _LISTENER: Final = ("envoy_listener_address",)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One of Envoy's metrics, with its name, kind, labels and meaning.
-
-    `combined` makes one value of those of several Envoys of the server, each with its own limits.
-    """
+    """One of Envoy's metrics, with its name, kind, labels and meaning."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
     text: str
-    combined: Literal["sum", "max", "min"] = "sum"
 
 
 def _manager(name: str, kind: str, text: str) -> Figure:
@@ -46,8 +42,8 @@ def _listener(name: str, text: str) -> Figure:
     return Figure(f"envoy_listener_{name}", "counter", _LISTENER, text)
 
 
-def _gauge(name: str, text: str, combined: Literal["sum", "max", "min"] = "sum") -> Figure:
-    return Figure(f"envoy_{name}", "gauge", (), text, combined)
+def _gauge(name: str, text: str) -> Figure:
+    return Figure(f"envoy_{name}", "gauge", (), text)
 
 
 FIGURES: Final = (
@@ -91,22 +87,18 @@ FIGURES: Final = (
     _gauge(
         "overload_envoy_overload_actions_stop_accepting_requests_active",
         "1 while Envoy refuses requests, near --max_heap_bytes.",
-        "max",
     ),
     _gauge(
         "overload_envoy_overload_actions_reduce_timeouts_active",
         "1 while Envoy closes idle connections sooner, near --max_heap_bytes.",
-        "max",
     ),
     _gauge(
         "overload_envoy_resource_monitors_fixed_heap_pressure",
         "Percent of --max_heap_bytes in use. Absent without a limit.",
-        "max",
     ),
     _gauge(
         "overload_envoy_resource_monitors_global_downstream_max_connections_pressure",
         "Percent of --max_connections in use.",
-        "max",
     ),
     _gauge("server_memory_allocated", "Bytes that Envoy's code holds."),
     _gauge("server_memory_heap_size", "Bytes of Envoy's heap, used and free."),
@@ -114,7 +106,6 @@ FIGURES: Final = (
     _gauge(
         "server_days_until_first_cert_expiring",
         "Days until the first TLS certificate expires, or 4294967295 without TLS.",
-        "min",
     ),
 )
 

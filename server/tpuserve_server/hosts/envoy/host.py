@@ -1,7 +1,5 @@
 """Supervisor of the Envoy host: starts Envoy with the application inside, again after each unexpected end.
 
-With front-end processes, it starts an engine process and several Envoys instead.
-
 It turns signals into orders, and cleans up. The process is light: it imports neither tensorflow nor the application,
 and handles no requests.
 """
@@ -17,15 +15,13 @@ from collections.abc import Callable, Mapping
 from tpuserve_server.core.library_pages import release_library_pages
 from tpuserve_server.core.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
 from tpuserve_server.hosts.addresses import check_free
-from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.certificate_poll import CertificatePoll
 from tpuserve_server.hosts.certificate_replacement import check_replacement
 from tpuserve_server.hosts.certificate_validity import certificate_status
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.envoy.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
 from tpuserve_server.hosts.envoy.config import Embedding
-from tpuserve_server.hosts.envoy.fleet import Fleet
-from tpuserve_server.hosts.envoy.front_end import with_ports
 from tpuserve_server.hosts.envoy.process import embedding_library
 from tpuserve_server.hosts.envoy.respawn import Respawns
 from tpuserve_server.hosts.envoy.worker import Worker
@@ -42,7 +38,6 @@ from tpuserve_server.logs.logger_names import COMMAND
 _log = logging.getLogger(__name__)
 _command = logging.getLogger(COMMAND)
 _LONGEST_SOCKET = "admin.sock"
-_LONGEST_PART = "63"
 
 
 def run(
@@ -50,7 +45,6 @@ def run(
     options: HostOptions,
     environment: Mapping[str, str],
     read_tls: Callable[[], TlsOptions] | None = None,
-    engine_module: str | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, drain, and return the exit code. Blocks; call it on the main thread.
 
@@ -58,9 +52,6 @@ def run(
 
     `asgi_entry` names an `EnvoyEntry` as `module:attribute`. Its factory finds `environment` in `os.environ`, in
     addition to this process's environment. A second signal kills Envoy at once.
-
-    With more than one of `options.frontends`, `engine_module` names the program of the engine, which calls
-    `run_engine`, and `asgi_entry` is the application of the front-ends. Their limits are those of `options`.
     """
     ignore_until_serving()
     for name in unknown_to_envoy(options.grpc_arguments):
@@ -73,10 +64,10 @@ def run(
         predecessor = Predecessor.of(options)
         embedding = Embedding(embedding_library(), asgi_entry)
         remove_stale_folders()
-        longest = _max_path_bytes(options.frontends)
+        longest = MAX_SOCKET_PATH_BYTES - len(os.sep) - len(_LONGEST_SOCKET)
         release_library_pages()  # The supervisor's own start used most of them.
         with runtime_folder(max_path_bytes=longest) as folder, socket_file(options) as file:
-            launcher = _Launcher(embedding, engine_module, folder, file)
+            launcher = _Launcher(embedding, folder)
             supervisor = _Supervisor(options, launcher, file, environment, read_tls, predecessor)
             return asyncio.run(supervisor.run())
     except HostError as error:
@@ -84,37 +75,24 @@ def run(
         return 1
 
 
-def _max_path_bytes(frontends: int) -> int:
-    """Return the longest path of a directory in which, or in a part of which, each UNIX socket of Envoy has a name."""
-    longest = os.path.join(_LONGEST_PART, _LONGEST_SOCKET) if frontends > 1 else _LONGEST_SOCKET
-    return MAX_SOCKET_PATH_BYTES - len(os.sep) - len(longest)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Launcher:
-    """Starts a worker, or a fleet with more than one front-end."""
+    """Starts a worker."""
 
     embedding: Embedding
-    engine_module: str | None
     folder: RuntimeFolder
-    file: SocketFile | None
 
-    async def start(self, options: HostOptions, environment: Mapping[str, str], last_end: str) -> Worker | Fleet:
+    async def start(self, options: HostOptions, environment: Mapping[str, str], last_end: str) -> Worker:
         environment = {
             **environment,
             RUNTIME_FOLDER_VARIABLE: str(self.folder.path),
             LAST_END_VARIABLE: last_end,
         }
-        is_respawn = bool(last_end)
-        if options.frontends == 1 or self.engine_module is None:
-            return await Worker.start(options, self.embedding, self.folder, environment, is_respawn=is_respawn)
-        return await Fleet.start(
-            options, self.embedding, self.engine_module, self.folder, environment, self.file, is_respawn=is_respawn
-        )
+        return await Worker.start(options, self.embedding, self.folder, environment, is_respawn=bool(last_end))
 
 
 class _Supervisor:
-    """Runs one worker after the other, or one fleet after the other."""
+    """Runs one worker after the other."""
 
     def __init__(
         self,
@@ -131,7 +109,7 @@ class _Supervisor:
         self._launcher = launcher
         self._environment = environment
         self._predecessor = predecessor
-        self._worker: Worker | Fleet | None = None
+        self._worker: Worker | None = None
         self._last_end = ""
         self._read_tls = read_tls
         self._reloading: asyncio.Task[None] | None = None
@@ -173,10 +151,10 @@ class _Supervisor:
             announcing.cancel()
             await worker.close()
 
-    async def _announce(self, worker: Worker | Fleet) -> None:
+    async def _announce(self, worker: Worker) -> None:
         listening = await worker.listening(self._options)
         # A later worker opens the same ports.
-        self._options = with_ports(self._options, listening)
+        self._options = _with_ports(self._options, listening)
         if self._file is not None:
             self._file.publish()
             listening = dataclasses.replace(listening, grpc_socket=self._file.address)
@@ -185,7 +163,7 @@ class _Supervisor:
         if self._predecessor is not None:
             self._predecessor.stop()
 
-    async def _stop(self, worker: Worker | Fleet) -> int:
+    async def _stop(self, worker: Worker) -> int:
         """Wait for the application to drain and to end Envoy, too, and return the exit code."""
         report("STOPPING")
         worker.drain()
@@ -201,7 +179,7 @@ class _Supervisor:
         _log.error("%s ended during the drain (%s); requests in flight are lost", worker.name, worker.how_ended())
         return LOST_REQUESTS
 
-    def _explain_end(self, worker: Worker | Fleet, *, is_respawn: bool) -> None:
+    def _explain_end(self, worker: Worker, *, is_respawn: bool) -> None:
         """Log why a worker ended. Raises HostError if it is the first, and a new start would end the same way."""
         self._last_end = how = worker.how_ended()
         if not is_respawn and worker.failure is not None:
@@ -269,13 +247,25 @@ class _Supervisor:
         os._exit(code)
 
 
+def _with_ports(options: HostOptions, listening: Listening) -> HostOptions:
+    """Return the options with the ports that the kernel chose for port 0."""
+    return dataclasses.replace(
+        options,
+        grpc_port=None if listening.grpc is None else _port(listening.grpc),
+        rest_port=None if listening.rest is None else _port(listening.rest),
+    )
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
 def _check_rest_server(options: HostOptions) -> None:
     """Raise HostError for options that only Envoy's REST supports."""
     if options.rest_server == "envoy":
         return
     needs_envoy = {
         "--ssl_config_file": options.tls is not None,
-        "--frontends": options.frontends > 1,
         "--reuse_port": options.reuse_port,
         "--max_requests_per_second": options.max_requests_per_s > 0,
         "--max_heap_bytes": options.max_heap_bytes > 0,
@@ -288,7 +278,7 @@ def _check_rest_server(options: HostOptions) -> None:
         )
 
 
-def _raise_refusal(announcing: asyncio.Task[None], worker: Worker | Fleet) -> None:
+def _raise_refusal(announcing: asyncio.Task[None], worker: Worker) -> None:
     """Raise the HostError of a socket that cannot be published. Kill an Envoy that does not answer while it starts."""
     try:
         announcing.result()

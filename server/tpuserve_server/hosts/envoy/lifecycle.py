@@ -1,7 +1,4 @@
-"""Lifecycle: the start, the orders and the end of an application in a process of the supervisor.
-
-Envoy's process and the engine process share it.
-"""
+"""Lifecycle: the start, the orders and the end of an application in a process of the supervisor."""
 
 import asyncio
 import contextlib
@@ -115,13 +112,6 @@ class Lifecycle(Generic[_App]):
             return Leaving.REPLACED
         finally:
             replacing.cancel()
-
-    async def stopping(self) -> None:
-        """Wait for the order to stop after the order to drain, or for the end of the supervisor."""
-        if await self._following:
-            async for order in self._channel.messages():
-                if order["type"] == "stop":
-                    return
 
     async def end(self, code: int) -> None:
         """Stop the application and end the process."""

@@ -11,7 +11,6 @@ from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.envoy.admin import EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.child import Child, Spawned, child_setup, spawn
 from tpuserve_server.hosts.envoy.config import Embedding, bootstrap
-from tpuserve_server.hosts.envoy.links import LINK_VARIABLE
 from tpuserve_server.hosts.envoy.native_line import ENVOY_LOG_FORMAT
 from tpuserve_server.hosts.envoy.process import child_environment, envoy_binary
 from tpuserve_server.hosts.envoy.secret_files import SecretFiles
@@ -50,12 +49,8 @@ class Worker(Child):
         environment: Mapping[str, str],
         *,
         is_respawn: bool,
-        link: int | None = None,
     ) -> Self:
-        """Start Envoy, with `environment` in addition to this process's environment.
-
-        `link` is the descriptor of a front-end's link to its engine, which the caller closes.
-        """
+        """Start Envoy, with `environment` in addition to this process's environment."""
         admin = admin_of(folder).path
         config = folder.path / _CONFIG
         config.touch(mode=0o600)
@@ -69,9 +64,8 @@ class Worker(Child):
                 *("--log-level", "warning", "--log-format", ENVOY_LOG_FORMAT),
             ],
             child_setup(options, folder.lock, admin, is_respawn=is_respawn),
-            child_environment({**environment, **({} if link is None else {LINK_VARIABLE: str(link)})}),
+            child_environment(environment),
             directory=folder.path,
-            descriptors=() if link is None else (link,),
         )
         return cls(spawned, folder)
 

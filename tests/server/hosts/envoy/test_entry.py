@@ -112,7 +112,7 @@ class Hosted:
         self, application: Recorded, admin: Path, monkeypatch: pytest.MonkeyPatch, options: HostOptions = OPTIONS
     ) -> None:
         self.application = application
-        self.entry = EnvoyEntry(lambda _: application)
+        self.entry = EnvoyEntry(lambda: application)
         self.ours, theirs = socket.socketpair()
         self.exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.lifespan_sent: list[Message] = []
