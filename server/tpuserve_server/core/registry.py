@@ -9,7 +9,7 @@ from tpuserve_server.core.errors import ServingError, Unavailable
 from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.model_record import ModelRecord, VersionRecord, serving_records
+from tpuserve_server.core.model_record import ModelRecord, VersionRecord
 from tpuserve_server.core.readiness import why_not_ready
 from tpuserve_server.core.resolution import resolve_label, shutting_down, why_not
 from tpuserve_server.core.servable_handle import ServableHandle
@@ -337,7 +337,10 @@ class ModelRegistry:
         self._listeners.notify()
 
     def _serving(self) -> tuple[Loaded, ...]:
-        return tuple(version.loaded for version in serving_records(self._models) if version.loaded is not None)
+        versions = [version for model in self._models.values() for version in model.versions.values()]
+        return tuple(
+            version.loaded for version in versions if version.loaded is not None and version.state is State.AVAILABLE
+        )
 
     def _configured(self, name: str) -> ModelRecord:
         if self._closed:

@@ -251,7 +251,8 @@ class Backlog:
         check = self._deadlines
         if check is None or lane is None or lane.has_objective or not (self._batches or ahead_s or not check.is_idle):
             return
-        finish_s = self._finish_s(check, lane, lane.next_run_s, deadline, now_s, ahead_s)
+        run_s = max(lane.latest_run_s, lane.run_s(1, ()))
+        finish_s = self._finish_s(check, lane, run_s, deadline, now_s, ahead_s)
         if finish_s > due_s(deadline, now_s):
             raise check.refusal(deadline, now_s, finish_s)
 
@@ -263,18 +264,12 @@ class Backlog:
         check = self._deadlines
         if check is None or not (self._batches or not check.is_idle):
             return 0.0
-        shortest = self._shortest()
-        if shortest is None:
+        lanes = self._lanes.values()
+        shortest = min((each for each in lanes if each.latest_run_s), key=lambda each: each.latest_run_s, default=None)
+        if shortest is None or any(lane.has_objective for lane in lanes):
             return 0.0
         finish_s = self._finish_s(check, shortest, shortest.latest_run_s, deadline, now_s, 0.0)
         return max(finish_s - due_s(deadline, now_s), 0.0)
-
-    def _shortest(self) -> Lane | None:
-        """Return the lane whose latest run was the shortest, or None if none has run or one has an objective."""
-        lanes = self._lanes.values()
-        if any(lane.has_objective for lane in lanes):
-            return None
-        return min((lane for lane in lanes if lane.latest_run_s), key=lambda lane: lane.latest_run_s, default=None)
 
     def _finish_s(
         self, check: DeadlineCheck, lane: Lane, run_s: float, deadline: Deadline, now_s: float, ahead_s: float
