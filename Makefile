@@ -40,7 +40,7 @@ IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' require
 # Dependencies of PyTorch that requirements/dev.lock contains.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch ray oip-clients demo serve examples strangers faults zoo front-ends fuzz soak images sbom audit licences test test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch ray oip-clients demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,10 +132,6 @@ zoo: setup ## Send valid and odd forms, and JSON of every structure and size, to
 	$(BIN)/python -m tests.zoo $(if $(ONLY),--only="$(ONLY)") $(if $(MOST),--most="$(MOST)") $(if $(OUT),--out="$(OUT)") || status=$$?; \
 	$(BIN)/python -m tests.zoo.body_sweep $(if $(OUT),--out="$(OUT)") || status=$$?; \
 	exit $$status
-
-# The Python host has one process. FRONTENDS=4 starts four front-ends.
-front-ends: setup ## Run the tests of the contract and the attacks of `make faults` on servers with 2 front-end processes
-	TPUSERVE_SERVE_FRONTENDS="$(or $(FRONTENDS),2)" $(PYTEST) -q tests/contract tests/faults -k "not python"
 
 # MINUTES=60: for each target. KEPT=DIR: the inputs that reached new branches, which the next run begins with.
 fuzz: $(FUZZ)/.installed ## Fuzz every parser, the transports and the OpenAPI document for 1 minute each; TARGETS="routes http2-envoy" selects targets

@@ -13,7 +13,6 @@ import click
 BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
     "loop_delay": "overhead.loop_delay",
-    "frontends": "frontends.frontends",
     "codecs": "codecs.codecs",
     "large": "large.large",
     "observation": "observation.observation",

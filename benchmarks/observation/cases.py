@@ -4,13 +4,11 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from benchmarks.codecs.requests import RESULT, SIGNATURE, ConstantModel, ConstantService
 from benchmarks.observation.access_lines import discarded_lines
 from benchmarks.observation.pages import page_cpu_us
-from benchmarks.observation.shares import SERIES, added_cpu_us, sent_cpu_us
 from tpuserve_formats.counted import counted
 from tpuserve_server.core.batching.batch_run import BatchRun, Departure
 from tpuserve_server.core.deadline import Deadline, SystemClock
@@ -148,10 +146,6 @@ class _RanModel(ConstantModel):
         self.is_recalled = False
 
 
-def _shared(share_cpu_us: Callable[[int], float], changed: int, _url: str) -> float:
-    return share_cpu_us(changed)
-
-
 def _cpu_us(act: Callable[[], object], count: int, finish: Callable[[], object] = lambda: None) -> float:
     """Return the CPU of this process for each call, in microseconds, including `finish`."""
     for _ in range(100):
@@ -184,19 +178,6 @@ CASES: Final = (
             ("text page", PrometheusMetrics.render),
             ("OpenMetrics page", PrometheusMetrics.render_open_metrics),
             ("console figures", version_totals),
-        )
-    ),
-    *(
-        Case(
-            f"{verb} share, {changed} of {SERIES} series new",
-            partial(_shared, share_cpu_us, changed),
-            _NOTHING,
-            limit_us,
-        )
-        for verb, share_cpu_us, changed, limit_us in (
-            ("sent", sent_cpu_us, 2, 200.0),
-            ("sent", sent_cpu_us, SERIES, None),
-            ("added", added_cpu_us, SERIES, None),
         )
     ),
 )

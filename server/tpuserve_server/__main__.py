@@ -10,7 +10,6 @@ import os
 import posixpath
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -20,7 +19,6 @@ from tpuserve_server.check.finding import Finding, format_json, format_text, has
 from tpuserve_server.command.cache_directories import warn_of_cache_directories
 from tpuserve_server.command.credentials import open_credentials
 from tpuserve_server.command.flag_command import notices, serve_command, source_variable
-from tpuserve_server.command.front_ends import front_end_count, with_front_ends
 from tpuserve_server.command.listening import host_options, tls_reader
 from tpuserve_server.command.model_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.command.profiles import describe_profile
@@ -172,9 +170,6 @@ def _check_files(settings: Settings) -> None:
 
 def _run(selection: Selection, settings: Settings) -> int:
     options = host_options(settings.listening, settings.host, settings.tracing)
-    front_ends = front_end_count(settings.listening.frontends, selection, options)
-    # The processes of the server need the number.
-    settings = replace(settings, listening=replace(settings.listening, frontends=front_ends))
     host_note = f"{selection.backend}: {selection.reason}"
     logger.info("Host %s", host_note)
     if described := describe_profile(settings.server.profile):
@@ -187,12 +182,7 @@ def _run(selection: Selection, settings: Settings) -> int:
 
         environment = {SETTINGS_VARIABLE: settings_json(settings), HOST_NOTE_VARIABLE: host_note}
         read_tls = tls_reader(settings.listening)
-        if front_ends == 1:
-            return envoy.run("tpuserve_server.process.embedded:asgi", options, environment, read_tls)
-        logger.info("Front-end processes: %d", front_ends)
-        options = with_front_ends(options, front_ends)
-        entry, engine = "tpuserve_server.process.frontend:asgi", "tpuserve_server.process.engine"
-        return envoy.run(entry, options, environment, read_tls, engine)
+        return envoy.run("tpuserve_server.process.embedded:asgi", options, environment, read_tls)
     from tpuserve_server.hosts.python import host as python
 
     return python.run(lambda: build_server(settings, host_note), options, tls_reader(settings.listening))

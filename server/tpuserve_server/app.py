@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 from tpuserve_server.command.banner import print_banner
 from tpuserve_server.command.changed_flags import changed_flags
 from tpuserve_server.command.credentials import open_credentials
-from tpuserve_server.command.front_ends import front_end_processes
 from tpuserve_server.command.options import (
     access_log,
     loading_options,
@@ -55,7 +53,6 @@ from tpuserve_server.core.source import Source
 from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.core.validation import ShapeRules
 from tpuserve_server.core.watchdog import Watchdog
-from tpuserve_server.engine import FrontEnds
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource
 from tpuserve_server.executors.choice import ExecutorChoice
@@ -80,12 +77,9 @@ from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.frontends.vertex.routes import VertexRoutes
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.certificate_watch import CertificateWatch
-from tpuserve_server.hosts.envoy.fleet_figures import FleetFigures
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.identity.caller import CallerModels, for_server
 from tpuserve_server.identity.files import CredentialFiles
-from tpuserve_server.link.measuring import ShareReceiver
-from tpuserve_server.link.publisher import EngineRules
 from tpuserve_server.logs.configuration import dropped_events
 from tpuserve_server.metrics.live_measurements import LiveMeasurements
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
@@ -134,7 +128,6 @@ class Server:
         addresses: Addresses,
         certificates: CertificateWatch,
         credentials: CredentialFiles | None,
-        front_ends: FrontEnds,
     ) -> None:
         """Wire the parts without starting them."""
         self.rpc = rpc
@@ -161,7 +154,6 @@ class Server:
         self._addresses = addresses
         self._certificates = certificates
         self._credentials = credentials
-        self._front_ends = front_ends
 
     async def start(self) -> None:
         """Start to watch for models and load them. Returns at once; `ready` waits for the models."""
@@ -201,14 +193,6 @@ class Server:
         replacement = self._watchdog.replacement()
         # The run that hung may have ended in this moment.
         return replacement or await self.replacement()
-
-    def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
-        """Return `local`: this process answers every call."""
-        return local
-
-    async def serve_front_end(self, link: socket.socket) -> None:
-        """Serve the front-end process at the other end of a socket, until it ends."""
-        await self._front_ends.serve(self, link)
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:
         """Add the host's own metrics to the metrics page."""
@@ -316,21 +300,13 @@ def build(
     models.observe(logs.configure)
     regions = SharedMemoryRegions(settings.shared_memory, settings.listening.max_request_bytes)
     statistics = partial(version_statistics, metrics)
-    slow, envoys = SlowRequests(), FleetFigures()
-    shares = ShareReceiver(metrics, slow, envoys)
-    administration = Administration(
-        service, clock, statistics, regions, models, settings.metadata.server_name, shares.collect_shares
-    )
-    max_bytes, processes = settings.listening.max_request_bytes, front_end_processes(settings)
-    budgets = Budgets.of(settings.budgets, max_bytes, clock, processes, settings.host.write_timeout_s)
+    slow = SlowRequests()
+    administration = Administration(service, clock, statistics, regions, models, settings.metadata.server_name)
+    max_bytes = settings.listening.max_request_bytes
+    budgets = Budgets.of(settings.budgets, max_bytes, clock, settings.host.write_timeout_s)
     control = Control(settings.control)
     software, certificates = build_info(host_note), CertificateWatch()
     metrics.server.server_built(ServerParts(service, budgets, software, dropped_events, certificates.find))
-    rules = EngineRules(logs.has_log, is_oip_in_engine=regions.are_enabled)
-    front_ends = FrontEnds(registry, rules, shares, settings.listening.max_request_bytes)
-    models.observe(lambda _: front_ends.changed())
-    if front_end_processes(settings) > 1:
-        metrics.sources.add("envoy", envoys.page)
     tracing = request_tracing(settings, clock, metrics)
     observers = Observers((slow, *access_log(settings)), tracing)
     figures, addresses = LiveMeasurements(metrics, clock), Addresses()
@@ -360,7 +336,7 @@ def build(
         serialize_as_content=settings.server.enable_serialization_as_tensor_content,
         tracer=tracer,
         check_method_names=settings.server.enable_signature_method_name_check,
-        max_request_bytes=settings.listening.max_request_bytes,
+        max_request_bytes=max_bytes,
         decoded=budgets.decoded,
         responses=budgets.response,
         meter=rpc_meter,
@@ -378,7 +354,6 @@ def build(
         control=control,
         meter=rest_meter,
         console=Console(sources, control) if settings.console.enable_console else None,
-        collect=shares.collect,
     )
     authenticator = None if credentials is None else credentials.authenticator
     rule = combined_rule(authenticator, None if make_rule is None else make_rule(models))
@@ -409,7 +384,6 @@ def build(
         addresses,
         certificates,
         credentials,
-        front_ends,
     )
 
 

@@ -17,9 +17,7 @@ BIN = Path(sys.executable).parent
 def _flags(*flags: str, host: str) -> list[str]:
     grpc_port, rest_port = free_ports(2)
     ports = [f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1"]
-    # `make front-ends` sets the variable of this flag for all tests, but only Envoy has front-end processes.
-    one_process = ["--frontends=1"] if host == "python" else []
-    return [*ports, f"--host_backend={host}", *one_process, *flags]
+    return [*ports, f"--host_backend={host}", *flags]
 
 
 def _serve(*flags: str, host: str = "python") -> subprocess.CompletedProcess[str]:

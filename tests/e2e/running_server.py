@@ -107,12 +107,8 @@ def run_in_environment(
         str(executable), f"--host_backend={host}", f"--port={grpc_port}", "--bind_address=127.0.0.1",
         "--file_system_poll_wait_seconds=0.1", *flags,
     ]  # fmt: skip
-    # `make front-ends` sets the variable for all tests, but only Envoy has front-end processes.
-    of_host = {} if host == "envoy" else {"TPUSERVE_SERVE_FRONTENDS": "1"}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **of_host, **environment}
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment})
     server = RunningServer(process, model, f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{rest_port}", log)
     try:
         if credentials is None:

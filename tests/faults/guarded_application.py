@@ -67,7 +67,7 @@ def _make_guarded() -> Server:
     return server
 
 
-asgi = EnvoyEntry(lambda _: _make_guarded())
+asgi = EnvoyEntry(_make_guarded)
 
 
 def main(backend: str, options: HostOptions) -> int:

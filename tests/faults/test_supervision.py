@@ -21,7 +21,6 @@ from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
 from tests.e2e.running_server import START_TIMEOUT_S, RunningServer, run_configured_server
 from tests.faults.fault_row import FaultRow
-from tests.support.front_ends import Processes
 from tests.support.saved_models import save_function, save_half_plus_two
 from tpuserve_client import Client, DeadlineExceeded, InvalidArgument, NotFound, Retry, State, Unavailable
 
@@ -84,7 +83,8 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 def worker(server: RunningServer) -> psutil.Process:
     """Return the process that runs the models."""
-    return Processes(server).engine()
+    [process] = psutil.Process(server.process.pid).children()
+    return process
 
 
 def end_while_running(server: RunningServer, client: Client) -> None:

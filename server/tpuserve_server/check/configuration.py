@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -11,8 +10,7 @@ from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_server.check.finding import Finding, run_check
 from tpuserve_server.command.cache_directories import cache_directories, check_directory
 from tpuserve_server.command.credentials import check_credentials, check_jwks
-from tpuserve_server.command.front_ends import front_end_count
-from tpuserve_server.command.listening import host_options, read_tls
+from tpuserve_server.command.listening import read_tls
 from tpuserve_server.command.secret_files import exposures
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.command.vertex import vertex_paths
@@ -58,8 +56,6 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
         "host_backend": lambda: _host(settings),
         "bind_address": lambda: _address(settings.listening.bind_address),
     }
-    if settings.listening.frontends != 1:
-        checks["frontends"] = lambda: _front_ends(settings)
     files: Mapping[str, Callable[[Path], object]] = {
         "model_config_file": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
         "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching),
@@ -102,13 +98,6 @@ def _warnings(settings: Settings, broken: Collection[str]) -> Iterator[Finding]:
 def _host(settings: Settings) -> str:
     selection = select_host(settings.listening.host_backend)
     return f"{selection.backend}: {selection.reason}"
-
-
-def _front_ends(settings: Settings) -> str:
-    # The certificates have their own check.
-    options = host_options(replace(settings.listening, ssl_config_file=None), settings.host)
-    selection = select_host(settings.listening.host_backend)
-    return f"{front_end_count(settings.listening.frontends, selection, options)} on this machine"
 
 
 def _address(address: str) -> str:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting
@@ -11,9 +11,6 @@ from tpuserve_server.frontends.vertex.route_form import check_route
 
 HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
 ChannelArguments: TypeAlias = tuple[tuple[str, int | str], ...]
-# Number of front-end processes. "auto": by the cores of this machine.
-FrontEnds: TypeAlias = int | Literal["auto"]
-MAX_FRONT_ENDS: Final = 64
 
 # Variables of Vertex AI's contract.
 _HTTP_PORT, _HEALTH_ROUTE, _PREDICT_ROUTE = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
@@ -34,22 +31,12 @@ def _channel_argument(text: str) -> tuple[str, int | str]:
         return key, value
 
 
-def _front_ends(text: str) -> FrontEnds:
-    if text == "auto":
-        return "auto"
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"expected a whole number or auto, got {text!r}") from None
-
-
 @dataclass(frozen=True, slots=True)
 class ListeningSettings:
     """Addresses and limits of the server, with TensorFlow Serving's names and units. Port 0 disables a port.
 
     Raises:
-        InvalidArgument: no port or socket is set, both ports are the same, the number of front-ends is out of range,
-            or a route of Vertex AI is invalid.
+        InvalidArgument: no port or socket is set, both ports are the same, or a route of Vertex AI is invalid.
     """
 
     port: Annotated[int, Setting("Listening", "gRPC port; 0 disables it.", at_least=0, at_most=65535)] = 8500
@@ -104,18 +91,6 @@ class ListeningSettings:
             page="HTTP server: `envoy`, `python`, or `auto`: Envoy if it can run here",
         ),
     ] = "auto"
-    frontends: Annotated[
-        FrontEnds,
-        Setting(
-            "Listening",
-            "Number of Envoy processes that receive requests for one engine process with the models; 1: one process "
-            "does both. auto: one for every two cores beyond the first two, from 1 to 16. Envoy on Linux only.",
-            page="number of Envoy processes that receive requests for one engine process with the models ([front-end "
-            "processes](../how-to/operate/front-ends.md)); 1: one process does both; `auto`: one for every two cores "
-            "beyond the first two, from 1 to 16; Envoy on Linux only",
-            parse=_front_ends,
-        ),
-    ] = 1
     ssl_config_file: Annotated[Path | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")] = (
         None
     )
@@ -156,8 +131,6 @@ class ListeningSettings:
             )
         if self.port and self.port == self.rest_api_port:
             raise InvalidArgument(f"port and rest_api_port are both {self.port}; they must differ")
-        if self.frontends != "auto" and not 1 <= self.frontends <= MAX_FRONT_ENDS:
-            raise InvalidArgument(f"frontends must be auto or from 1 to {MAX_FRONT_ENDS}; was {self.frontends}")
         for setting, route in (self.health_route, self.predict_route):
             if route is not None and self.rest_api_port == 0:
                 raise InvalidArgument(f"{setting} needs the REST port, but rest_api_port ({_HTTP_PORT}) is 0")

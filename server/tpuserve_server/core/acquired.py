@@ -7,6 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.deadline import Clock, Deadline
@@ -18,7 +19,6 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
 from tpuserve_server.core.servable_handle import ServableHandle
-from tpuserve_server.core.task_queue import TaskQueue
 from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.validation import (
@@ -375,7 +375,7 @@ class AcquiredVersion(_Acquired):
         return result
 
 
-def _expire(batcher: TaskQueue, task: Task, servable_id: ServableId) -> None:
+def _expire(batcher: Batcher, task: Task, servable_id: ServableId) -> None:
     """Answer a request whose deadline has passed, even if the device is busy with another batch for long."""
     if task.future.done():
         return

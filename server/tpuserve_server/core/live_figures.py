@@ -39,10 +39,10 @@ class DeviceLoad(NamedTuple):
 
 
 class RecentFigures(NamedTuple):
-    """Figures of the window. `cpu` is the number of cores that all processes of the server used.
+    """Figures of the window. `cpu` is the number of cores that the process used.
 
-    They are None without a window, except the present ones: `devices`, and `resident_bytes` of all processes, which is
-    None if the system does not report it.
+    They are None without a window, except the present ones: `devices`, and `resident_bytes`, which is None if the
+    system does not report it.
     """
 
     versions: Mapping[ServableId, VersionTraffic] | None

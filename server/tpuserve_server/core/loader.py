@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.core.aspired_version import AspiredVersion
+from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
@@ -14,7 +15,6 @@ from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import VersionResponses
 from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.task_queue import TaskQueue
 from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import Precision, Signature, Tensors
 
@@ -30,7 +30,7 @@ class LoadedVersion:
     """
 
     servable: Servable
-    batcher: TaskQueue
+    batcher: Batcher
     notes: tuple[str, ...] = ()
     path: Path | None = None
     costs: CostModel = field(default_factory=CostModel)

@@ -277,9 +277,3 @@ class ModelRecord:
         )
         for number in ended[:-_MAX_ENDED]:
             del self.versions[number]
-
-
-def serving_records(models: Mapping[str, ModelRecord]) -> list[VersionRecord]:
-    """Return the versions that answer requests."""
-    versions = [version for model in models.values() for version in model.versions.values()]
-    return [one for one in versions if one.loaded is not None and one.state is State.AVAILABLE]

@@ -2,7 +2,7 @@
 
 import weakref
 
-from tpuserve_server.core.task_queue import TaskQueue
+from tpuserve_server.core.batching.batcher import Batcher
 
 
 class PreparedRequest:
@@ -13,13 +13,13 @@ class PreparedRequest:
 
     __slots__ = ("_batcher", "output_names", "rows", "signature_name")
 
-    def __init__(self, batcher: TaskQueue, signature_name: str, output_names: tuple[str, ...], rows: int) -> None:
+    def __init__(self, batcher: Batcher, signature_name: str, output_names: tuple[str, ...], rows: int) -> None:
         """Create the facts about the version that owns `batcher`. The rows may share batches with others."""
         self._batcher = weakref.ref(batcher)
         self.signature_name = signature_name
         self.output_names = output_names
         self.rows = rows
 
-    def is_for(self, batcher: TaskQueue) -> bool:
+    def is_for(self, batcher: Batcher) -> bool:
         """Return whether the facts are about the version that owns `batcher`."""
         return self._batcher() is batcher

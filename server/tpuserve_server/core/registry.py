@@ -9,7 +9,7 @@ from tpuserve_server.core.errors import ServingError, Unavailable
 from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import Loaded
 from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.model_record import ModelRecord, VersionRecord, serving_records
+from tpuserve_server.core.model_record import ModelRecord, VersionRecord
 from tpuserve_server.core.readiness import why_not_ready
 from tpuserve_server.core.resolution import resolve_label, shutting_down, why_not
 from tpuserve_server.core.servable_handle import ServableHandle
@@ -111,11 +111,6 @@ class ModelRegistry:
         with self._lock:
             return reader({name: self._models[name] for name in self._names})
 
-    def read_all(self, reader: Callable[[Mapping[str, ModelRecord]], _T]) -> tuple[_T, tuple[str, ...], bool]:
-        """Call `reader` like `read`, also with removed models. Return its result and the other facts for `adopt`."""
-        with self._lock:
-            return reader(self._models), self._names, self._closed
-
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` after each change of state, on the thread that made it. Return a function to unsubscribe."""
         return self._listeners.subscribe(on_change)
@@ -211,26 +206,6 @@ class ModelRegistry:
             model.arriving = pending
         # The start-up log shows the reason.
         self._notify()
-
-    # Called by the mirror of another process's registry, instead of the configuration, the source and the manager.
-
-    def adopt(self, models: Mapping[str, ModelRecord], names: Iterable[str], *, is_closed: bool) -> list[VersionRecord]:
-        """Replace all records, and return those that served and no longer do, for `wait_idle`.
-
-        `models` contains the records of `names`, the configured models, and of removed models. A version that still
-        serves has the same record as before.
-        """
-        with self._lock:
-            kept = {id(version) for model in models.values() for version in model.versions.values()}
-            ended = [version for version in serving_records(self._models) if id(version) not in kept]
-            for version in ended:
-                version.state = State.UNLOADING
-            self._models, self._closed = dict(models), is_closed
-            self._names = tuple(sorted(names))
-            self.serving = self._serving()
-            self._has_served |= bool(self.serving)
-        self._notify()
-        return ended
 
     # Called by the manager, which alone changes states.
 
@@ -362,7 +337,10 @@ class ModelRegistry:
         self._listeners.notify()
 
     def _serving(self) -> tuple[Loaded, ...]:
-        return tuple(version.loaded for version in serving_records(self._models) if version.loaded is not None)
+        versions = [version for model in self._models.values() for version in model.versions.values()]
+        return tuple(
+            version.loaded for version in versions if version.loaded is not None and version.state is State.AVAILABLE
+        )
 
     def _configured(self, name: str) -> ModelRecord:
         if self._closed:

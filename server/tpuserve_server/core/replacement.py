@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-Damage: TypeAlias = Literal["hung run", "lost device", "lost link"]
+Damage: TypeAlias = Literal["hung run", "lost device"]
 HUNG: Final = "hung run"
 LOST: Final = "lost device"
-NO_LINK: Final = "lost link"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -40,12 +40,6 @@ class RuntimeFolder:
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.rename(unnamed, os.path.join(path, _LOCK))
         return cls(Path(path), lock)
-
-    def part(self, name: str) -> Self:
-        """Return a directory in this one, for one of several processes. The owner of the whole removes it."""
-        path = self.path / name
-        path.mkdir(mode=0o700, exist_ok=True)
-        return replace(self, path=path)
 
     def remove(self) -> None:
         """Remove the directory with its content."""

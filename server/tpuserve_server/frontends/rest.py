@@ -27,7 +27,7 @@ from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.operations import Operations
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.route_facts import RouteFacts
-from tpuserve_server.frontends.scrapes import Collect, Render, Scrapes
+from tpuserve_server.frontends.scrapes import Render, Scrapes
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.frontends.tf_rest.v1 import V1
 from tpuserve_server.frontends.vertex.inference import VertexInference
@@ -77,13 +77,12 @@ def rest_app(
     observers: Observers = NO_OBSERVERS,
     console: Console | None = None,
     meter: RequestMeter | None = None,
-    collect: Collect | None = None,
 ) -> "RestApp":
     """Build the application. Without `budgets` and `control` it has its own, with the default options.
 
     Without `administration` the Open Inference Protocol has only health, metadata and inference.
     `render_metrics` returns the body and the content type of /metrics, and `render_open_metrics` those for clients that
-    prefer OpenMetrics. They are called on a worker thread, after `collect` on the event loop.
+    prefer OpenMetrics. They are called on a worker thread.
     `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`. Without
     `console` the paths under /console and /debug are unknown.
     """
@@ -109,7 +108,7 @@ def rest_app(
     app = RestApp(mounts, meter, clock, options, budgets.receiving)
 
     _add_probes(app.operations, service)
-    _add_metrics(app.operations, Scrapes(render_metrics, render_open_metrics, collect), options.metrics_path)
+    _add_metrics(app.operations, Scrapes(render_metrics, render_open_metrics), options.metrics_path)
     if console is not None:
         console.add_routes(app.operations)
     return app

@@ -1,6 +1,6 @@
 """Scrapes: requests for the metrics page. They choose its format, and share the pages that a worker thread renders."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from tpuserve_server.frontends.http.accept import LEAST_WEIGHT, parse_accept
@@ -8,8 +8,6 @@ from tpuserve_server.frontends.shared_work import SharedWork
 
 # Returns a body and its content type. Blocks.
 Render: TypeAlias = Callable[[], tuple[bytes, str]]
-# Waits until the measurements of other processes of the server are here.
-Collect: TypeAlias = Callable[[], Awaitable[object]]
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
 # Versions that a client may name. A client that names none takes any.
@@ -20,11 +18,11 @@ _TEXT: Final = ("text/plain", "text/*", "*/*")
 class Scrapes:
     """Renders the pages. A page takes milliseconds to a second, so all clients that wait share it."""
 
-    def __init__(self, render: Render, render_open_metrics: Render | None, collect: Collect | None = None) -> None:
-        """Render the text format, and OpenMetrics unless `render_open_metrics` is None. Await `collect` before each."""
+    def __init__(self, render: Render, render_open_metrics: Render | None) -> None:
+        """Render the text format, and OpenMetrics unless `render_open_metrics` is None."""
         self._render = render
         self._render_open_metrics = render_open_metrics
-        self._pages = SharedWork[tuple[bytes, str]](collect)
+        self._pages = SharedWork[tuple[bytes, str]]()
 
     async def page(self, accept: str = "") -> tuple[bytes, str]:
         """Return the body and the content type for a client with this Accept header."""

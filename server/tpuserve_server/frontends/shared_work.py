@@ -1,7 +1,7 @@
 """SharedWork: blocking work whose result all clients that wait for it share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -14,9 +14,8 @@ class SharedWork(Generic[Result]):
     the next run that starts after their request, so that it covers everything before it.
     """
 
-    def __init__(self, prepare: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Begin without work. The event loop awaits `prepare` before each run."""
-        self._prepare = prepare
+    def __init__(self) -> None:
+        """Begin without work."""
         self._running = asyncio.Lock()
         self._next: dict[Callable[[], Result], asyncio.Task[Result]] = {}
 
@@ -31,6 +30,4 @@ class SharedWork(Generic[Result]):
         async with self._running:
             # Later clients get a later result.
             del self._next[work]
-            if self._prepare is not None:
-                await self._prepare()
             return await asyncio.to_thread(work)

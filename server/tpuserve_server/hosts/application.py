@@ -75,8 +75,6 @@ class HostOptions:
             "process ([more](../how-to/operate/run.md#rest-without-envoy))",
         ),
     ] = "envoy"
-    # Processes that share the ports, all of one server. Each gets an equal part of the limits of the server.
-    frontends: int = 1
     # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
     tls: TlsOptions | None = None
     # Time between looks at the file of the certificates. 0: only after SIGHUP.
@@ -224,10 +222,6 @@ class Application(Protocol):
 
     async def replacement(self) -> Replacement:
         """Wait until another process should take the place of this one, and return the reason."""
-        ...
-
-    def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
-        """Return the application for gRPC calls: `local`, which the host has made of `rpc`, or one around it."""
         ...
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:

@@ -63,7 +63,7 @@ class InFlight:
         """Wait for the last call, then end the streams and wait for them. New calls may still begin meanwhile."""
         while self._calls:
             await self._change()
-        self.end_streams()
+        self._end_streams()
         while self._busy():
             await self._change()
 
@@ -71,13 +71,12 @@ class InFlight:
         """Cancel the calls and end the streams. Use `finish` to wait until they have ended."""
         self._is_cut = True
         calls = self._tasks.difference(self._streams.values())
-        self.end_streams()
+        self._end_streams()
         for task in calls:
             if task is not None:
                 task.cancel()
 
-    def end_streams(self) -> None:
-        """End the streams, and each one that begins later. Does not wait for them."""
+    def _end_streams(self) -> None:
         self._ending_streams = True
         for end in list(self._streams):
             end()

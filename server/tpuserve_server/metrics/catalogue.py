@@ -238,9 +238,9 @@ BUDGET_BYTES: Final = Family(
     "tpuserve_budget_bytes",
     "gauge",
     ("budget", "kind"),
-    "Memory budget of requests: bytes in_use and their limit. receiving: all requests that are still arriving, "
-    "in all processes. sending: all responses that clients have not read, in all processes. decoded and response: the "
-    "objects and the response of one request, so they have only a limit.",
+    "Memory budget of requests: bytes in_use and their limit. receiving: all requests that are still arriving. "
+    "sending: all responses that clients have not read. decoded and response: the objects and the response of one "
+    "request, so they have only a limit.",
 )
 BUDGET_REFUSALS: Final = Family(
     "tpuserve_budget_refusals_total", "counter", ("budget",), "Requests that were refused or cut by a memory budget."

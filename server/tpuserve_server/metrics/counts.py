@@ -1,7 +1,7 @@
 """Counts by label values, created on first use."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tpuserve_server.metrics.limit import MOST_SERIES
@@ -24,17 +24,6 @@ class Counts(Generic[Key]):
             if key not in self._by_key and len(self._by_key) >= MOST_SERIES:
                 key = self._other(key)
             self._by_key[key] = self._by_key.get(key, 0) + count
-
-    def add_all(self, counts: Mapping[Key, float]) -> None:
-        """Add to the counts of several keys."""
-        for key, count in counts.items():
-            self.add(key, count)
-
-    def drain(self) -> dict[Key, float]:
-        """Return the count of each key, and count from 0 again, without keys."""
-        with self._lock:
-            drained, self._by_key = self._by_key, {}
-        return drained
 
     def all(self) -> dict[Key, float]:
         """Return the count of each key."""

@@ -1,7 +1,7 @@
 """Exemplars: the last traced request in each bucket of each latency histogram."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
@@ -26,18 +26,6 @@ class Exemplars(Generic[Key]):
     def add(self, key: Key, request: TracedRequest) -> None:
         """Keep a request in place of the last one in its bucket."""
         self._by_key.setdefault(key, {})[bisect_left(self._bounds, request.latency_s)] = request
-
-    def merge(self, key: Key, requests: Iterable[TracedRequest]) -> None:
-        """Keep requests of another process, each in place of the last one in its bucket unless that ended later."""
-        kept = self._by_key.setdefault(key, {})
-        for request in requests:
-            bucket = bisect_left(self._bounds, request.latency_s)
-            if bucket not in kept or kept[bucket].ended_s <= request.ended_s:
-                kept[bucket] = request
-
-    def drain(self) -> list[tuple[Key, list[TracedRequest]]]:
-        """Return the requests by key, and start again without requests."""
-        return [(key, list(self._by_key.pop(key).values())) for key in list(self._by_key)]
 
     def by_bucket(self, key: Key) -> Mapping[int, TracedRequest]:
         """Return the requests of a key by the position of their bucket."""

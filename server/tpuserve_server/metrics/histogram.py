@@ -4,7 +4,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -17,14 +17,6 @@ _LONGER_BY, _LENGTHS = 64, 11
 _numbers = itertools.count()
 # Shorter arrays wait in the queue too, because counting an array takes about 10 us at any length.
 _LONG_ARRAY = 200
-
-
-class Tally(NamedTuple):
-    """The counts of a histogram, for another process. `counts` are the bytes of BucketCounts."""
-
-    counts: bytes
-    number: int
-    total: float
 
 
 class Histogram:
@@ -90,23 +82,6 @@ class Histogram:
             self._counts += counts
             self._number += int(counts.sum())
             self._sum += total
-
-    def drain(self) -> Tally | None:
-        """Return what the histogram has counted, and count from 0 again. None: nothing. Takes about 10 us otherwise."""
-        if not self._number and not self._queue:
-            return None
-        self._count()
-        with self._counting:
-            tally = Tally(self._counts.tobytes(), self._number, self._sum)
-            self._counts[:], self._number, self._sum = 0, 0, 0.0
-        return tally
-
-    def add_tally(self, tally: Tally) -> None:
-        """Add what a histogram with the same bounds has counted."""
-        with self._counting:
-            self._counts += np.frombuffer(tally.counts, np.int64)
-            self._number += tally.number
-            self._sum += tally.total
 
     def _counted(self) -> tuple[BucketCounts, float]:
         self._count()

@@ -43,7 +43,7 @@ class MeasuredWindow:
         duration_s = now.at_s - then.at_s
         if duration_s <= 0:
             loads = [DeviceLoad(gauge.name, None, gauge.memory_bytes()) for gauge in gauges]
-            return RecentFigures(None, loads, None, self._resident_bytes())
+            return RecentFigures(None, loads, None, resident_bytes())
         none = VersionTotals()
         return RecentFigures(
             {
@@ -59,18 +59,12 @@ class MeasuredWindow:
                 for gauge in gauges
             ],
             (now.cpu_s - then.cpu_s) / duration_s,
-            self._resident_bytes(),
+            resident_bytes(),
         )
 
     def _measure(self, gauges: Sequence[DeviceGauge]) -> _Moment:
         busy_s = {gauge.name: gauge.busy_s() for gauge in gauges}
-        used_s = cpu_s() + self._measured.server.cpu_s()
-        return _Moment(self._clock.monotonic_s(), used_s, busy_s, version_totals(self._measured))
-
-    def _resident_bytes(self) -> int | None:
-        own = resident_bytes()
-        others = sum(usage.resident_bytes for usage in self._measured.server.usages())
-        return None if own is None else own + others
+        return _Moment(self._clock.monotonic_s(), cpu_s(), busy_s, version_totals(self._measured))
 
 
 class LiveMeasurements:

@@ -17,8 +17,8 @@ from tpuserve_server.metrics.batch_measurements import BatchKey, BatchMeasuremen
 from tpuserve_server.metrics.counts import Counts
 from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 from tpuserve_server.metrics.limit import OTHER, OTHER_SERVABLE
-from tpuserve_server.metrics.request_measurements import RequestMeasurements, RequestShare
-from tpuserve_server.metrics.server_measurements import ServerMeasurements, ServerShare
+from tpuserve_server.metrics.request_measurements import RequestMeasurements
+from tpuserve_server.metrics.server_measurements import ServerMeasurements
 
 # A removed model shows the state of its last version. The limit keeps unused names from accumulating.
 _MAX_ENDED = 1000
@@ -32,13 +32,6 @@ class Warmup(NamedTuple):
     duration_s: float
 
 
-class Share(NamedTuple):
-    """The measurements of a front-end process since its last share, for the server's engine process."""
-
-    requests: RequestShare
-    server: ServerShare
-
-
 class Measurements(RequestMeasurements):
     """Implementation of core.metrics.Metrics. Thread-safe: never blocks for long, and `_lock` guards the counters.
 
@@ -50,8 +43,6 @@ class Measurements(RequestMeasurements):
         """Start with no measurements."""
         super().__init__()
         self._lock = threading.Lock()
-        # Held from the look at a version's state to the change of its series: no share revives those of an ended one.
-        self._ending = threading.Lock()
         self._dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
         self._unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
         self._untried = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
@@ -161,35 +152,12 @@ class Measurements(RequestMeasurements):
                 self._costs.pop(id_, None)
                 self._load_s.pop(id_, None)
                 self._caches.pop(id_, None)
-        with self._ending:
-            self._forget(removed)
+        self._forget(removed)
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
         """Record the warm-up of a version."""
         with self._lock:
             self._warmups[servable] = Warmup(path, records, duration_s)
-
-    # Exchanged between the processes of a server: each front-end has its own Measurements, and the engine adds them.
-
-    def take(self) -> Share:
-        """Return what this front-end process measured since the last call. Its own page then counts from 0 again.
-
-        Takes about 10 us for each series that changed. Batches and versions are not included: the engine has them.
-        """
-        return Share(self.take_requests(), self.server.take())
-
-    def add(self, share: Share, source: int) -> None:
-        """Add the share of a front-end process. `source` identifies the process, and is never used for another one.
-
-        Latencies of a version that has ended count as those of ended versions.
-        """
-        with self._ending:
-            self.add_requests(share.requests, self._has_ended)
-        self.server.add(share.server, source)
-
-    def end_source(self, source: int) -> None:
-        """Omit a front-end process that has ended from gauges. Its counts and its CPU time stay."""
-        self.server.end_source(source)
 
     # Read by the metrics page.
 
@@ -258,10 +226,6 @@ class Measurements(RequestMeasurements):
         """Return the state of each version, including the last ended one of each model, up to a limit."""
         with self._lock:
             return dict(self._states)
-
-    def _has_ended(self, model: str, version: int) -> bool:
-        with self._lock:
-            return self._states.get(ServableId(model, version), State.END) is State.END
 
     def _ended(self) -> list[ServableId]:
         return [servable for servable, state in self._states.items() if state is State.END]

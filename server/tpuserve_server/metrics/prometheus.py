@@ -6,7 +6,7 @@ with the values of cheaper histograms, when a client requests the page.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
@@ -25,7 +25,6 @@ from tpuserve_server.metrics.limit import MOST_SERIES, servable_labels, version_
 from tpuserve_server.metrics.measurements import Measurements
 from tpuserve_server.metrics.request_measurements import RequestKey
 from tpuserve_server.metrics.series import Key
-from tpuserve_server.metrics.server_processes import ServerProcesses
 from tpuserve_server.metrics.sources import Sources
 from tpuserve_server.metrics.upstream import upstream_page
 
@@ -42,7 +41,7 @@ class PrometheusMetrics(Measurements, Collector):
         self.sources = Sources()
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        self.registry.register(ServerProcesses(self.server))
+        ProcessCollector(registry=self.registry)
 
     def render(self) -> tuple[bytes, str]:
         """Return the page in the text format 0.0.4, and its content type. One thread at a time; blocks for sources."""

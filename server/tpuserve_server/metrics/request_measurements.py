@@ -2,14 +2,14 @@
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from tpuserve_server.core.errors import Code
 from tpuserve_server.metrics.bounds import BOTH_LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
 from tpuserve_server.metrics.counts import Counts
 from tpuserve_server.metrics.exemplars import Exemplars, TracedRequest
-from tpuserve_server.metrics.histogram import Histogram, Tally
+from tpuserve_server.metrics.histogram import Histogram
 from tpuserve_server.metrics.limit import OTHER, OTHER_VERSION
 from tpuserve_server.metrics.series import Series
 
@@ -27,19 +27,6 @@ class RequestKey(NamedTuple):
 
 # A request's key as a plain tuple, which takes a third of the time to create.
 _Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
-
-
-class RequestShare(NamedTuple):
-    """The measurements of requests in one process since its last share. The values are those of RequestMeasurements."""
-
-    requests: Sequence[tuple[_Request, Tally]]
-    ended_requests: Sequence[tuple[_Request, Tally]]
-    examples: Sequence[tuple[str, Tally]]
-    exemplars: Sequence[tuple[_Request, Sequence[TracedRequest]]]
-    stages_s: Mapping[tuple[str, str, str], float]
-    stage_requests: Mapping[tuple[str, str], float]
-    refused: Mapping[str, float]
-    traced: Mapping[str, float]
 
 
 def _other_request(key: _Request) -> _Request:
@@ -119,38 +106,6 @@ class RequestMeasurements:
         """Record traced requests: `exported`, or dropped as `rate`, `queue_full`, `export_failed` or `rejected`."""
         self._traced.add(outcome, count)
 
-    # Exchanged between the processes of a server.
-
-    def take_requests(self) -> RequestShare:
-        """Return what was measured since the last call. This object then counts from 0 again."""
-        return RequestShare(
-            self._requests.drain(),
-            self._ended_requests.drain(),
-            self.examples.drain(),
-            self._exemplars.drain(),
-            self._stages_s.drain(),
-            self._stage_requests.drain(),
-            self._refused.drain(),
-            self._traced.drain(),
-        )
-
-    def add_requests(self, share: RequestShare, has_ended: Callable[[str, int], bool]) -> None:
-        """Add what another process measured. `has_ended` returns whether a model's version has no series any more."""
-        for key, tally in share.requests:
-            if _is_gone(key, has_ended):
-                self._ended_requests[_as_ended(key)].add_tally(tally)
-            else:
-                self._requests[key].add_tally(tally)
-        self._ended_requests.add(share.ended_requests)
-        self.examples.add(share.examples)
-        for key, requests in share.exemplars:
-            if not _is_gone(key, has_ended):
-                self._exemplars.merge(self._requests.counted_as(key), requests)
-        self._stages_s.add_all(share.stages_s)
-        self._stage_requests.add_all(share.stage_requests)
-        self._refused.add_all(share.refused)
-        self._traced.add_all(share.traced)
-
     def forget_requests(self, removed: Collection[tuple[str, int | None]]) -> None:
         """Remove the series of versions, by model and number. Upstream's metrics keep their counts."""
         self._exemplars.forget(lambda key: key[:2] in removed)
@@ -187,11 +142,6 @@ class RequestMeasurements:
     def traced(self) -> dict[str, float]:
         """Return the number of traced requests, by outcome."""
         return self._traced.all()
-
-
-def _is_gone(key: _Request, has_ended: Callable[[str, int], bool]) -> bool:
-    model, version = key[:2]
-    return version is not None and version != OTHER_VERSION and has_ended(model, version)
 
 
 def _as_ended(key: _Request) -> _Request:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from tpuserve_server.metrics.histogram import Histogram, Tally
+from tpuserve_server.metrics.histogram import Histogram
 from tpuserve_server.metrics.limit import MOST_SERIES
 
 Key = TypeVar("Key")
@@ -46,16 +46,6 @@ class Series(Generic[Key]):
     def take(self, is_gone: Callable[[Key], bool]) -> list[tuple[Key, Histogram]]:
         """Remove and return the histograms whose key `is_gone`."""
         return [(key, self._by_key.pop(key)) for key in list(self._by_key) if is_gone(key)]
-
-    def drain(self) -> list[tuple[Key, Tally]]:
-        """Return what the histograms have counted, and let them count from 0 again. The keys stay."""
-        drained = [(key, histogram.drain()) for key, histogram in list(self._by_key.items())]
-        return [(key, tally) for key, tally in drained if tally is not None]
-
-    def add(self, drained: Iterable[tuple[Key, Tally]]) -> None:
-        """Add what the series of another process has drained."""
-        for key, tally in drained:
-            self[key].add_tally(tally)
 
 
 def summed(

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
     from tpuserve_server.app import Server
     from tpuserve_server.core.configured_models import ConfiguredModels
-    from tpuserve_server.front_end import FrontEnd
     from tpuserve_server.frontends.guard import Rule
-    from tpuserve_server.hosts.in_flight import InFlight
-    from tpuserve_server.link.connection import Connection
 
 
 def build_server(
@@ -46,22 +43,3 @@ def build_server(
     settle_garbage_collector()
     release_library_pages()
     return server
-
-
-def build_front_end_application(settings: Settings, link: "Connection", in_flight: "InFlight") -> "FrontEnd":
-    """Build the application of a front-end process, whose models are at the other end of `link`.
-
-    `in_flight` counts the calls of its host.
-
-    Raises:
-        HostError: a configuration file cannot be used.
-    """
-    configure_logging(settings.server.log_format)
-    from tpuserve_server.front_end import build_front_end
-
-    try:
-        front_end = build_front_end(settings, link, in_flight)
-    except ConfigError as error:  # The file was valid when the flags were read.
-        raise HostError(str(error)) from error
-    settle_garbage_collector()
-    return front_end

@@ -25,7 +25,6 @@ class SlowRequests:
         self._slowest: list[_Ranked] = []
         self._earlier: deque[list[_Ranked]] = deque(maxlen=int(WINDOW_S / _PERIOD_S))
         self._numbers = itertools.count()
-        self._taken = -1
         self._ends_s = 0.0
         # A request must be slower than this. 0 while there is room.
         self._least_s = 0.0
@@ -45,12 +44,6 @@ class SlowRequests:
             heapq.heappushpop(self._slowest, entry)
         if len(self._slowest) == _MOST_PER_PERIOD:
             self._least_s = self._slowest[0][0]
-
-    def take_new(self) -> list[RequestRecord]:
-        """Return the kept requests that no earlier call has returned, for another process of the server to watch."""
-        last, self._taken = self._taken, next(self._numbers)
-        new = [one for period in (*self._earlier, self._slowest) for one in period if one[1] > last]
-        return [record for _, _, record in sorted(new, key=lambda one: one[1])]
 
     def slowest(self, now_s: float, limit: int = _MOST_PER_PERIOD) -> list[RequestRecord]:
         """Return at most `limit` requests of the last ten minutes, the slowest first.

@@ -63,8 +63,3 @@ def test_no_line_of_a_request_is_dropped(name: str) -> None:
 def test_pages_of_both_formats_and_the_figures_of_the_console_are_made() -> None:
     for form in ("text page", "OpenMetrics page", "console figures"):
         assert named(f"{form} of 1 signature").measure("") > 0
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if "share" in case.name], ids=lambda case: case.name)
-def test_shares_of_front_ends_are_sent_and_added(case: Case) -> None:
-    assert case.measure("") > 0

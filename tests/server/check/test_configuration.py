@@ -53,15 +53,6 @@ def config_file(path: Path, *configs: str) -> str:
     return f"--model_config_file={path}"
 
 
-def test_front_ends_that_the_host_cannot_have_are_an_error(base_path: Path) -> None:
-    checked = check(f"--model_base_path={base_path}", "--frontends=2")
-    assert checked.exit_code == 2
-    [message] = checked.messages("error", "--frontends")
-    assert message.startswith("--frontends=2 needs the Envoy host, but the host is python (set by --host_backend)")
-    fitting = check(f"--model_base_path={base_path}", "--frontends=auto")
-    assert fitting.messages("ok", "--frontends") == ["1 on this machine"]
-
-
 def test_a_configuration_that_is_right_exits_0_and_says_what_would_be_served(base_path: Path) -> None:
     checked = check(f"--model_base_path={base_path}")
     assert checked.exit_code == 0

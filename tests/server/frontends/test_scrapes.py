@@ -99,16 +99,3 @@ async def test_a_page_that_fails_does_not_fail_the_next_one() -> None:
     outcomes = await asyncio.gather(*await begin(scrapes, 2), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError, ZeroDivisionError]
     assert await scrapes.page() == (b"page", "text/plain")
-
-
-async def test_each_page_waits_for_the_measurements_of_other_processes() -> None:
-    collected = 0
-
-    async def collect() -> None:
-        nonlocal collected
-        await asyncio.sleep(0)
-        collected += 1
-
-    scrapes = Scrapes(lambda: (b"page after %d" % collected, "text/plain"), None, collect)
-    assert {body for body, _ in await asyncio.gather(*await begin(scrapes, 20))} == {b"page after 1"}
-    assert await scrapes.page() == (b"page after 2", "text/plain")

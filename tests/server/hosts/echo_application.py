@@ -1,7 +1,6 @@
 """An echo application that either host runs in a separate process: `echo_application.py envoy|python OPTIONS`.
 
-It reports events as JSON lines on standard output. With front-end processes, it is the application of each, and without
-arguments the engine.
+It reports events as JSON lines on standard output.
 """
 
 import asyncio
@@ -25,7 +24,6 @@ from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy.engine_entry import run_engine
 from tpuserve_server.hosts.envoy.entry import EnvoyEntry
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
@@ -34,7 +32,7 @@ from tpuserve_server.logs.configuration import configure_logging
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
 UNASKED = {"/unread": (413, b""), "/hello": (200, b"hello")}
 ERRORS: dict[Code, type[ServingError]] = {
@@ -42,16 +40,9 @@ ERRORS: dict[Code, type[ServingError]] = {
 }
 
 
-class Role:
-    """Whether this process is the engine of front-end processes."""
-
-    is_engine = False
-
-
 def say(event: str, **fields: object) -> None:
-    engine = {"engine": True, "pid": os.getpid()} if Role.is_engine else {}
-    # One write: the processes of a fleet share the pipe, and `print` may write the end of the line by itself.
-    os.write(1, json.dumps({"event": event, **engine, **fields}).encode() + b"\n")
+    # One write: a server and its successor may share the pipe, and `print` may write the end of the line by itself.
+    os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 async def _read_fifo(path: str) -> bytes:
@@ -121,14 +112,8 @@ class EchoApplication:
         return "There will never be an echo."
 
     async def replacement(self) -> Replacement:
-        if (fifo := os.environ.get("ECHO_ENGINE_HANGS")) and Role.is_engine:
-            await _read_fifo(fifo)
-        else:
-            await self._hung.wait()
+        await self._hung.wait()
         return Replacement("hung run", "an echo has taken too long")
-
-    def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
-        return local
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:
         """Ignore the host's metrics: this application has no page for them."""
@@ -261,7 +246,7 @@ class EchoApplication:
         return None
 
 
-asgi = EnvoyEntry(lambda _: EchoApplication())
+asgi = EnvoyEntry(EchoApplication)
 
 
 def read_tls() -> TlsOptions:
@@ -281,21 +266,10 @@ def main(backend: str, options: HostOptions) -> int:
         return python.run(EchoApplication, options, read_tls)
     from tpuserve_server.hosts.envoy import host as envoy
 
-    return envoy.run("echo_application:asgi", options, {}, read_tls, "echo_application")
+    return envoy.run("echo_application:asgi", options, {}, read_tls)
 
 
-async def hold_link(link: socket.socket) -> None:
-    """Wait for the end of a front-end."""
-    link.setblocking(False)
-    say("linked")
-    await asyncio.get_running_loop().sock_recv(link, 1)
-    say("unlinked")
-
-
-if __name__ == "__main__" and not sys.argv[1:]:
-    Role.is_engine = True
-    run_engine(EchoApplication, lambda _, link: hold_link(link))
-elif __name__ == "__main__":
+if __name__ == "__main__":
     given = json.loads(sys.argv[2])
     if given.get("tls"):
         given["tls"] = TlsOptions(**given["tls"])

@@ -506,7 +506,6 @@ def test_environment_of_the_embedding_does_not_leak(tmp_path: Path) -> None:
         ({"reuse_port": True, "opens_when_ready": True}, "--reuse_port"),
         ({"max_requests_per_s": 1.0}, "--max_requests_per_second"),
         ({"max_heap_bytes": 1 << 30}, "--max_heap_bytes"),
-        ({"frontends": 2}, "--frontends"),
     ],
 )
 def test_rest_without_envoy_excludes_what_only_envoy_supports(options: dict[str, object], flag: str) -> None:

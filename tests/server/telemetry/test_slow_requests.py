@@ -60,15 +60,3 @@ def test_requests_with_equal_latencies_are_kept() -> None:
     slow = SlowRequests()
     offer(slow, *(make_record(10.0, 1.0) for _ in range(50)))
     assert len(slow.slowest(11.0)) == 20
-
-
-def test_another_process_gets_each_kept_request_once() -> None:
-    front_end, engine = SlowRequests(), SlowRequests()
-    for minute in range(2):
-        for second in range(50):
-            offer(front_end, make_record(60.0 * minute + second, float(1 + second * 7 % 50 + minute)))
-            if second % 9 == 0:
-                offer(engine, *front_end.take_new())
-    offer(engine, *front_end.take_new())
-    assert front_end.take_new() == []
-    assert engine.slowest(120.0, limit=100) == front_end.slowest(120.0, limit=100)

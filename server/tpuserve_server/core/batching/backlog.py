@@ -93,34 +93,12 @@ class Backlog:
             self._open(lane, key, task)
         return True
 
-    def add_alike(self, first: Task, others: Sequence[Task]) -> int:
-        """Add the first of `others` to the batch of `first`. See `BatchQueue.add_alike`."""
-        batch, deadline = first.batch, first.deadline
-        # Objectives and deadlines are checked for each task. With a timeout, the last task may make the batch ready.
-        if not isinstance(batch, Batch) or not first.shareable or not first.rows or deadline.is_finite:
-            return 0
-        lane = batch.lane
-        if lane.has_objective or lane.timeout_s:
-            return 0
-        alike = []
-        for task in others[: (lane.max_rows - batch.rows) // first.rows]:
-            if task.deadline is not deadline:
-                break
-            task.enqueued_s, task.order_s, task.lengths = first.enqueued_s, first.order_s, first.lengths
-            task.batch = batch
-            alike.append(task)
-        if alike:
-            batch.extend(alike)
-            if lane.regroup is not None:
-                lane.regroup.arrived(len(alike) * first.rows, first.enqueued_s)
-        return len(alike)
-
     def discard(self, task: Task) -> bool:
         """Remove a task. See `BatchQueue.discard`."""
         if task.split_request is not None and task.batch is None:
             return self._discard_parts(task.split_request)
         batch = task.batch
-        if not isinstance(batch, Batch):
+        if batch is None:
             return False
         batch.remove(task)
         if not batch.tasks:
@@ -273,7 +251,8 @@ class Backlog:
         check = self._deadlines
         if check is None or lane is None or lane.has_objective or not (self._batches or ahead_s or not check.is_idle):
             return
-        finish_s = self._finish_s(check, lane, lane.next_run_s, deadline, now_s, ahead_s)
+        run_s = max(lane.latest_run_s, lane.run_s(1, ()))
+        finish_s = self._finish_s(check, lane, run_s, deadline, now_s, ahead_s)
         if finish_s > due_s(deadline, now_s):
             raise check.refusal(deadline, now_s, finish_s)
 
@@ -285,32 +264,12 @@ class Backlog:
         check = self._deadlines
         if check is None or not (self._batches or not check.is_idle):
             return 0.0
-        shortest = self._shortest()
-        if shortest is None:
+        lanes = self._lanes.values()
+        shortest = min((each for each in lanes if each.latest_run_s), key=lambda each: each.latest_run_s, default=None)
+        if shortest is None or any(lane.has_objective for lane in lanes):
             return 0.0
         finish_s = self._finish_s(check, shortest, shortest.latest_run_s, deadline, now_s, 0.0)
         return max(finish_s - due_s(deadline, now_s), 0.0)
-
-    def _shortest(self) -> Lane | None:
-        """Return the lane whose latest run was the shortest, or None if none has run or one has an objective."""
-        lanes = self._lanes.values()
-        if any(lane.has_objective for lane in lanes):
-            return None
-        return min((lane for lane in lanes if lane.latest_run_s), key=lambda lane: lane.latest_run_s, default=None)
-
-    @property
-    def shortest_run_s(self) -> float:
-        """Seconds of the latest run of the shortest signature, 0 if none has run or one has an objective."""
-        shortest = self._shortest()
-        return 0.0 if shortest is None else shortest.latest_run_s
-
-    def next_runs_s(self) -> dict[str, float]:
-        """Return the expected seconds of a new request of one row, by signature without an objective."""
-        return {name: lane.next_run_s for name, lane in self._lanes.items() if not lane.has_objective}
-
-    def orders(self) -> list[tuple[float, float]]:
-        """Return the order and the expected seconds of each waiting batch."""
-        return [(batch.tasks[0].order_s, batch.work_s) for batches in self._batches.values() for batch in batches]
 
     def _finish_s(
         self, check: DeadlineCheck, lane: Lane, run_s: float, deadline: Deadline, now_s: float, ahead_s: float

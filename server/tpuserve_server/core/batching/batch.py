@@ -1,7 +1,7 @@
 """Batch: tasks of one signature that will run together."""
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from tpuserve_server.core.batching.lane import Lane
@@ -46,12 +46,6 @@ class Batch:
         task.batch = self
         self.tasks.append(task)
         self.rows += task.rows
-        self._weigh()
-
-    def extend(self, tasks: Sequence[Task]) -> None:
-        """Add tasks of equal rows. The caller checks that there is room for all, and sets their `batch`."""
-        self.tasks += tasks
-        self.rows += len(tasks) * tasks[0].rows
         self._weigh()
 
     def remove(self, task: Task) -> None:

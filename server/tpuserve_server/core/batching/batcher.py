@@ -1,7 +1,7 @@
 """Batcher: a bounded queue for each loaded version, and the threads that run its batches on the device."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.admission import Admission
@@ -24,7 +24,7 @@ from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import WaitingClock
 from tpuserve_server.core.device_share import DeviceShare, Turn
-from tpuserve_server.core.errors import ResourceExhausted, ServingError, TooLate, Unavailable
+from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.servable import Servable
 from tpuserve_server.core.thread_name import name_thread
@@ -204,31 +204,6 @@ class Batcher:
             wakes = self._admit(task) and self._loop_runner.must_wake(loop)
         if wakes:
             self._loop_runner.wake_soon(loop)
-
-    def submit_all(self, tasks: Sequence[Task]) -> list[tuple[Task, ServingError]]:
-        """Queue tasks of one event loop, on it. Return those that were refused, with the errors of `submit`.
-
-        The tasks differ only in their deadlines and the contents of their arrays.
-        """
-        now_s, loop = self._clock.monotonic_s(), tasks[0].future.get_loop()
-        refused: list[tuple[Task, ServingError]] = []
-        wakes = False
-        with self._lock:
-            position = 0
-            while position < len(tasks):
-                task = tasks[position]
-                position += 1
-                task.enqueued_s = now_s
-                try:
-                    wakes |= self._admit(task)
-                except ServingError as error:
-                    refused.append((task, error.copy()))
-                else:
-                    position += self._queue.add_alike(task, tasks[position:])
-            wakes = wakes and self._loop_runner.must_wake(loop)
-        if wakes:
-            self._loop_runner.wake_soon(loop)
-        return refused
 
     def queued(self) -> dict[str, QueueDepth]:
         """Return the waiting requests by signature. Signatures without waiting requests are absent."""

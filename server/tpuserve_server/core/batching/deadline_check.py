@@ -22,17 +22,12 @@ class DeadlineCheck:
     def __init__(self, servable_id: ServableId, devices: int, host: HostDelay) -> None:
         """Predict for `devices` batches that run at the same time."""
         self._id = servable_id
-        self.devices = devices
+        self._devices = devices
         self._host = host
         # Expected end of the last batch that each device thread has taken, or 0 if the thread has none.
         self._ends_s: dict[int, float] = {}
         # Earliest of them, 0 while a device thread is idle.
         self._free_s = 0.0
-
-    @property
-    def free_s(self) -> float:
-        """When a device thread is expected to be free, or 0 while one is idle."""
-        return self._free_s
 
     @property
     def host_s(self) -> float:
@@ -47,7 +42,7 @@ class DeadlineCheck:
         """Record that a device thread has taken a batch that should run for `run_s`, after those that it has."""
         ends_s = self._ends_s
         ends_s[thread] = max(ends_s.get(thread, 0.0), now_s) + run_s
-        self._free_s = min(ends_s.values()) if len(ends_s) == self.devices else 0.0
+        self._free_s = min(ends_s.values()) if len(ends_s) == self._devices else 0.0
 
     def ended(self, thread: int) -> None:
         """Record that a device thread has no batch."""
@@ -70,11 +65,16 @@ class DeadlineCheck:
         """
         # A batch that takes longer than expected should end any time.
         free_s = self._free_s
-        return (free_s if free_s > now_s else now_s) + work_s / self.devices + run_s
+        return (free_s if free_s > now_s else now_s) + work_s / self._devices + run_s
 
     def refusal(self, deadline: Deadline, now_s: float, finish_s: float) -> TooLate:
         """Return the error for a request that would be answered at `finish_s`, after its deadline."""
-        return refusal(self._id, deadline, now_s, finish_s)
+        retry_s = max(finish_s - deadline.at_s, _LEAST_RETRY_S)
+        return TooLate(
+            f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than the "
+            f"request's deadline in {deadline.remaining_s(now_s) * 1000:.1f} ms; retry in {retry_s * 1000:.0f} ms",
+            retry_s,
+        )
 
     def hopeless_error(self, deadline: Deadline, now_s: float) -> ServingError:
         """Return the error for a waiting request that cannot be answered by its deadline any more."""
@@ -90,13 +90,3 @@ class DeadlineCheck:
 def due_s(deadline: Deadline, now_s: float) -> float:
     """Return when a new request should be answered, so that its client gets the response by its deadline."""
     return deadline.at_s - min(_MARGIN * (deadline.at_s - now_s), _MOST_MARGIN_S)
-
-
-def refusal(servable_id: ServableId, deadline: Deadline, now_s: float, finish_s: float) -> TooLate:
-    """Return the error for a request that would be answered at `finish_s`, after its deadline."""
-    retry_s = max(finish_s - deadline.at_s, _LEAST_RETRY_S)
-    return TooLate(
-        f"Servable {servable_id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than the "
-        f"request's deadline in {deadline.remaining_s(now_s) * 1000:.1f} ms; retry in {retry_s * 1000:.0f} ms",
-        retry_s,
-    )

@@ -13,7 +13,7 @@ from tpuserve_server.core.types import Signature
 
 # Order of a request without a deadline, or with a late one, in seconds after its arrival. Requests with earlier
 # deadlines overtake it until then, so that it waits, but not for ever.
-PATIENCE_S = 1.0
+_PATIENCE_S = 1.0
 # Costs are looked up again after this many batches.
 _BATCHES_A_LOOK = 16
 # Without this limit, requests of many lengths would fill the memory.
@@ -76,7 +76,7 @@ class Lane:
         self.has_equal_rows = options is not None and not texts and not (self.free_rows and self.sequences is None)
         objective = None if options is None else options.objective
         self.has_objective = objective is not None
-        self._objective_s = PATIENCE_S if objective is None else objective.latency_s
+        self._objective_s = _PATIENCE_S if objective is None else objective.latency_s
         self.enqueued = 0
         # Expected seconds of the latest whole batch that has left.
         self.latest_run_s = 0.0
@@ -121,11 +121,6 @@ class Lane:
         """
         order_s = now_s + self._objective_s
         return order_s if self.has_objective or order_s < deadline.at_s else deadline.at_s
-
-    @property
-    def next_run_s(self) -> float:
-        """Expected seconds of a batch with a new request of one row, if the batch is like the latest."""
-        return max(self.latest_run_s, self.run_s(1, ()))
 
     def run_s(self, rows: int, lengths: tuple[int, ...]) -> float:
         """Return the expected seconds of batches that hold `rows` rows, or 0 if they are unknown."""

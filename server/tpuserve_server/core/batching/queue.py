@@ -6,7 +6,6 @@ from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.backlog import Backlog
 from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
-from tpuserve_server.core.batching.finish_forecast import FinishForecast, waits
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import Task, share_run
@@ -14,7 +13,7 @@ from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.padding import choose_bucket
 from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId, Signature
+from tpuserve_server.core.types import Signature
 
 
 class BatchQueue:
@@ -62,14 +61,6 @@ class BatchQueue:
         """
         return self._low.add(task, self._high.work_s) if task.priority else self._high.add(task)
 
-    def add_alike(self, first: Task, others: Sequence[Task]) -> int:
-        """Add the first of `others` to the batch of `first`, which was just added. Return how many, perhaps none.
-
-        It costs a fraction of `add`. `others` are like `first` in everything except their deadlines and the contents of
-        their arrays. Those that are added change nothing for the threads that wait for a batch.
-        """
-        return (self._low if first.priority else self._high).add_alike(first, others)
-
     def check_deadline(self, signature_name: str, deadline: Deadline, priority: Priority, now_s: float) -> None:
         """Check whether a request that has not been decoded would be in time.
 
@@ -84,20 +75,6 @@ class BatchQueue:
     def lateness_s(self, deadline: Deadline, now_s: float) -> float:
         """Return by how many seconds a request of high priority would miss its deadline. See `Backlog.lateness_s`."""
         return self._high.lateness_s(deadline, now_s)
-
-    def forecast(self, servable_id: ServableId, check: DeadlineCheck, now_s: float) -> FinishForecast:
-        """Return what `check_deadline` and `lateness_s` know now."""
-        high, low = self._high, self._low
-        return FinishForecast(
-            servable_id,
-            now_s,
-            check.devices,
-            check.free_s,
-            check.host_s,
-            (high.next_runs_s(), low.next_runs_s()),
-            high.shortest_run_s,
-            (waits(high.orders()), waits(low.orders())),
-        )
 
     def discard(self, task: Task) -> bool:
         """Remove a task, or its waiting parts, from its batch. Return False if it has already left the queue."""

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Sequence
 
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
-from tpuserve_server.core.batching.finish_forecast import FinishForecast
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Task, complete
 from tpuserve_server.core.deadline import Clock, Deadline
@@ -14,7 +13,7 @@ from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import ServableId
 
 # After a refusal, requests are checked before they are decoded for this long.
-REFUSES_FOR_S = 1.0
+_REFUSES_FOR_S = 1.0
 
 
 class Refusals:
@@ -79,14 +78,9 @@ class Refusals:
             self.begin(now_s)
         return lateness_s
 
-    def forecast(self) -> FinishForecast:
-        """Return what `check` and `lateness_s` know now, for another process."""
-        with self._lock:
-            return self._queue.forecast(self._id, self._deadlines, self._clock.monotonic_s())
-
     def begin(self, now_s: float) -> None:
         """Check requests before they are decoded from now on, because one is late."""
-        self._until_s = now_s + REFUSES_FOR_S
+        self._until_s = now_s + _REFUSES_FOR_S
 
     def refused(self, priority: Priority, now_s: float) -> None:
         """Count a request that was refused because it would be late."""

@@ -27,25 +27,23 @@ class Budgets:
         options: BudgetOptions,
         max_request_bytes: int,
         clock: Clock,
-        processes: int = 1,
         write_timeout_s: float = 30.0,
     ) -> Self:
         """Create the budgets for requests of at most `max_request_bytes`.
 
-        Several `processes` that receive requests share the budgets of arriving requests and unread responses. A client
-        must take some bytes of a response within `write_timeout_s`.
+        A client must take some bytes of a response within `write_timeout_s`.
         """
         return cls(
             DecodedBudget(options.decoded_bytes(max_request_bytes)),
             ReceivingBudget(
-                options.receiving_bytes(max_request_bytes, processes),
+                options.receiving_bytes(max_request_bytes),
                 options.connection_receiving_bytes(max_request_bytes),
                 clock,
                 LateTrim(),
             ),
             ResponseBudget(options.max_response_bytes),
             SendingBudget(
-                options.sending_bytes(max_request_bytes, processes),
+                options.sending_bytes(max_request_bytes),
                 options.connection_sending_bytes(max_request_bytes),
                 write_timeout_s,
                 clock,

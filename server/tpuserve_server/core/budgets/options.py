@@ -87,13 +87,9 @@ class BudgetOptions:
         """Return the budget of decoded objects."""
         return self.max_decoded_bytes or _DECODED * max_request_bytes
 
-    def receiving_bytes(self, max_request_bytes: int, processes: int = 1) -> int:
-        """Return the budget of all requests that are still arriving at one of `processes`.
-
-        The longest request always fits.
-        """
-        total_bytes = self.max_receiving_bytes or _RECEIVED * max_request_bytes
-        return max(total_bytes // processes, max_request_bytes)
+    def receiving_bytes(self, max_request_bytes: int) -> int:
+        """Return the budget of all requests that are still arriving. The longest request always fits."""
+        return max(self.max_receiving_bytes or _RECEIVED * max_request_bytes, max_request_bytes)
 
     def connection_receiving_bytes(self, max_request_bytes: int) -> int:
         """Return the budget of the requests of one connection. The longest request always fits."""
@@ -101,10 +97,9 @@ class BudgetOptions:
             self.max_connection_receiving_bytes or _RECEIVED_BY_CONNECTION * max_request_bytes, max_request_bytes
         )
 
-    def sending_bytes(self, max_request_bytes: int, processes: int = 1) -> int:
-        """Return the budget of all responses that clients of one of `processes` have not read."""
-        default_bytes = max(_SENT * max_request_bytes, _LONGEST_SENT * self.max_response_bytes)
-        return max((self.max_sending_bytes or default_bytes) // processes, 1)
+    def sending_bytes(self, max_request_bytes: int) -> int:
+        """Return the budget of all responses that clients have not read."""
+        return self.max_sending_bytes or max(_SENT * max_request_bytes, _LONGEST_SENT * self.max_response_bytes)
 
     def connection_sending_bytes(self, max_request_bytes: int) -> int:
         """Return the budget of the responses of one connection."""

@@ -10,7 +10,6 @@ from tpuserve_server.frontends.oip.options import SERVER_NAME
 from tpuserve_server.frontends.oip.reporting import StatisticsSource, find_statistics
 from tpuserve_server.frontends.oip.repository import Repository
 from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
-from tpuserve_server.frontends.scrapes import Collect
 
 
 class Administration:
@@ -24,24 +23,17 @@ class Administration:
         regions: SharedMemoryRegions,
         models: ConfiguredModels | None = None,
         server_name: str = SERVER_NAME,
-        collect: Collect | None = None,
     ) -> None:
-        """`models` are what clients may load and unload. None refuses that.
-
-        `collect` waits until `statistics` has the measurements of the server's other processes.
-        """
+        """`models` are what clients may load and unload. None refuses that."""
         self.service = service
         self.models = models
         self._statistics = statistics
-        self._collect = collect
         self.regions = regions
         self.repository = Repository(service, models, clock)
         self.server = describe_server(server_name, self._extensions())
 
-    async def statistics(self, spec: ModelSpec) -> dict[ServableId, VersionStatistics]:
+    def statistics(self, spec: ModelSpec) -> dict[ServableId, VersionStatistics]:
         """Return the statistics that include every answered request. Raises the errors of `find_statistics`."""
-        if self._collect is not None:
-            await self._collect()
         return find_statistics(self.service, self._statistics, spec)
 
     def _extensions(self) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class AdministrationMethods:
             request = parse_request(ModelStatisticsRequest, body)
             measured.model = request.name
             spec = parse_model_spec(request.name, request.version)
-            return encode_statistics(await self._administration.statistics(spec))
+            return encode_statistics(self._administration.statistics(spec))
 
     async def repository_index(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryIndex."""

@@ -58,7 +58,7 @@ class AdministrationHandlers:
         return _json(model_config_to_json(facts))
 
     async def _statistics(self, route: Route, call: HttpCall) -> HttpResponse:
-        return _json(statistics_to_json(await self._administration.statistics(route.spec)))
+        return _json(statistics_to_json(self._administration.statistics(route.spec)))
 
     async def _index(self, route: Route, call: HttpCall) -> HttpResponse:
         document = parse_object(await call.read_body())

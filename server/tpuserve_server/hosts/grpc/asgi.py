@@ -241,7 +241,7 @@ class _StreamedResponse:
     async def fail(self, failure: RpcFailure) -> None:
         """End the response with a status other than OK."""
         if self._begun:
-            headers = [*status_headers(failure), *_encoded(self._trailers)]
+            headers = [*_status_headers(failure), *_encoded(self._trailers)]
             await self._finish({"type": "http.response.trailers", "headers": headers})
         else:
             await answer(self._send, failure, self._trailers)
@@ -271,8 +271,7 @@ async def _messages(frames: FrameReader) -> AsyncIterator[bytes]:
         yield message
 
 
-def status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
-    """Return the headers or trailers of a status other than OK."""
+def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
     headers = [(b"grpc-status", b"%d" % failure.code), (b"grpc-message", encode_message(failure.message))]
     if (pushback_ms := failure.pushback_ms) is not None:
         headers.append((PUSHBACK.encode(), b"%d" % pushback_ms))
@@ -301,7 +300,7 @@ async def answer(send: "Send", reply: bytes | RpcFailure | None, trailers: Seque
         except OSError:  # See `_send_all`.
             return
     elif reply is not None:
-        headers = [_CONTENT_TYPE, *status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS), *more]
+        headers = [_CONTENT_TYPE, *_status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS), *more]
         await _send_all(send, {"type": "http.response.start", "status": 200, "headers": headers}, _END)
 
 

@@ -77,43 +77,6 @@ def test_without_a_timeout_whatever_waits_is_ready(waiting: Waiting) -> None:
     assert not waiting.queue
 
 
-@pytest.mark.parametrize(
-    ("waiting", "joined", "batches"),
-    [
-        (BatchingOptions(8), 3, [[2, 2, 2, 2]]),
-        (BatchingOptions(5), 1, [[2, 2], [2, 2]]),
-        # The last task may fill the batch, which the threads must learn.
-        (BatchingOptions(8, timeout_s=1.0), 0, [[2, 2, 2, 2]]),
-    ],
-    indirect=["waiting"],
-)
-def test_tasks_that_are_alike_join_the_batch_of_the_first_as_far_as_it_has_room(
-    waiting: Waiting, joined: int, batches: list[list[int]]
-) -> None:
-    first = waiting.add(2)
-    others = [waiting.task(2) for _ in range(3)]
-    assert waiting.queue.add_alike(first, others) == joined
-    for task in others[joined:]:
-        assert waiting.queue.add(task) is not None
-    waiting.now_s += 1
-    assert [waiting.take() for _ in batches] == batches
-    assert not waiting.queue
-    assert {task.enqueued_s for task in others} == {first.enqueued_s}
-
-
-@pytest.mark.parametrize("waiting", [BatchingOptions(8)], indirect=True)
-def test_a_task_that_joined_a_batch_can_leave_it_and_one_with_a_deadline_is_checked_by_itself(
-    waiting: Waiting,
-) -> None:
-    first = waiting.add(1)
-    alike, urgent = waiting.task(1), waiting.task(1)
-    urgent.deadline = Deadline(waiting.now_s + 1)
-    assert waiting.queue.add_alike(first, [alike, urgent]) == 1
-    assert waiting.queue.add_alike(urgent, [waiting.task(1)]) == 0
-    assert waiting.queue.discard(alike)
-    assert waiting.take() == [1]
-
-
 @pytest.mark.parametrize("waiting", [BatchingOptions(4)], indirect=True)
 def test_waiting_requests_of_both_priorities_are_counted(waiting: Waiting) -> None:
     assert waiting.queue.queued() == {}

@@ -145,5 +145,4 @@ def test_sizes_follow_the_longest_request_and_are_never_smaller() -> None:
     small = BudgetOptions(max_decoded_bytes=7, max_receiving_bytes=1, max_connection_receiving_bytes=2)
     assert small.decoded_bytes(10) == 7
     assert (small.receiving_bytes(10), small.connection_receiving_bytes(10)) == (10, 10)
-    assert [BudgetOptions().receiving_bytes(10, processes) for processes in (4, 100)] == [40, 10]
     assert (BudgetOptions().receiving_bytes(10), BudgetOptions().connection_receiving_bytes(10)) == (160, 40)

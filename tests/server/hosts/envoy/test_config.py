@@ -58,7 +58,6 @@ def test_every_address_is_the_one_listeners() -> None:
 
 def test_second_server_may_share_the_ports() -> None:
     assert listener(dataclasses.replace(EVERYWHERE, reuse_port=True))["enable_reuse_port"] is True
-    assert listener(dataclasses.replace(EVERYWHERE, frontends=2))["enable_reuse_port"] is True
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.identity.access import OPEN
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=None, drain_timeout_s=0.2)
 
@@ -67,9 +67,6 @@ class Recorded:
     async def replacement(self) -> Replacement:
         await self.hung.wait()
         return Replacement("hung run", "a run has taken too long")
-
-    def split_grpc(self, local: "ASGIApp") -> "ASGIApp":
-        return local
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:
         self.metrics = (source, read)
@@ -112,7 +109,7 @@ class Hosted:
         self, application: Recorded, admin: Path, monkeypatch: pytest.MonkeyPatch, options: HostOptions = OPTIONS
     ) -> None:
         self.application = application
-        self.entry = EnvoyEntry(lambda _: application)
+        self.entry = EnvoyEntry(lambda: application)
         self.ours, theirs = socket.socketpair()
         self.exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.lifespan_sent: list[Message] = []

@@ -17,7 +17,6 @@ from tests.server.hosts.plain_envoy import plain_envoy
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.envoy.admin import AdminError, EnvoyAdmin, until
 from tpuserve_server.hosts.envoy.figures import FIGURES, EnvoyFigures
-from tpuserve_server.hosts.envoy.fleet_figures import sum_pages
 from tpuserve_server.hosts.envoy.overload import rate_limit
 from tpuserve_server.hosts.envoy.secret_files import SecretFiles
 from tpuserve_server.hosts.tls import TlsOptions
@@ -107,16 +106,6 @@ async def test_figures_count_what_envoy_did(admin: EnvoyAdmin) -> None:
     assert counts["envoy_listener_ssl_fail_verify_no_cert"] == 1
     assert 0 < counts["envoy_server_days_until_first_cert_expiring"] < 2**32 - 1
     assert counts["envoy_server_memory_allocated"] > 1e6
-
-
-async def test_the_figures_of_two_envoys_are_sums_except_levels_and_dates(admin: EnvoyAdmin) -> None:
-    page = EnvoyFigures(admin).page()
-    once, twice = read(page), read(sum_pages((page, page)))
-    assert sum_pages((page,)) == page
-    factors = {figure.name: 2 if figure.combined == "sum" else 1 for figure in FIGURES}
-    assert twice == {name: value * factors[name] for name, value in once.items()}
-    assert twice["envoy_http_downstream_rq_xx"] == 6
-    assert twice["envoy_server_days_until_first_cert_expiring"] < 2**32 - 1
 
 
 async def test_an_envoy_that_does_not_respond_is_an_error(tmp_path: Path) -> None:

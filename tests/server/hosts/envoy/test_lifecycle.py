@@ -12,9 +12,7 @@ from tests.server.hosts.envoy.test_entry import OPTIONS, Recorded
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.envoy.channel import Channel, ChildSetup
-from tpuserve_server.hosts.envoy.engine_entry import _run as run
 from tpuserve_server.hosts.envoy.lifecycle import ORPHANED, Leaving, Lifecycle
-from tpuserve_server.hosts.envoy.links import LINK_VARIABLE, pass_link
 
 
 class Life:
@@ -92,16 +90,6 @@ async def test_orders_reach_the_application_before_the_drain(life: Life) -> None
     assert life.announced == [listening]
 
 
-async def test_engine_stops_only_when_it_is_ordered(life: Life) -> None:
-    life.supervisor.send("drain")
-    stopping = asyncio.create_task(life.lifecycle.stopping())
-    life.supervisor.send("reload")
-    await asyncio.wait({stopping}, timeout=0.05)
-    assert not stopping.done()
-    life.supervisor.send("stop")
-    await stopping
-
-
 async def test_damage_is_reported_before_the_process_leaves(life: Life) -> None:
     life.application.hung.set()
     assert await life.lifecycle.leaving() is Leaving.REPLACED
@@ -111,35 +99,3 @@ async def test_damage_is_reported_before_the_process_leaves(life: Life) -> None:
 async def test_loss_of_the_supervisor_is_a_reason_to_leave(life: Life) -> None:
     await life.supervisor.close()
     assert await life.lifecycle.leaving() is Leaving.ORPHANED
-    await life.lifecycle.stopping()
-
-
-async def test_engine_serves_its_links_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run an engine in this process: one front-end's link, then the orders of a drain."""
-    exits: list[int] = []
-    monkeypatch.setattr(os, "_exit", exits.append)
-    ours, theirs = socket.socketpair()
-    courier, brought = socket.socketpair()
-    link, other = socket.socketpair()
-    monkeypatch.setenv(LINK_VARIABLE, str(brought.detach()))
-    served, ended = asyncio.Event(), asyncio.Event()
-
-    async def serve(_application: Recorded, _link: socket.socket) -> None:
-        served.set()
-        await ended.wait()
-
-    setup = ChildSetup(OPTIONS, "", theirs.detach(), -1, os.getcwd(), {})
-    running = asyncio.create_task(run(Recorded, serve, setup))
-    supervisor = await Channel.over(ours)
-    with link, other, courier:
-        assert await anext(supervisor.messages()) == {"type": "ready"}
-        pass_link(courier, link)
-        await served.wait()
-        supervisor.send("drain")
-        supervisor.send("stop")
-        await asyncio.wait({running}, timeout=0.05)
-        assert not running.done()
-        ended.set()
-        await running
-    assert exits == [0]
-    await supervisor.close()

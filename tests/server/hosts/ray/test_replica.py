@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from grpc import StatusCode
-from starlette.types import ASGIApp
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.budgets.sending import SendingBudget
@@ -101,9 +100,6 @@ class Application:
     async def replacement(self) -> Replacement:
         await self.is_hung.wait()
         return Replacement("hung run", "a run hangs")
-
-    def split_grpc(self, local: ASGIApp) -> ASGIApp:
-        return local
 
     def add_metrics(self, source: str, read: Callable[[], str]) -> None:
         raise AssertionError
