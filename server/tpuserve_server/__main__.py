@@ -19,21 +19,21 @@ from tpuserve_server.check.finding import Finding, format_json, format_text, has
 from tpuserve_server.command.cache_directories import warn_of_cache_directories
 from tpuserve_server.command.credentials import open_credentials
 from tpuserve_server.command.flag_command import notices, serve_command, source_variable
-from tpuserve_server.command.listening import host_options, tls_reader
+from tpuserve_server.command.listening import host_options
 from tpuserve_server.command.model_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.command.profiles import describe_profile
 from tpuserve_server.command.secret_files import warn_of_exposed_files
-from tpuserve_server.command.settings import HOST_NOTE_VARIABLE, SETTINGS_VARIABLE, Settings
+from tpuserve_server.command.settings import SETTINGS_VARIABLE, Settings
 from tpuserve_server.command.validation import read_settings, settings_json
 from tpuserve_server.config.batching_parameters import read_batching_parameters
 from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError
+from tpuserve_server.hosts import supervisor
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.selection import Selection, select_host
+from tpuserve_server.hosts.grpc_arguments import unknown
 from tpuserve_server.logs.configuration import configure_logging
 from tpuserve_server.logs.logger_names import COMMAND
-from tpuserve_server.process.build import build_server
 from tpuserve_server.process.core_dumps import disable_core_dumps
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _serve(model_base_path: str | None, check_config: str | None, **flags: Any) 
         _check_files(settings)
         warn_of_cache_directories(settings)
         warn_of_exposed_files(settings)
-        status = _run(select_host(settings.listening.host_backend), settings)
+        status = _run(settings)
     except (HostError, ConfigError) as error:
         command_log.error("%s", error)
         sys.exit(1)
@@ -168,24 +168,15 @@ def _check_files(settings: Settings) -> None:
         vertex_paths(settings)
 
 
-def _run(selection: Selection, settings: Settings) -> int:
-    options = host_options(settings.listening, settings.host, settings.tracing)
-    host_note = f"{selection.backend}: {selection.reason}"
-    logger.info("Host %s", host_note)
+def _run(settings: Settings) -> int:
+    options = host_options(settings.listening, settings.host)
+    for name in unknown(options.grpc_arguments):
+        command_log.warning("--grpc_channel_arguments: %s has no effect", name)
     if described := describe_profile(settings.server.profile):
         logger.info("Profile %s: %s", settings.server.profile, described)
     if options.tls is not None:
         disable_core_dumps()
-    if selection.backend == "envoy":
-        # The supervisor stays light: only the process that Envoy embeds imports TensorFlow.
-        from tpuserve_server.hosts.envoy import host as envoy
-
-        environment = {SETTINGS_VARIABLE: settings_json(settings), HOST_NOTE_VARIABLE: host_note}
-        read_tls = tls_reader(settings.listening)
-        return envoy.run("tpuserve_server.process.embedded:asgi", options, environment, read_tls)
-    from tpuserve_server.hosts.python import host as python
-
-    return python.run(lambda: build_server(settings, host_note), options, tls_reader(settings.listening))
+    return supervisor.run("tpuserve_server.process.serve", options, {SETTINGS_VARIABLE: settings_json(settings)})
 
 
 serve = serve_command(_serve, _EPILOG)

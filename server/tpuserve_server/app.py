@@ -115,7 +115,6 @@ class Server:
         config_file: ModelConfigFile | None,
         rpc: GuardedTable,
         rest: "ASGIApp",
-        host_note: str,
         has_console: bool,
         log_writer: LogWriter,
         control_note: str,
@@ -144,7 +143,6 @@ class Server:
         self._ensembles = ensembles
         self._remote = remote
         self._config_file = config_file
-        self._host_note = host_note
         self._has_console = has_console
         self._log_writer = log_writer
         self._control_note = control_note
@@ -194,10 +192,6 @@ class Server:
         # The run that hung may have ended in this moment.
         return replacement or await self.replacement()
 
-    def add_metrics(self, source: str, read: Callable[[], str]) -> None:
-        """Add the host's own metrics to the metrics page."""
-        self.metrics.sources.add(source, read)
-
     def announce(self, listening: Listening) -> None:
         """Log the control rule, print the banner now or when every model is ready, and send reports of the start.
 
@@ -205,7 +199,7 @@ class Server:
         """
         self._addresses.announce(**asdict(listening))
         logger.info(self._control_note)
-        print_banner(self._service, listening, self._host_note, has_console=self._has_console)
+        print_banner(self._service, listening, has_console=self._has_console)
         report_start(self._service, listening)
 
     def show_certificates(self, status: CertificateStatus) -> None:
@@ -246,15 +240,13 @@ class Server:
 
 def build(
     settings: Settings,
-    host_note: str,
     make_rule: Callable[[ConfiguredModels], Rule] | None = None,
     journal: Journal | None = None,
     record: ChangeRecord | None = None,
 ) -> Server:
     """Build the whole server from validated settings, without loading a model.
 
-    `host_note` names the host and the reason for its selection. `make_rule` returns another rule for every request,
-    which a request meets after the check of its client. `journal` and `record` keep loads, runs and changes of clients
+    `make_rule` returns another rule for every request, which a request meets after the check of its client. `journal` and `record` keep loads, runs and changes of clients
     for the process after this one, if any.
     """
     clock = SystemClock()
@@ -305,13 +297,13 @@ def build(
     max_bytes = settings.listening.max_request_bytes
     budgets = Budgets.of(settings.budgets, max_bytes, clock, settings.host.write_timeout_s)
     control = Control(settings.control)
-    software, certificates = build_info(host_note), CertificateWatch()
+    software, certificates = build_info(), CertificateWatch()
     metrics.server.server_built(ServerParts(service, budgets, software, dropped_events, certificates.find))
     tracing = request_tracing(settings, clock, metrics)
     observers = Observers((slow, *access_log(settings)), tracing)
     figures, addresses = LiveMeasurements(metrics, clock), Addresses()
     started = (time.time(), clock.monotonic_s())
-    facts = ServerFacts(software, host_note, *started, installed_packages(), changed_flags(settings))
+    facts = ServerFacts(software, *started, installed_packages(), changed_flags(settings))
     rpc_meter = RequestMeter(service, metrics, clock, "grpc", observers)
     rest_meter = RequestMeter(service, metrics, clock, "rest", observers)
     sources = ConsoleSources(
@@ -371,7 +363,6 @@ def build(
         config_file,
         guard.wrap_table(control.wrap_table(rpc)),
         guarded_rest if vertex is None else VertexRoutes(guarded_rest, vertex, service, needs_credentials=needs),
-        host_note,
         settings.console.enable_console,
         log_writer,
         control.description,

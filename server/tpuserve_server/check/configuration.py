@@ -19,10 +19,10 @@ from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import read
 from tpuserve_server.executors.runtimes import JAX, LITERT, OPENVINO
-from tpuserve_server.hosts.addresses import listen
+from tpuserve_server.hosts.addresses import bound
+from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.certificate_validity import certificate_status, expiry_warnings, find_invalidity
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.selection import select_host
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import server_context
 from tpuserve_server.versions.signatures import RequiredSignatures
@@ -53,7 +53,6 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
     """Return the checks by flag. Each returns a sentence on the valid setting, or raises an error."""
     values = settings.values()
     checks: dict[str, Callable[[], str]] = {
-        "host_backend": lambda: _host(settings),
         "bind_address": lambda: _address(settings.listening.bind_address),
     }
     files: Mapping[str, Callable[[Path], object]] = {
@@ -95,14 +94,9 @@ def _warnings(settings: Settings, broken: Collection[str]) -> Iterator[Finding]:
             yield Finding("warning", "--ssl_config_file", line.rstrip("."))
 
 
-def _host(settings: Settings) -> str:
-    selection = select_host(settings.listening.host_backend)
-    return f"{selection.backend}: {selection.reason}"
-
-
 def _address(address: str) -> str:
-    listen(address, 0, "gRPC and REST").close()
-    return f"{address} is an address of this machine"
+    with bound(HostOptions(bind_address=address, grpc_port=0, rest_port=None), None):
+        return f"{address} is an address of this machine"
 
 
 def _file(path: Path, reader: Callable[[Path], object]) -> str:

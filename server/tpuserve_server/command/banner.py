@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 _EVERYWHERE = re.compile(r"^(0\.0\.0\.0|\[::\])(?=:)")
 
 
-def print_banner(service: InferenceService, listening: Listening, host_note: str, *, has_console: bool) -> None:
+def print_banner(service: InferenceService, listening: Listening, *, has_console: bool) -> None:
     """Print the banner once, when the service is ready: now, or on the thread whose change makes it ready."""
-    addresses = [*_addresses(listening, has_console), f"  host     {host_note}"]
+    addresses = _addresses(listening, has_console)
     lock = threading.Lock()
     printed = False
 

@@ -1,7 +1,6 @@
-"""Host options from the operator's settings. Imports no heavy modules, because the supervisor of Envoy imports it."""
+"""Host options from the operator's settings. Imports no heavy modules, because the supervisor imports it."""
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,14 @@ from tpuserve_server.command.listening_settings import ListeningSettings
 from tpuserve_server.command.secret_files import find_exposure
 from tpuserve_server.config.ssl_config import read_ssl_config
 from tpuserve_server.config.text_format import ConfigError
-from tpuserve_server.hosts.application import EnvoySpans, HostOptions
+from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
-from tpuserve_server.telemetry.tracing.options import NO_TRACING, TracingOptions
-from tpuserve_server.telemetry.tracing.service_name import service_name
-from tpuserve_server.telemetry.tracing.target import find_target
 
 logger = logging.getLogger(__name__)
 
 
-def host_options(listening: ListeningSettings, host: HostOptions, tracing: TracingOptions = NO_TRACING) -> HostOptions:
+def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions:
     """Complete the host's options. Raises ConfigError for an unusable SSLConfig."""
     return replace(
         host,
@@ -34,15 +30,7 @@ def host_options(listening: ListeningSettings, host: HostOptions, tracing: Traci
         tls=None if listening.ssl_config_file is None else read_tls(listening.ssl_config_file),
         tls_poll_wait_s=listening.ssl_config_file_poll_wait_seconds,
         grpc_arguments=listening.grpc_channel_arguments,
-        envoy_spans=_envoy_spans(tracing),
     )
-
-
-def _envoy_spans(tracing: TracingOptions) -> EnvoySpans | None:
-    if tracing.endpoint is None or not tracing.has_envoy_span:
-        return None
-    target = find_target(tracing.endpoint, os.environ)
-    return EnvoySpans(target, service_name(os.environ), tracing.sample_ratio)
 
 
 def tls_reader(listening: ListeningSettings) -> Callable[[], TlsOptions] | None:

@@ -9,7 +9,6 @@ from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 from tpuserve_server.frontends.vertex.route_form import check_route
 
-HostBackend: TypeAlias = Literal["envoy", "python", "auto"]
 ChannelArguments: TypeAlias = tuple[tuple[str, int | str], ...]
 
 # Variables of Vertex AI's contract.
@@ -83,14 +82,6 @@ class ListeningSettings:
             "`tensorflow_model_server`: true",
         ),
     ] = False
-    host_backend: Annotated[
-        HostBackend,
-        Setting(
-            "Listening",
-            "HTTP server: envoy, python (grpcio with an HTTP/1.1 server in Python), or auto: Envoy if it can run here.",
-            page="HTTP server: `envoy`, `python`, or `auto`: Envoy if it can run here",
-        ),
-    ] = "auto"
     ssl_config_file: Annotated[Path | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")] = (
         None
     )

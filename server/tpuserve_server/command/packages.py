@@ -19,8 +19,7 @@ _PACKAGES: Final = (
     "grpcio",
     "protobuf",
     "fastapi",
-    "uvicorn",
-    "pyvoy",
+    "h2corn",
 )
 
 
@@ -35,6 +34,6 @@ def installed_packages() -> dict[str, str]:
     return found
 
 
-def build_info(host_note: str) -> Build:
-    """Return the versions of the server and of Python, and the name of the host."""
-    return Build(version("tpuserve-server"), platform.python_version(), host_note.partition(":")[0])
+def build_info() -> Build:
+    """Return the versions of the server and of Python."""
+    return Build(version("tpuserve-server"), platform.python_version())

@@ -7,9 +7,7 @@ Profile: TypeAlias = Literal["default", "edge"]
 
 # Clients on the open internet, with certificates and keys. docs/how-to/operate/edge.md gives the reasons and the costs.
 _EDGE: Final[Mapping[str, Any]] = {
-    # The Python host does not limit the memory of unfinished gRPC messages.
-    "host_backend": "envoy",
-    "header_timeout_seconds": 5.0,
+    "header_timeout_seconds": 15.0,
     # Streams as in Envoy's recommendation for the edge. Clients beyond a NAT leave connections behind.
     "grpc_channel_arguments": (
         ("grpc.max_concurrent_streams", 100),
@@ -18,7 +16,6 @@ _EDGE: Final[Mapping[str, Any]] = {
     ),
     "max_request_bytes": 8 << 20,
     "max_response_bytes": 64 << 20,
-    "max_heap_bytes": 1 << 30,
     "enable_profiler": False,
     "access_log": "errors",
 }

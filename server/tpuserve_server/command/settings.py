@@ -37,7 +37,6 @@ from tpuserve_server.versions.warmup_options import WarmupOptions
 
 # Environment variables in which the supervisor of the Envoy host passes its decisions to the serving process.
 SETTINGS_VARIABLE = "TPUSERVE_EMBEDDED_SETTINGS"
-HOST_NOTE_VARIABLE = "TPUSERVE_EMBEDDED_HOST_NOTE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The versions of the server and of Python, and the name of the host."""
+    """The versions of the server and of Python."""
 
     version: str
     python: str
-    host: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from tpuserve_server.core.budgets.receiving import ReceivingBudget
 from tpuserve_server.core.budgets.sending import SendingBudget
@@ -13,7 +13,6 @@ from tpuserve_server.core.setting import MAX_WAIT_S, Setting
 from tpuserve_server.frontends.guarded import GuardedTable
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
-from tpuserve_server.telemetry.tracing.target import OtlpTarget
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -21,15 +20,6 @@ if TYPE_CHECKING:
     from tpuserve_server.core.overload_gate import OverloadGate
 
 MEBIBYTE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class EnvoySpans:
-    """Receiver of Envoy's own spans, their service, and the share of requests without a trace context."""
-
-    target: OtlpTarget
-    service_name: str
-    sample_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,39 +55,27 @@ class HostOptions:
             at_least=1,
         ),
     ] = None
-    rest_server: Annotated[
-        Literal["envoy", "python"],
-        Setting(
-            "Listening",
-            "What serves REST on the Envoy host. python: the HTTP/1.1 server of the Python host, in the same process. "
-            "It takes half the CPU for each request, and has no TLS, no HTTP/2 and none of Envoy's limits.",
-            page="what serves REST on the Envoy host. `python`: the HTTP/1.1 server of the Python host, in the same "
-            "process ([more](../how-to/operate/run.md#rest-without-envoy))",
-        ),
-    ] = "envoy"
     # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
     tls: TlsOptions | None = None
     # Time between looks at the file of the certificates. 0: only after SIGHUP.
     tls_poll_wait_s: float = 0.0
-    # Envoy's own spans of requests. None: Envoy makes none, and other hosts never do.
-    envoy_spans: EnvoySpans | None = None
     # gRPC's channel arguments, by name.
     grpc_arguments: tuple[tuple[str, int | str], ...] = ()
     # Limit of one gRPC message, before and after decompression.
     max_message_bytes: int = 64 * MEBIBYTE
     # Limit of one REST body. The REST application enforces it; a host sizes its buffers by it.
     max_body_bytes: int = 64 * MEBIBYTE
-    # A client that is slower loses its connection.
+    # A client that is slower loses its connection. Some load balancers keep idle connections for a minute.
     header_timeout_s: Annotated[
         float,
         Setting(
             "Listening",
-            "Maximum time for a TLS handshake, and for the headers of a request.",
+            "Maximum pause of a client in the headers of a request, and between two requests over HTTP/1.1.",
             name="header_timeout_seconds",
             at_least=0.1,
             at_most=3600,
         ),
-    ] = 10.0
+    ] = 90.0
     # A client that reads nothing of its response for longer loses it.
     write_timeout_s: Annotated[
         float,
@@ -136,33 +114,21 @@ class HostOptions:
         int,
         Setting(
             "Operations",
-            "Maximum number of client connections: all together on Envoy, on each address of the Python host. The "
-            "server refuses more.",
+            "Maximum number of client connections. More wait until others close.",
             at_least=1,
         ),
     ] = 10_000
-    # Envoy's limits. The Python host has none.
     max_requests_per_s: Annotated[
         float,
         Setting(
             "Operations",
-            "Maximum rate of inference requests on Envoy, after a burst of one second. Envoy refuses more with 429 or "
+            "Maximum rate of inference requests, after a burst of one second. The server refuses more with 429 or "
             "RESOURCE_EXHAUSTED. 0: no limit.",
             name="max_requests_per_second",
             at_least=0,
             at_most=1e6,
         ),
     ] = 0.0
-    max_heap_bytes: Annotated[
-        int,
-        Setting(
-            "Operations",
-            "Limit of Envoy's heap, which holds connections and unread bodies. From 90 % on, Envoy closes idle "
-            "connections sooner, and from 95 % on, it refuses requests. 0: no limit.",
-            at_least=0,
-        ),
-    ] = 0
-
     def __post_init__(self) -> None:
         if self.replace_pid is not None and not self.reuse_port:
             raise InvalidArgument("replace_pid needs reuse_port: both servers listen on the ports for a moment")
@@ -222,14 +188,6 @@ class Application(Protocol):
 
     async def replacement(self) -> Replacement:
         """Wait until another process should take the place of this one, and return the reason."""
-        ...
-
-    def add_metrics(self, source: str, read: Callable[[], str]) -> None:
-        """Add the host's own metrics to the metrics page. Hosts without any do not call it.
-
-        `read` returns them in Prometheus' text format, without HELP lines. It may block for a second, on any thread.
-        `source` names the host if it fails.
-        """
         ...
 
     def announce(self, listening: Listening) -> None:

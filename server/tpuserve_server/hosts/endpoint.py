@@ -12,7 +12,6 @@ from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.peer_certificate import names_of_scope
 from tpuserve_server.hosts.rate_limit import RateLimit
 from tpuserve_server.hosts.rest_calls import RestCalls
-from tpuserve_server.hosts.unread_body import BodyReceive
 from tpuserve_server.hosts.unread_response import ChargedResponses
 from tpuserve_server.identity.certificate import CERTIFICATE_KEY
 
@@ -60,7 +59,7 @@ class Endpoint:
         send = self._responses.charged(scope, send)
         if is_grpc:
             return self._grpc(scope, receive, send)
-        return self._rest(scope, BodyReceive(receive), send)
+        return self._rest(scope, receive, send)
 
     @property
     def farewells(self) -> int:

@@ -18,6 +18,7 @@ import h2corn._lib
 from tpuserve_server.hosts.addresses import listen
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.grpc_arguments import AGE_MS, IDLE_MS, STREAMS, numbers
 from tpuserve_server.hosts.limits import (
     IDLE_CONNECTION_S,
     MAX_HEADERS_COUNT,
@@ -38,11 +39,6 @@ _log = logging.getLogger(__name__)
 WINDOW_BYTES: Final = 1 << 20
 # h2corn's limits on headers end the connection. They are above the application's limit, which refuses one request.
 _MAX_HEADER_BYTES: Final = 256 << 10
-# gRPC's channel arguments that have an effect.
-_STREAMS: Final = "grpc.max_concurrent_streams"
-_AGE: Final = "grpc.max_connection_age_ms"
-_IDLE: Final = "grpc.max_connection_idle_ms"
-_ARGUMENTS: Final = (_STREAMS, _AGE, _IDLE)
 # Time in which clients with kept connections learn from a response to connect again.
 FAREWELL_S: Final = 2.0
 # The owner of the server ends it sooner.
@@ -95,7 +91,8 @@ class HttpServer:
         self._make_endpoint = make_endpoint
         self._sockets = sockets
         self._config = _config(options)
-        self._age_s = _greatest_age_s(options)
+        age_ms = numbers(options.grpc_arguments).get(AGE_MS)
+        self._age_s = None if age_ms is None else age_ms / 1000
         self._tls: TlsOptions | None = None
         self._generations: list[_Generation] = []
         # Tasks that end older generations, and that renew the newest one.
@@ -199,14 +196,14 @@ class HttpServer:
 
 
 def _config(options: HostOptions) -> h2corn.Config:
-    arguments = _numbers(options)
-    idle_ms = arguments.get(_IDLE, IDLE_CONNECTION_S * 1000)
+    arguments = numbers(options.grpc_arguments)
+    idle_ms = arguments.get(IDLE_MS, IDLE_CONNECTION_S * 1000)
     return h2corn.Config(
         lifespan="off",
         access_log=False,
         grpc=True,
         runtime_threads=1,
-        max_concurrent_streams=arguments.get(_STREAMS, MAX_STREAMS_PER_CONNECTION),
+        max_concurrent_streams=arguments.get(STREAMS, MAX_STREAMS_PER_CONNECTION),
         limit_connections=find_connection_limit(options),
         limit_request_head_size=_MAX_HEADER_BYTES,
         limit_request_line=_MAX_HEADER_BYTES,
@@ -226,31 +223,6 @@ def _config(options: HostOptions) -> h2corn.Config:
         h2_timeout_write=0.0,
         timeout_graceful_shutdown=_FOREVER_S,
     )
-
-
-def unknown_arguments(options: HostOptions) -> list[str]:
-    """Return the names of gRPC's channel arguments (--grpc_channel_arguments) that have no effect, in their order.
-
-    Raises:
-        HostError: one that has an effect has an invalid value.
-    """
-    _numbers(options)
-    return [name for name, _ in options.grpc_arguments if name not in _ARGUMENTS]
-
-
-def _numbers(options: HostOptions) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, value in options.grpc_arguments:
-        if name in _ARGUMENTS:
-            if not isinstance(value, int) or value <= 0:
-                raise HostError(f"--grpc_channel_arguments: {name} expects a positive number, got {value!r}.")
-            found[name] = value
-    return found
-
-
-def _greatest_age_s(options: HostOptions) -> float | None:
-    age_ms = _numbers(options).get(_AGE)
-    return None if age_ms is None else age_ms / 1000
 
 
 @contextlib.contextmanager

@@ -232,7 +232,7 @@ SERVER_STATE: Final = Family(
     "/readyz. draining: the server stops.",
 )
 BUILD_INFO: Final = Family(
-    "tpuserve_build_info", "gauge", ("version", "python", "host"), "1. The labels are the versions and the host."
+    "tpuserve_build_info", "gauge", ("version", "python"), "1. The labels are the versions."
 )
 BUDGET_BYTES: Final = Family(
     "tpuserve_budget_bytes",

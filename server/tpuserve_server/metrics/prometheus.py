@@ -165,7 +165,7 @@ class PrometheusMetrics(Measurements, Collector):
 
     def _server_families(self) -> Iterator[Metric]:
         build = self.server.build()
-        builds = () if build is None else (((build.version, build.python, build.host), 1),)
+        builds = () if build is None else (((build.version, build.python), 1),)
         yield catalogue.SERVER_STATE.valued(((state.value,), is_in) for state, is_in in self.server.states().items())
         yield catalogue.BUILD_INFO.valued(builds)
         yield catalogue.BUDGET_BYTES.valued((key, count) for key, count in self.server.budget_bytes().items())

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 def build_server(
     settings: Settings,
-    host_note: str,
     journal: Journal | None = None,
     make_rule: "Callable[[ConfiguredModels], Rule] | None" = None,
     record: ChangeRecord | None = None,
@@ -37,7 +36,7 @@ def build_server(
     from tpuserve_server.app import build
 
     try:
-        server = build(settings, host_note, make_rule, journal, record)
+        server = build(settings, make_rule, journal, record)
     except ConfigError as error:  # The file was valid when the flags were read.
         raise HostError(str(error)) from error
     settle_garbage_collector()

@@ -27,7 +27,6 @@ _DEFAULT_MOST_MODELS: Final = 3
 _MOST_IN_REPLICA, _MOST_AT_PROXY = 512, 1024
 # Longer than a request, so that Ray does not kill a replica that finishes its last ones.
 _GRACE_S: Final = 60.0
-_HOST_NOTE: Final = "ray: a replica of Ray Serve"
 
 _MODEL_FLAGS: Final = frozenset(("model_base_path", "model_config_file", "model_artifact_uri"))
 # A server without models: an empty configuration file is one.
@@ -73,7 +72,7 @@ def build_replica(settings: str, root: str | None, most_models: int) -> Parts:
         made.append(ReplicaModels(configured, root))
         return ReplicaRule(serve.get_multiplexed_model_id, _multiplexed(made[0], most_models))
 
-    server = build_server(read, _HOST_NOTE, make_rule=make_rule)
+    server = build_server(read, make_rule=make_rule)
     return Parts(
         server,
         made[0],

@@ -18,13 +18,12 @@ class ChangedFlag:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The build, the reason for its host, the start, versions of packages by name, and flags.
+    """The build, the start, versions of packages by name, and flags.
 
     The start is in seconds since 1970, and by `Clock.monotonic_s`, which no clock step changes.
     """
 
     build: Build
-    host_note: str
     started_unix_s: float
     started_s: float
     packages: Mapping[str, str]

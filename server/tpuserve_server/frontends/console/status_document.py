@@ -36,7 +36,6 @@ def _describe_server(sources: ConsoleSources, *, may_control: bool) -> dict[str,
     facts = sources.facts
     return {
         "version": facts.build.version,
-        "host": facts.host_note if may_control else facts.build.host,
         "addresses": sources.addresses.describe(may_control=may_control),
         "certificates": _describe_certificates(sources, may_control=may_control),
         "pid": os.getpid(),

@@ -128,7 +128,7 @@ class GrpcOverAsgi:
                 request_id,
                 scope.get(CERTIFICATE_KEY, no_certificate),
             )
-            # Before `receive` is called, or memory is held for the message. Envoy then discards what it has buffered.
+            # Before `receive` is called, or memory is held for the message.
             if isinstance(method, GuardedUnary):
                 handle = await method.admit(context)
                 first, request = None, None

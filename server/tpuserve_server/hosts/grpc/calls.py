@@ -1,4 +1,4 @@
-"""CallContext of a call whose metadata grpcio has read: the Python host's calls, and those of replicas of Ray Serve."""
+"""CallContext of a call whose metadata grpcio has read: those of replicas of Ray Serve."""
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,8 +11,7 @@ from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 from tpuserve_server.hosts.grpc.headers import Metadata, trace_headers_of
-from tpuserve_server.hosts.peer_certificate import names_of_auth_context
-from tpuserve_server.identity.certificate import CertificateNames
+from tpuserve_server.identity.certificate import no_certificate
 from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER, echo_request_id
 from tpuserve_server.telemetry.trace_context import TRACEPARENT
 
@@ -30,10 +29,6 @@ class ServicerContext(Protocol):
 
     def peer(self) -> str:
         """Return the client's address in grpcio's form."""
-        ...
-
-    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return the properties of the connection."""
         ...
 
 
@@ -56,12 +51,8 @@ def call_context(
         wants_timing(own.get(TIMING_REQUEST_HEADER)),
         trace_headers_of(_raw_metadata(context)) if TRACEPARENT in own else None,
         request_id,
-        partial(_certificate, context),
+        no_certificate,
     )
-
-
-def _certificate(context: ServicerContext) -> CertificateNames | None:
-    return names_of_auth_context(context.auth_context())
 
 
 def _client(context: ServicerContext) -> str | None:

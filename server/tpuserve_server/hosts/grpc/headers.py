@@ -36,10 +36,6 @@ _NOT_METADATA = frozenset(
         b"content-length",
         b"connection",
         b"transfer-encoding",
-        b"x-tpuserve-arrived",
-        b"x-tpuserve-client-subject",
-        b"x-tpuserve-client-uri",
-        b"x-tpuserve-client-dns",
         ENVOY_SPAN_NAME,
     }
 )

@@ -58,17 +58,6 @@ class TracingOptions:
             at_most=1e6,
         ),
     ] = 200.0
-    has_envoy_span: Annotated[
-        bool,
-        Setting(
-            "Operations",
-            "Envoy exports a span for each sampled request, too, as the parent of the server's span.",
-            name="trace_envoy",
-            page="Envoy exports a span for each sampled request, too, as the parent of the server's span; the Python "
-            "host ignores it",
-        ),
-    ] = False
-
     def __post_init__(self) -> None:
         if self.endpoint is not None:
             find_target(self.endpoint, os.environ)
