@@ -246,8 +246,8 @@ def build(
 ) -> Server:
     """Build the whole server from validated settings, without loading a model.
 
-    `make_rule` returns another rule for every request, which a request meets after the check of its client. `journal` and `record` keep loads, runs and changes of clients
-    for the process after this one, if any.
+    `make_rule` returns another rule for every request, which a request meets after the check of its client. `journal`
+    and `record` keep loads, runs and changes of clients for the process after this one, if any.
     """
     clock = SystemClock()
     metrics = PrometheusMetrics()

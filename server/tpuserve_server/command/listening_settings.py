@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.setting import MAX_WAIT_S, Setting

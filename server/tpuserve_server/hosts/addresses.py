@@ -58,10 +58,10 @@ def listen(bound: socket.socket) -> None:
 
 def listening(options: HostOptions, sockets: Mapping[str, socket.socket], file: SocketFile | None) -> Listening:
     """Return the addresses of sockets as a client writes them."""
-    tcp = {name: join(options.bind_address, sockets[name].getsockname()[1]) for name in ("grpc", "rest") if name in sockets}
-    return Listening(
-        **tcp, grpc_socket=None if file is None else file.address, tls=options.tls is not None
-    )
+    tcp = {
+        name: join(options.bind_address, sockets[name].getsockname()[1]) for name in ("grpc", "rest") if name in sockets
+    }
+    return Listening(**tcp, grpc_socket=None if file is None else file.address, tls=options.tls is not None)
 
 
 def _bind(options: HostOptions, port: int, what: str) -> socket.socket:
@@ -80,8 +80,8 @@ def _bind(options: HostOptions, port: int, what: str) -> socket.socket:
         bound.bind((host, port))
         if options.reuse_port and port and is_shared(port):
             raise HostError(
-                f"Cannot listen for {what} on {join(host, port)}: two servers already share port {port}. Stop the older "
-                "one first."
+                f"Cannot listen for {what} on {join(host, port)}: two servers already share port {port}. Stop the "
+                "older one first."
             )
     except OSError as error:
         bound.close()

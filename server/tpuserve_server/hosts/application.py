@@ -1,6 +1,5 @@
 """Interface between a host and the application it runs. Light imports only: the supervisor imports this module, too."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -129,6 +128,7 @@ class HostOptions:
             at_most=1e6,
         ),
     ] = 0.0
+
     def __post_init__(self) -> None:
         if self.replace_pid is not None and not self.reuse_port:
             raise InvalidArgument("replace_pid needs reuse_port: both servers listen on the ports for a moment")

@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import h2corn
@@ -184,9 +185,9 @@ class HttpServer:
     async def _start_one(self, sockets: list[socket.socket], tls: TlsOptions | None) -> _Generation:
         endpoint = self._make_endpoint()
         config = replace(self._config, bind=tuple(f"fd://{each.fileno()}" for each in sockets))
-        with _tls_files(tls) as files:
+        with _with_certificates(config, tls) as complete:
             try:
-                server = h2corn.Server(endpoint, replace(config, **files))
+                server = h2corn.Server(endpoint, complete)
                 serving = asyncio.create_task(server.serve())
                 await server.wait_started()
             except (ValueError, OSError) as error:
@@ -226,15 +227,14 @@ def _config(options: HostOptions) -> h2corn.Config:
 
 
 @contextlib.contextmanager
-def _tls_files(tls: TlsOptions | None) -> Iterator[dict[str, object]]:
-    """Yield h2corn's settings of the certificates, in files that exist until it has read them."""
+def _with_certificates(config: h2corn.Config, tls: TlsOptions | None) -> Iterator[h2corn.Config]:
+    """Yield `config` with certificates in files, which exist until h2corn has read them."""
     if tls is None:
-        yield {}
+        yield config
         return
     with contextlib.ExitStack() as stack:
-        yield {
-            "certfile": stack.enter_context(private_file(tls.certificate_chain)),
-            "keyfile": stack.enter_context(private_file(tls.private_key)),
-            "ca_certs": None if tls.client_ca is None else stack.enter_context(private_file(tls.client_ca)),
-            "cert_reqs": "none" if tls.client_ca is None else "required",
-        }
+        chain, key, ca = (
+            None if text is None else Path(stack.enter_context(private_file(text)))
+            for text in (tls.certificate_chain, tls.private_key, tls.client_ca)
+        )
+        yield replace(config, certfile=chain, keyfile=key, ca_certs=ca, cert_reqs="none" if ca is None else "required")

@@ -1,4 +1,4 @@
-"""ServingProcess: the process that runs the application and serves its addresses, under the orders of the supervisor."""
+"""ServingProcess: runs the application and serves its addresses, under the orders of the supervisor."""
 
 import asyncio
 import contextlib

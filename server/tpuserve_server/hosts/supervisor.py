@@ -50,7 +50,9 @@ def run(module: str, options: HostOptions, environment: Mapping[str, str]) -> in
     ignore_until_serving()
     try:
         if options.tls is not None:
-            server_context(options.tls)  # Checks the certificates: TLS libraries do not report their errors in one line.
+            server_context(
+                options.tls
+            )  # Checks the certificates: TLS libraries do not report their errors in one line.
             if options.grpc_socket_path is not None:
                 _command.warning(
                     "The UNIX socket has no TLS, unlike in TensorFlow Serving. The permissions of its file protect it"

@@ -231,9 +231,7 @@ SERVER_STATE: Final = Family(
     "1 for the state of the server, 0 for the others. starting: not ready since the start. ready, not_ready: as "
     "/readyz. draining: the server stops.",
 )
-BUILD_INFO: Final = Family(
-    "tpuserve_build_info", "gauge", ("version", "python"), "1. The labels are the versions."
-)
+BUILD_INFO: Final = Family("tpuserve_build_info", "gauge", ("version", "python"), "1. The labels are the versions.")
 BUDGET_BYTES: Final = Family(
     "tpuserve_budget_bytes",
     "gauge",

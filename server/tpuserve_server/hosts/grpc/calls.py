@@ -1,7 +1,7 @@
 """CallContext of a call whose metadata grpcio has read: those of replicas of Ray Serve."""
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Protocol, TypeAlias
 from urllib.parse import unquote

@@ -58,6 +58,7 @@ class TracingOptions:
             at_most=1e6,
         ),
     ] = 200.0
+
     def __post_init__(self) -> None:
         if self.endpoint is not None:
             find_target(self.endpoint, os.environ)
