@@ -73,7 +73,7 @@ def _serving(host: str, models: dict[str, Path], folder: Path) -> Iterator[dict[
     config.write_text(f"model_config_list {{ {entries} }}")
     # The examples register keys such as /input_simple and /output0_simple.
     flags = (f"--model_config_file={config}", "--shared_memory_prefix=input,output", "--oip_server_name=triton")
-    with run_configured_server(host, folder / "log", *flags, model="simple") as server:
+    with run_configured_server(folder / "log", *flags, model="simple") as server:
         yield {"grpc": server.grpc, "http": server.rest.removeprefix("http://")}
 
 

@@ -109,7 +109,7 @@ def zoo_server(host: str, paths: Sequence[Path], log: Path, patience_s: float = 
     config = log.with_suffix(".config")
     config.write_text(f"model_config_list {{ {models} }}")
     flags = (f"--model_config_file={config}", "--max_num_load_retries=0")
-    return ZooServer(lambda: run_configured_server(host, log, *flags, model=paths[0].name, check_log=False), patience_s)
+    return ZooServer(lambda: run_configured_server(log, *flags, model=paths[0].name, check_log=False), patience_s)
 
 
 def _reset_peak(process: psutil.Process) -> int:

@@ -66,11 +66,10 @@ def load(server: RunningServer, model: str, inputs: dict[str, np.ndarray]) -> It
         yield
 
 
-@pytest.mark.parametrize("host", ["envoy", "python"])
-def test_live_figures_follow_real_load(host: str, browser: WebDriver, tmp_path: Path) -> None:
+def test_live_figures_follow_real_load(browser: WebDriver, tmp_path: Path) -> None:
     save_mlp(tmp_path / "mlp/1")
     flags = ("--model_name=mlp", f"--model_base_path={tmp_path / 'mlp'}", *FLAGS[:1])
-    with run_configured_server(host, tmp_path / "log", *flags, model="mlp") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="mlp") as server:
         browser.resize(1100, "light")
         browser.open(f"{server.rest}/console")
         browser.wait_for_text("#headline", "Serving 1 model, 1 version")
@@ -160,7 +159,7 @@ def test_failed_version_comes_first_with_its_reason(browser: WebDriver, tmp_path
     base = tmp_path / "mlp"
     save_mlp(base / "1")
     flags = ("--model_name=mlp", f"--model_base_path={base}", *FLAGS)
-    with run_configured_server("envoy", tmp_path / "log", *flags, model="mlp") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="mlp") as server:
         browser.open(f"{server.rest}/console")
         browser.wait_for_text("#headline", "Serving")
         break_version(base, 2)
@@ -249,13 +248,13 @@ def test_page_reconnects_after_a_restart(browser: WebDriver, tmp_path: Path) -> 
     save_mlp(tmp_path / "mlp/1")
     ports = free_ports(2)
     flags = (f"--rest_api_port={ports[1]}", "--model_name=mlp", f"--model_base_path={tmp_path / 'mlp'}")
-    with run_in_environment("envoy", tmp_path / "first", ports, {}, *flags, model="mlp") as server:
+    with run_in_environment(tmp_path / "first", ports, {}, *flags, model="mlp") as server:
         browser.open(f"{server.rest}/console")
         browser.wait_for_text("#headline", "Serving")
         browser.evaluate("window.wasLoadedOnce = true")
         server.terminate()
     browser.wait_for_text("#connection", "No connection")
-    with run_in_environment("envoy", tmp_path / "second", ports, {}, *flags, model="mlp") as server:
+    with run_in_environment(tmp_path / "second", ports, {}, *flags, model="mlp") as server:
         browser.wait_for("document.getElementById('connection').innerText === ''")
         pid = browser.evaluate("return fetch('debug/status').then(answer => answer.json()).then(one => one.server.pid)")
         browser.wait_for_text("#server-facts", str(pid))

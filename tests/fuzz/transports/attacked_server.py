@@ -107,7 +107,7 @@ def attacked_server(transport: str, host: str) -> Iterator[AttackedServer]:
             "--header_timeout_seconds=2",
         )
         with (
-            run_configured_server(host, folder / "log", *flags, model="m", check_log=False) as running,
+            run_configured_server(folder / "log", *flags, model="m", check_log=False) as running,
             FaultedServer(running, host) as server,
         ):
             server.wait_until_ready(START_TIMEOUT_S)
