@@ -11,7 +11,6 @@ from tpuserve_server.hosts.unread_response import PART_BYTES, SMALL_BYTES, Charg
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
-
     from tpuserve_server.hosts.client_connections import Client
 
 TIMEOUT_S = 30

@@ -45,6 +45,7 @@ _CONTENT_TYPE = (b"content-type", b"application/grpc")
 # Servers do not modify messages, so all calls share these.
 _START: "Message" = {"type": "http.response.start", "status": 200, "headers": [_CONTENT_TYPE], "trailers": True}
 _END: "Message" = {"type": "http.response.body", "body": b""}
+_NO_TRAILERS = RpcFailure(Code.INTERNAL, "The request lacks the header te: trailers, which gRPC requires")
 _OK: "Message" = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0")]}
 
 
@@ -80,6 +81,8 @@ class GrpcOverAsgi:
             return await _refuse(send, 405, (b"allow", b"POST"))
         if not is_grpc(headers.get(b"content-type", b"")):
             return await _refuse(send, 415, (b"accept-post", b"application/grpc"))
+        if "http.response.trailers" not in scope["extensions"]:
+            return await answer(send, _NO_TRAILERS)
         if self._gate.may_refuse and (late_s := lateness_s(self._gate, scope, headers, self._clock)):
             return await refuse(send, late_s)
         task = self._in_flight.begin()
