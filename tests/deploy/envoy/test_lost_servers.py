@@ -27,7 +27,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture
 def survivor(models: Models) -> Iterator[RunningServer]:
-    with models.serve("envoy", "survivor") as server:
+    with models.serve("survivor") as server:
         yield server
 
 
@@ -59,7 +59,7 @@ def kill_under_load(balancer: Balancer, killed: RunningServer, name: str) -> Non
 
 def test_killed_server_loses_no_request(models: Models, survivor: RunningServer, tmp_path: Path) -> None:
     with (
-        models.serve("envoy", "killed") as killed,
+        models.serve("killed") as killed,
         run_balancer(tmp_path, servers=[survivor, killed]) as balancer,
     ):
         kill_under_load(balancer, killed, "stable")
@@ -67,7 +67,7 @@ def test_killed_server_loses_no_request(models: Models, survivor: RunningServer,
 
 def test_killed_canary_loses_no_request(models: Models, survivor: RunningServer, tmp_path: Path) -> None:
     with (
-        models.serve("python", "canary") as canary,
+        models.serve("canary") as canary,
         run_balancer(tmp_path, servers=[survivor], canary=[canary]) as balancer,
     ):
         balancer.share(canary=100)
@@ -77,7 +77,7 @@ def test_killed_canary_loses_no_request(models: Models, survivor: RunningServer,
 def test_drained_server_loses_no_request(models: Models, survivor: RunningServer, tmp_path: Path) -> None:
     with (
         # Longer than two health checks. A busy machine may delay them; then Envoy's retries reach the other server.
-        models.serve("python", "drained", "--drain_delay_seconds=5") as drained,
+        models.serve("drained", "--drain_delay_seconds=5") as drained,
         run_balancer(tmp_path, servers=[survivor, drained]) as balancer,
         run_load([balancer.grpc, balancer.rest]) as load,
     ):
