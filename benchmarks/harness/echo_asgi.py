@@ -1,7 +1,7 @@
-"""Byte echo over ASGI: a lower bound for a model server on the same host, which does at least this work per request.
+"""Byte echo over ASGI: a lower bound for a model server in Python, which does at least this work per request.
 
-Echoes gRPC (content-type application/grpc over HTTP/2, with trailers) and plain HTTP requests. On Envoy: `pyvoy
-benchmarks.harness.echo_asgi:app`. On uvicorn, use the same name for HTTP only.
+Echoes gRPC (content-type application/grpc over HTTP/2, with trailers) and plain HTTP requests. `echoes` in targets.py
+runs it on h2corn.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping

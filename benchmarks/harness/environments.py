@@ -1,6 +1,7 @@
 """Environments outside the workspace's lock, below .peers/: one per peer, and one that draws charts.
 
-Each environment has its own lock with hashes, and is rebuilt when the lock changes.
+Each environment has its own lock with hashes, and the libraries compiled from the C files next to the lock. It is
+rebuilt when one of these files changes.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ TIMEOUT_S = 1800.0
 
 
 class SetupFailed(RuntimeError):
-    """An environment could not be built. The message ends with uv's output."""
+    """An environment could not be built. The message ends with the output of uv or gcc."""
 
 
 def python(name: str) -> Path:
@@ -36,17 +37,23 @@ def lock_file(name: str) -> Path:
 
 
 def is_ready(name: str) -> bool:
-    """Return whether the environment exists and matches the current lock."""
+    """Return whether the environment exists and matches the current lock and C files."""
     stamp = ENVIRONMENTS / name / _STAMP
     return python(name).exists() and stamp.exists() and stamp.read_text() == _fingerprint(name)
 
 
 def build(name: str) -> None:
-    """Build the environment with the running Python. Slow: downloads packages that uv has not cached."""
+    """Build the environment with the running Python. Slow: downloads packages that uv has not cached.
+
+    A C file `NAME.c` becomes `NAME.so` in the environment, for this machine's processor.
+    """
     target = ENVIRONMENTS / name
     shutil.rmtree(target, ignore_errors=True)
     _uv("venv", "--python", sys.executable, str(target))
     _uv("pip", "sync", "--python", str(python(name)), "--require-hashes", str(lock_file(name)))
+    for source in _sources(name):
+        options = ("-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+        _run("gcc", *options, "-o", str(target / f"{source.stem}.so"), str(source))
     (target / _STAMP).write_text(_fingerprint(name))
 
 
@@ -86,15 +93,27 @@ def pinned(name: str, package: str) -> str:
     )
 
 
+def _sources(name: str) -> list[Path]:
+    """Return the C files of an environment."""
+    return sorted(lock_file(name).parent.glob("*.c"))
+
+
 def _fingerprint(name: str) -> str:
-    return hashlib.sha256(lock_file(name).read_bytes()).hexdigest()
+    files = (lock_file(name), *_sources(name))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _uv(*arguments: str) -> None:
-    command = [str(Path(sys.executable).with_name("uv")), *arguments, "--quiet"]
+    _run(str(Path(sys.executable).with_name("uv")), *arguments, "--quiet")
+
+
+def _run(program: str, *arguments: str) -> None:
+    name = Path(program).name
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT)
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetupFailed(f"uv {arguments[0]}: {error}") from error
+        raise SetupFailed(f"{name} {arguments[0]}: {error}") from error
     if done.returncode:
-        raise SetupFailed(f"uv {' '.join(arguments[:2])} failed:\n{done.stderr[-2000:]}")
+        raise SetupFailed(f"{name} {' '.join(arguments[:2])} failed:\n{done.stderr[-2000:]}")

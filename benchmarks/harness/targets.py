@@ -1,4 +1,4 @@
-"""Targets of the measurements: the model server and the byte echoes on both hosts, on free loopback ports."""
+"""Targets of the measurements: the model server on both hosts, and the byte echo, on free loopback ports."""
 
 import contextlib
 import os
@@ -48,35 +48,18 @@ class Target:
 
 
 @contextlib.contextmanager
-def echoes(host: Host, scratch: Path, tls: "Pem | None" = None) -> Iterator[dict[Protocol, Target]]:
-    """Start the byte echoes on a host: Envoy for both protocols, or grpc.aio and uvicorn.
+def echoes(scratch: Path, tls: "Pem | None" = None, host: Host = "envoy") -> Iterator[dict[Protocol, Target]]:
+    """Start the byte echo on h2corn, which serves both protocols on one port.
 
-    With `tls`, they use that certificate and refuse connections without TLS.
+    With `tls`, it uses that certificate and refuses connections without TLS. `host` is that of the server with which
+    it is compared.
     """
-    grpc_port, rest_port = free_port(), free_port()
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with contextlib.ExitStack() as stack:
-        if host == "envoy":
-            command = [
-                _program("pyvoy"),
-                "benchmarks.harness.echo_asgi:app",
-                "--loop",
-                "uvloop",
-                "--port",
-                str(grpc_port),
-                *(("--tls-cert", str(tls.cert), "--tls-key", str(tls.key), "--tls-disable-http3") if tls else ()),
-            ]
-            tree = stack.enter_context(started(command, scratch / "echo-envoy.log", environment))
-            targets = _pair(host, "echo", (grpc_port, tree), (grpc_port, tree))
-        else:
-            command = [sys.executable, str(Path(__file__).with_name("echo_grpc_aio.py")), str(grpc_port)]
-            command += [str(tls.cert), str(tls.key)] if tls else []
-            grpc_tree = stack.enter_context(started(command, scratch / "echo-grpc.log", environment))
-            command = [sys.executable, "-m", "uvicorn", "benchmarks.harness.echo_asgi:app", "--port", str(rest_port)]
-            command += ["--loop", "uvloop", "--http", "httptools", "--lifespan", "off", "--no-access-log"]
-            command += ["--ssl-certfile", str(tls.cert), "--ssl-keyfile", str(tls.key)] if tls else []
-            rest_tree = stack.enter_context(started(command, scratch / "echo-rest.log", environment))
-            targets = _pair(host, "echo", (grpc_port, grpc_tree), (rest_port, rest_tree))
+    port = free_port()
+    command = [_program("h2corn"), "benchmarks.harness.echo_asgi:app", f"--bind=127.0.0.1:{port}", "--grpc"]
+    command += ["--loop=uvloop", "--runtime-threads=1", "--lifespan=off", "--no-access-log"]
+    command += [f"--certfile={tls.cert}", f"--keyfile={tls.key}"] if tls else []
+    with started(command, scratch / "echo.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
+        targets = _pair(host, "echo", (port, tree), (port, tree))
         for target in targets.values():
             wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
         yield targets

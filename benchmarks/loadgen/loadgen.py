@@ -26,7 +26,7 @@ from benchmarks.harness.load_tools import GRACE_S, ToolFailed, framed, missing_t
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.harness.targets import GRPC_PATH, PROTOCOLS, REST_PATH, Protocol, Target, echoes
 from benchmarks.loadgen.body import grpc_answer, rest_answer
-from tests.support.certificates import Authority, Pem
+from tests.support.certificates import Authority
 
 USERS = 32
 # Goal for the generator's rate, as a share of plain Locust's.
@@ -90,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The echoes, and the duration of a turn. With `ca`, the authority of their certificates, all requests use TLS."""
+    """The echo, and the duration of a turn. With `ca`, the authority of its certificate, all requests use TLS."""
 
     targets: dict[Protocol, Target]
     seconds: int
@@ -252,21 +252,16 @@ def main(seconds: int, rounds: int, protocols: str, quick: bool, tls: bool, as_j
 
 @contextmanager
 def _benches(scratch: Path, seconds: int, *, tls: bool) -> Iterator[list[Bench]]:
-    """Start the echoes without TLS, and with `tls` also over TLS."""
+    """Start the echo without TLS, and with `tls` also over TLS."""
     with ExitStack() as stack:
-        benches = [Bench(_targets(stack, scratch, None), seconds, scratch)]
+        benches = [Bench(stack.enter_context(echoes(scratch)), seconds, scratch)]
         if tls:
             folder = scratch / "tls"
             folder.mkdir()
             authority = Authority(folder)
-            benches.append(Bench(_targets(stack, folder, authority.server), seconds, folder, authority.ca))
+            secure = stack.enter_context(echoes(folder, authority.server))
+            benches.append(Bench(secure, seconds, folder, authority.ca))
         yield benches
-
-
-def _targets(stack: ExitStack, scratch: Path, tls: Pem | None) -> dict[Protocol, Target]:
-    envoy = stack.enter_context(echoes("envoy", scratch, tls))
-    python = stack.enter_context(echoes("python", scratch, tls))
-    return {"grpc": envoy["grpc"], "rest": python["rest"]}
 
 
 def _round(benches: Sequence[Bench], protocols: Sequence[Protocol], done: Callable[[Turn], None]) -> None:

@@ -1,4 +1,4 @@
-"""Measure the server's overhead: a small MLP over gRPC and REST next to a byte echo, on both hosts. Linux only.
+"""Measure the server's overhead: a small MLP over gRPC and REST on both hosts, next to a byte echo. Linux only.
 
 Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 10 minutes, or 5 with `--quick`. The benchmark
 starts all processes on loopback, and always stops them. `call_turns.py` then compares the protocols, and
@@ -88,8 +88,8 @@ class Run:
     loops: tuple[LoopTime, ...] = ()
 
     def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
-        """Measure the echoes on a host, alternating with the server, its cache and an ensemble if there are models."""
-        with echoes(host, self.scratch) as echo:
+        """Measure the echo, alternating with the server, its cache and an ensemble if there are models."""
+        with echoes(self.scratch, host=host) as echo:
             if models is None:
                 self.measure_points({}, (), echo, bodies)
                 return
@@ -184,10 +184,10 @@ def compare_counts(
     is_flag=True,
     help="Measure for 2 seconds each, and compare protocols in one round. Figures are approximate.",
 )
-@click.option("--echo-only", is_flag=True, help="Measure only the byte echoes, without the model server.")
+@click.option("--echo-only", is_flag=True, help="Measure only the byte echo, without the model server.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
 def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool) -> None:
-    """Measure requests/s, latency, CPU per request and memory of the server and of a byte echo on the same hosts.
+    """Measure requests/s, latency, CPU per request and memory of the server, and the same of a byte echo on h2corn.
 
     Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 success, 1 a step failed, 2 usage error.
     """

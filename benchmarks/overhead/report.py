@@ -145,7 +145,7 @@ def _points_table(outcome: Outcome) -> Table:
         f"shared with the load generator, load average before the run: {outcome.load_before:.1f}",
         title_justify="left",
         caption="CPU: user and system time of the server's process tree, in seconds per 1000 requests. "
-        "Echo: a byte echo on the same host, measured before the server. Hit: the same request to a server with a "
+        "Echo: a byte echo on h2corn, measured before the server. Hit: the same request to a server with a "
         "response cache, measured after the server.",
         caption_justify="left",
     )

@@ -52,9 +52,9 @@ def measure(serving: Serving, seconds: int, scratch: Path, progress: Callable[[s
     Raises ServerDied, ToolFailed, or WrongAnswer. After WrongAnswer, all measurements are meaningless.
     """
     wait_until_ready(serving)
-    _check_all(serving)
+    check_all(serving)
     points = tuple(_measure_point(serving, wire, seconds, scratch, progress) for wire in serving.subject.wires)
-    _check_all(serving)
+    check_all(serving)
     memory = serving.tree.memory()
     wire = next(wire for wire in serving.subject.wires if wire.protocol == "rest")
     progress("sending invalid rows")
@@ -85,7 +85,8 @@ def _answers(wire: Wire, port: int) -> bool:
     return True
 
 
-def _check_all(serving: Serving) -> None:
+def check_all(serving: Serving) -> None:
+    """Check the outputs over every protocol of the server. Raises WrongAnswer."""
     for wire in serving.subject.wires:
         asyncio.run(peer_clients.check_answers(wire, serving.ports[wire.protocol]))
 
@@ -94,16 +95,24 @@ def _measure_point(serving: Serving, wire: Wire, seconds: int, scratch: Path, pr
     progress(f"{wire.title}, {IN_FLIGHT} in flight")
     body = write_body(wire, scratch)
     _load(serving, wire, IN_FLIGHT, WARM_UP_S, body, scratch)
-    before = serving.tree.cpu_seconds()
-    load = _load(serving, wire, IN_FLIGHT, seconds, body, scratch)
-    cpu_s = serving.tree.cpu_seconds() - before
-    if wire.protocol == "grpc":
-        check_size(load, asyncio.run(peer_clients.answer_size(wire, serving.ports["grpc"])))
+    load, cpu_s = measured_load(serving, wire, IN_FLIGHT, seconds, body, scratch)
     progress(f"{wire.title}, one in flight")
     _load(serving, wire, 1, LONE_WARM_UP_S, body, scratch)
     lone = _load(serving, wire, 1, seconds, body, scratch)
     serving.tree.check_alive()
     return Point(wire.name, load, 1000 * cpu_s / load.requests, lone)
+
+
+def measured_load(
+    serving: Serving, wire: Wire, in_flight: int, seconds: int, body: Path, scratch: Path
+) -> tuple[Load, float]:
+    """Load the server, and return the load and the CPU time of the process tree, in seconds. Raises WrongAnswer."""
+    before_s = serving.tree.cpu_seconds()
+    load = _load(serving, wire, in_flight, seconds, body, scratch)
+    cpu_s = serving.tree.cpu_seconds() - before_s
+    if wire.protocol == "grpc":
+        check_size(load, asyncio.run(peer_clients.answer_size(wire, serving.ports["grpc"])))
+    return load, cpu_s
 
 
 def write_body(wire: Wire, scratch: Path) -> Path:

@@ -1,14 +1,16 @@
 """Compare tpuserve with other model servers, with the same model on the same machine, in one run. Linux only.
 
-Run: `.venv/bin/python -m benchmarks peers [--only triton,mlserver] [--json FILE]`. 8 minutes for all servers. The
-benchmark starts all processes, if possible in a network with only loopback, and always stops them.
+Run: `.venv/bin/python -m benchmarks peers [--only triton,mlserver] [--json FILE]`. 8 minutes for all servers. With
+`--turns`, servers that are all up at once take turns. The benchmark starts all processes, if possible in a network with
+only loopback, and always stops them.
 """
 
+import contextlib
 import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -24,26 +26,57 @@ from benchmarks.peers import measurement as peer_measurement
 from benchmarks.peers import outcome as peer_outcome
 from benchmarks.peers import report as peer_report
 from benchmarks.peers.outcome import Outcome, Result
-from benchmarks.peers.servers import SUBJECTS, Subject, serving, version
+from benchmarks.peers.rotation import Plan, Rotation, rotate
+from benchmarks.peers.servers import SUBJECTS, Subject, parent, server_program, serving, version
 
 DOCUMENT = ROOT / "docs/explanation/performance.md"
 PICTURE = "../images/peers.svg"
+# Servers that take turns by default: all servers at once would need several GB of memory.
+IN_TURNS = f"{peer_report.REFERENCE},triton-c"
 EPILOG = """Examples:
 
 \b
   python -m benchmarks peers --setup-only           build the environments; later runs work offline
   python -m benchmarks peers --only tpuserve-envoy,triton --seconds 2
+  python -m benchmarks peers --turns 5 --seconds 2 --before ../parent      all up at once, next to another checkout
   python -m benchmarks peers --json build/peers.json --docs
   python -m benchmarks peers --from build/peers.json --docs
 
-Needs h2load and wrk (Debian: nghttp2-client, wrk). KServe and Ray Serve listen on every address, so they also need root
-and ip (Debian: iproute2), and are skipped otherwise. Exit codes: 0 all measured or skipped, 1 failure, 2 usage error.
+Needs h2load and wrk (Debian: nghttp2-client, wrk), and gcc for Triton. KServe and Ray Serve listen on every address, so
+they also need root and ip (Debian: iproute2), and are skipped otherwise. Exit codes: 0 all measured or skipped, 1
+failure, 2 usage error.
 """
+
+
+class _Numbers(click.ParamType[tuple[int, ...], str]):
+    """Comma-separated whole numbers from 1."""
+
+    name = "numbers"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        numbers = [word.strip() for word in value.split(",")]
+        if not all(word.isdecimal() and int(word) for word in numbers):
+            self.fail(f"{value!r} is not a list of whole numbers, such as 1,32.", param, ctx)
+        return tuple(map(int, numbers))
 
 
 @click.command(epilog=EPILOG)
 @click.option("--only", help=f"Comma-separated servers to measure: {', '.join(s.name for s in SUBJECTS)}.")
 @click.option("--seconds", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds per measurement.")
+@click.option(
+    "--turns",
+    type=click.IntRange(1, 99),
+    help=f"Start the servers at once ({IN_TURNS} by default), and report CPU per request over that many rounds.",
+)
+@click.option(
+    "--in-flight", default="1,32", show_default=True, type=_Numbers(), help="Requests in flight in the turns."
+)
+@click.option(
+    "--before",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="CHECKOUT",
+    help="Measure the server of another checkout of this repository, too, with its own .venv. Its name is parent.",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to this JSON file, too.")
 @click.option("--docs", is_flag=True, help="Write report and chart into docs/explanation/performance.md.")
 @click.option(
@@ -57,17 +90,22 @@ and ip (Debian: iproute2), and are skipped otherwise. Exit codes: 0 all measured
 def main(
     only: str | None,
     seconds: int,
+    turns: int | None,
+    in_flight: tuple[int, ...],
+    before: Path | None,
     json_file: Path | None,
     docs: bool,
     earlier: Path | None,
     setup_only: bool,
     lock: bool,
 ) -> None:
-    """Measure rate, latency, CPU, memory and fault isolation of tpuserve and of six other servers in turn."""
+    """Measure rate, latency, CPU, memory and fault isolation of tpuserve and of seven other servers in turn."""
     exit_on_sigterm()
-    subjects = _chosen(only)
+    if turns and (docs or earlier):
+        raise click.UsageError("--turns excludes --docs and --from.")
+    subjects = _chosen(only or (IN_TURNS if turns else None), before)
     console = Console(stderr=True, highlight=False, markup=False)
-    needed = [] if earlier else [subject.name for subject in subjects if subject.host is None]
+    needed = [] if earlier else list(dict.fromkeys(each.environment for each in subjects if each.host is None))
     needed += [CHARTS] if docs or setup_only or lock else []
     try:
         if lock:
@@ -75,6 +113,9 @@ def main(
         else:
             _set_up(needed, console)
         if lock or setup_only:
+            return
+        if turns:
+            _take_turns(subjects, Plan(turns, seconds, in_flight), json_file, console)
             return
         outcome = Outcome.read(earlier) if earlier else _measure_all(subjects, seconds, console)
         _report(outcome, json_file, docs)
@@ -96,19 +137,54 @@ def _set_up(names: Iterable[str], console: Console) -> None:
             environments.build(name)
 
 
-def _measure_all(subjects: Iterable[Subject], seconds: int, console: Console) -> Outcome:
-    if missing := missing_tools():
-        raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
-    load_before = os.getloadavg()[0]
-    exposed = loopback.enter()
+@contextlib.contextmanager
+def _model(console: Console) -> Iterator[Path]:
+    """Write the model to a temporary directory, and yield the directory of its version."""
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as directory:
         scratch = Path(directory)
         console.print("writing the model")
         write_model(scratch / "models" / mlp_model.INPUT, scratch)
-        model = scratch / "models" / mlp_model.INPUT / str(mlp_model.VERSION)
+        yield scratch / "models" / mlp_model.INPUT / str(mlp_model.VERSION)
+
+
+def _check_tools() -> None:
+    if missing := missing_tools():
+        raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
+
+
+def _measure_all(subjects: Iterable[Subject], seconds: int, console: Console) -> Outcome:
+    _check_tools()
+    load_before = os.getloadavg()[0]
+    exposed = loopback.enter()
+    with _model(console) as model:
         results = tuple(_measure(subject, model, seconds, exposed, console) for subject in subjects)
-    machine = peer_outcome.machine(Path("/proc/cpuinfo").read_text())
-    return Outcome(peer_outcome.today(), machine, load_before, seconds, results)
+    return Outcome(
+        peer_outcome.today(), peer_outcome.machine(Path("/proc/cpuinfo").read_text()), load_before, seconds, results
+    )
+
+
+def _take_turns(subjects: Iterable[Subject], plan: Plan, json_file: Path | None, console: Console) -> None:
+    _check_tools()
+    load_before = os.getloadavg()[0]
+    exposed = loopback.enter()
+    if exposed and (public := [subject.title for subject in subjects if subject.loopback_only]):
+        raise click.ClickException(f"{public[0]} listens on every address, and {exposed}.")
+    with _model(console) as model, tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as directory:
+        try:
+            servers, turns = rotate(subjects, model, plan, Path(directory), console.print)
+        except (ToolFailed, WrongAnswer) as error:
+            raise click.ClickException(str(error)) from None
+    rotation = Rotation(
+        peer_outcome.today(),
+        peer_outcome.machine(Path("/proc/cpuinfo").read_text()),
+        load_before,
+        plan.seconds,
+        servers,
+        turns,
+    )
+    click.echo(peer_report.turns_markdown(rotation))
+    if json_file:
+        rotation.write(json_file)
 
 
 def _measure(subject: Subject, model: Path, seconds: int, exposed: str | None, console: Console) -> Result:
@@ -146,11 +222,18 @@ def _draw(outcome: Outcome) -> None:
         environments.draw("draw_peers.py", figures, DOCUMENT.parent / PICTURE)
 
 
-def _chosen(only: str | None) -> list[Subject]:
+def _chosen(only: str | None, before: Path | None) -> list[Subject]:
     names = [name.strip() for name in only.split(",")] if only else [subject.name for subject in SUBJECTS]
     known = [subject.name for subject in SUBJECTS]
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(
             f"Unknown server {unknown[0]!r}. The servers are {', '.join(known)}.", param_hint="--only"
         )
-    return [subject for subject in SUBJECTS if subject.name in names]
+    chosen = [subject for subject in SUBJECTS if subject.name in names]
+    if before is None:
+        return chosen
+    if not server_program(before).exists():
+        raise click.BadParameter(
+            f"{server_program(before)} does not exist. Run `make setup` there.", param_hint="--before"
+        )
+    return [parent(before.resolve()), *chosen]

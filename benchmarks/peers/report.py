@@ -1,15 +1,19 @@
-"""Markdown report of a run of peers.py, for the terminal and for docs/explanation/performance.md."""
+"""Markdown reports of runs of peers.py, for the terminal and for docs/explanation/performance.md."""
 
+import statistics
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers.measurement import IN_FLIGHT, LARGE_BYTES, Point
 from benchmarks.peers.outcome import Outcome
+from benchmarks.peers.rotation import Rotation, Turns
 from benchmarks.peers.wire import WIRES
 
 # Reference for the comparison: the default host.
 REFERENCE = "tpuserve-envoy"
+# Servers to which the turns of the others are compared, if they took part.
+BASES = ("parent", "triton-c")
 GOALS = {"triton": 5.0, "mlserver": 8.0}
 # Load average above which other processes disturb the measurements.
 BUSY = 1.0
@@ -29,6 +33,36 @@ def markdown(outcome: Outcome, chart: str | None = None) -> str:
     )
     parts += [f"Not measured: {result.title}: {result.problem}" for result in outcome.results if result.problem]
     return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
+
+
+def turns_markdown(rotation: Rotation) -> str:
+    """Return the report of servers that took turns."""
+    titles = {server.name: server.title for server in rotation.servers}
+    bases = [name for name in BASES if name in titles]
+    headings = [*_TURNS_HEADINGS, *(f"CPU \N{DIVISION SIGN} {titles[name]}" for name in bases)]
+    wires = list(WIRES)
+    names = list(titles)
+    ordered = sorted(rotation.turns, key=lambda each: (wires.index(each.wire), each.in_flight, names.index(each.name)))
+    opening = (
+        f"Measured on {rotation.date} on {rotation.machine}, shared with the load generator. The load average before "
+        f"the run was {rotation.load_before:.1f}. All servers were up at once and took turns of {rotation.seconds} s. "
+        "Figures are medians over the rounds, ratios medians of the rounds' ratios. CPU is that of the server's "
+        "process tree."
+    )
+    memory = (
+        [server.title, server.version, f"{server.memory.rss_mb:,.0f} MB ({server.memory.pss_mb:,.0f})"]
+        for server in rotation.servers
+    )
+    rows = (_turns_row(each, titles, bases, rotation.turns) for each in ordered)
+    return "\n\n".join((_wrapped(opening), _table(headings, rows), _table(_MEMORY_HEADINGS, memory))) + "\n"
+
+
+def turns_ratio(turns: Turns, base: str, others: Sequence[Turns]) -> float | None:
+    """Return the median ratio of the CPU to that of the server `base` under the same load, or None without one."""
+    for other in others:
+        if (other.name, other.case) == (base, turns.case):
+            return statistics.median(mine / its for mine, its in zip(turns.cpu_us, other.cpu_us, strict=True))
+    return None
 
 
 def insert(document: str, report: str) -> str:
@@ -85,9 +119,9 @@ _LOAD_HEADINGS = (
 _LOAD_NOTE = (
     "The last two columns compare each server with tpuserve on Envoy, its default host, over the same protocol: the "
     "Open Inference Protocol (OIP) or TensorFlow Serving's. For servers without both, tpuserve uses TensorFlow "
-    "Serving's. All servers ran the same "
-    "SavedModel in TensorFlow. Before and after the load, the benchmark checked the outputs for 64 different rows, "
-    "sent concurrently."
+    "Serving's. All servers ran the same SavedModel in TensorFlow, except Triton with a backend in C: that backend "
+    "computes only this model, from the SavedModel's weights. Before and after the load, the benchmark checked the "
+    "outputs for 64 different rows, sent concurrently."
 )
 _GOAL_HEADINGS = ("goal", "limit", "result", "verdict")
 _ISOLATION_HEADINGS = (
@@ -100,6 +134,21 @@ _ISOLATION_NOTE = (
     f"of {LARGE_BYTES // 1_000_000} MB."
 )
 _BATCHING_HEADINGS = ("server", "version", "batching")
+
+
+_TURNS_HEADINGS = ("protocol", "in flight", "server", "req/s", "p50 ms", "CPU \N{MICRO SIGN}s/request (rounds)")
+_MEMORY_HEADINGS = ("server", "version", "memory, RSS (PSS)")
+
+
+def _turns_row(turns: Turns, titles: dict[str, str], bases: Sequence[str], others: Sequence[Turns]) -> list[str]:
+    ratios = [turns_ratio(turns, base, others) for base in bases]
+    return [
+        *(WIRES[turns.wire].title, str(turns.in_flight), titles[turns.name]),
+        f"{statistics.median(load.rate_per_s for load in turns.loads):,.0f}",
+        f"{statistics.median(load.p50_ms for load in turns.loads):.2f}",
+        f"{statistics.median(turns.cpu_us):.1f} ({min(turns.cpu_us):.1f} to {max(turns.cpu_us):.1f})",
+        *("" if ratio is None else f"{ratio:.2f}{_TIMES}" for ratio in ratios),
+    ]
 
 
 def _load_rows(outcome: Outcome) -> Iterator[list[str]]:
@@ -143,7 +192,8 @@ def _wrapped(part: str) -> str:
 
 
 def _times(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}{_TIMES}"
+    """Return a ratio with one decimal, and with two below 1."""
+    return "" if value is None else f"{value:.{1 if value >= 1 else 2}f}{_TIMES}"
 
 
 def _table(headings: Sequence[str], rows: Iterator[list[str]]) -> str:

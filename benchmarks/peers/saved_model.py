@@ -1,4 +1,4 @@
-"""The benchmark's SavedModel as a function, for servers that cannot load a SavedModel."""
+"""The benchmark's SavedModel as a function or as weights, for servers that cannot load a SavedModel."""
 
 import os
 from collections.abc import Callable
@@ -30,3 +30,13 @@ def load(directory: str) -> Callable[[Floats], Floats]:
     for rows in (1, MAX_BATCH):
         predict(np.zeros((rows, FEATURES), np.float32))
     return predict
+
+
+def weights(directory: str) -> tuple[Floats, Floats]:
+    """Return the weights of both layers, shapes (64, 128) and (128, 10)."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    saved = tf.train.load_checkpoint(f"{directory}/variables/variables")
+    hidden, out = (saved.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in ("hidden", "out"))
+    return hidden, out

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import os
+import subprocess
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ PROGRAMS = ROOT / "benchmarks" / "peers"
 class Subject:
     """A server to measure. The first HTTP wire sends JSON. `batching` describes its batching settings for the report.
 
-    `package` is the distribution whose version is reported. `host` and `flags` are set only for tpuserve.
+    `package` is the distribution whose version is reported. `host` and `flags` are set only for tpuserve, `checkout`
+    only for tpuserve from another checkout of this repository. A peer is the `program` in the directory of its
+    environment below `peers/`, which is `shares` if two peers share it, and `name` otherwise.
     """
 
     name: str
@@ -40,6 +43,14 @@ class Subject:
     loopback_only: bool = False
     host: Host | None = None
     flags: tuple[str, ...] = ()
+    checkout: Path | None = None
+    program: str = "server.py"
+    shares: str = ""
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment of a peer below .peers/."""
+        return self.shares or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,15 @@ SUBJECTS = (
         "nvidia-pytriton",
     ),
     Subject(
+        "triton-c",
+        "Triton, backend in C",
+        (INFER_REST, INFER_GRPC, INFER_BINARY),
+        "same as PyTriton's; one instance on the CPU. The version is that of PyTriton, whose wheel has the server",
+        "nvidia-pytriton",
+        program="c_server.py",
+        shares="triton",
+    ),
+    Subject(
         "mlserver",
         "MLServer",
         (INFER_REST, INFER_GRPC),
@@ -126,25 +146,41 @@ SUBJECTS = (
 )
 
 
+def parent(checkout: Path) -> Subject:
+    """Return the server of another checkout of this repository, which has its own `.venv`."""
+    return Subject(
+        "parent", "tpuserve, parent", _OURS, "its defaults", "tpuserve-server", host="envoy", checkout=checkout
+    )
+
+
+def server_program(checkout: Path) -> Path:
+    """Return the path of the server of a checkout."""
+    return checkout / ".venv" / "bin" / "tpuserve-serve"
+
+
 def version(subject: Subject) -> str:
-    """Return the measured release, from the peer's lock or from our own distribution."""
+    """Return the measured release from the peer's lock or from our own distribution, or a checkout's commit, if any."""
+    if subject.checkout is not None:
+        command = ["git", "-C", str(subject.checkout), "rev-parse", "--short", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     if subject.host is not None:
         return importlib.metadata.version(subject.package)
-    return environments.pinned(subject.name, subject.package)
+    return environments.pinned(subject.environment, subject.package)
 
 
 @contextlib.contextmanager
 def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]:
     """Start the subject with the model in the directory `version`. It may not be ready yet."""
     if subject.host is not None:
-        with model_server(subject.host, version.parent, scratch, *subject.flags) as targets:
+        program = [str(server_program(subject.checkout))] if subject.checkout else []
+        with model_server(subject.host, version.parent, scratch, *subject.flags, program=program) as targets:
             ports = {protocol: target.port for protocol, target in targets.items()}
             yield Serving(subject, targets["grpc"].tree, ports)
         return
     ports = {"rest": free_port(), "grpc": free_port()}
-    command = [str(environments.python(subject.name)), str(PROGRAMS / subject.name / "server.py"), str(version)]
-    command += [str(port) for port in ports.values()]
-    with started(command, scratch / f"{subject.name}.log", _environment(subject.name, scratch)) as tree:
+    program = [str(environments.python(subject.environment)), str(PROGRAMS / subject.environment / subject.program)]
+    command = [*program, str(version), *map(str, ports.values())]
+    with started(command, scratch / f"{subject.name}.log", _environment(subject.environment, scratch)) as tree:
         yield Serving(subject, tree, ports)
 
 

@@ -8,12 +8,16 @@ from collections.abc import Iterator, Mapping
 
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.grpc_arguments import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, numbers
 from tpuserve_server.hosts.limits import UNSENT_BYTES
 from tpuserve_server.hosts.reuse_port import is_shared
 from tpuserve_server.hosts.socket_file import SocketFile
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
 BACKLOG = 2048
+# Time after which the kernel looks for a silent client, and time for its answer.
+_KEEPALIVE_S = 300
+_KEEPALIVE_TIMEOUT_S = 20
 
 
 def join(host: str, port: int) -> str:
@@ -75,8 +79,7 @@ def _bind(options: HostOptions, port: int, what: str) -> socket.socket:
             # "::" accepts IPv4 connections, too.
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
         if sys.platform == "linux":
-            # Its connections inherit the option.
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            _set_inherited(bound, options)
         bound.bind((host, port))
         if options.reuse_port and port and is_shared(port):
             raise HostError(
@@ -95,6 +98,25 @@ def _bind(options: HostOptions, port: int, what: str) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def _set_inherited(bound: socket.socket, options: HostOptions) -> None:
+    """Set options that connections inherit (Linux)."""
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    # The kernel ends the connection of a client that takes no bytes, whatever the protocol above.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(options.write_timeout_s * 1000))
+    arguments = numbers(options.grpc_arguments)
+    idle_s = _seconds(arguments.get(KEEPALIVE_MS), _KEEPALIVE_S)
+    interval_s = _seconds(arguments.get(KEEPALIVE_TIMEOUT_MS), _KEEPALIVE_TIMEOUT_S)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 1)
+
+
+def _seconds(milliseconds: int | None, default_s: int) -> int:
+    """Return whole seconds in the kernel's range."""
+    return default_s if milliseconds is None else min(max(-(-milliseconds // 1000), 1), 32767)
 
 
 def cannot_listen(address: str, what: str, error: OSError | None = None) -> HostError:

@@ -4,6 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuserve_server.hosts.application import Application, HostOptions
+from tpuserve_server.hosts.departed_clients import DepartedClients
 from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.grpc.headers import is_grpc_request
@@ -32,6 +33,7 @@ class Endpoint:
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
         self._rate = rate
+        self._departed = DepartedClients()
         self._has_client_ca = options.tls is not None and options.tls.client_ca is not None
         self._grpc = GrpcOverAsgi(
             application.rpc,
@@ -59,6 +61,8 @@ class Endpoint:
         send = self._responses.charged(scope, send)
         if is_grpc:
             return self._grpc(scope, receive, send)
+        if scope["http_version"] == "1.1":
+            receive = self._departed.receive(scope, receive)
         return self._rest(scope, receive, send)
 
     @property

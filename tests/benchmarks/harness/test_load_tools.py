@@ -1,11 +1,12 @@
 import json
 import random
+from pathlib import Path
 
 import pytest
 
 from benchmarks.harness.load_tools import ToolFailed, parse_h2load, parse_wrk, percentile
 from benchmarks.harness.measurement import measure, parse_served, write_bodies
-from benchmarks.harness.targets import PROTOCOLS, Host, echoes
+from benchmarks.harness.targets import PROTOCOLS, echoes
 from tests.support.optional import needs
 
 H2LOAD = """
@@ -63,13 +64,11 @@ def test_served_requests_are_counted_by_protocol_and_outcome() -> None:
 
 @needs("h2load", "wrk")
 @pytest.mark.slow
-@pytest.mark.parametrize("host", ["envoy", "python"])
-def test_the_load_generators_drive_the_echoes(host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
-    scratch = tmp_path_factory.mktemp("overhead")
-    bodies = write_bodies(scratch)
-    with echoes(host, scratch) as targets:
+def test_the_load_generators_drive_the_echo(tmp_path: Path) -> None:
+    bodies = write_bodies(tmp_path)
+    with echoes(tmp_path) as targets:
         for protocol in PROTOCOLS:
-            point = measure(targets[protocol], 16, 1, bodies, scratch)
+            point = measure(targets[protocol], 16, 1, bodies, tmp_path)
             assert point.load.failures == 0
             assert point.load.requests > 0
             assert 0 < point.load.p50_ms <= point.load.p99_ms

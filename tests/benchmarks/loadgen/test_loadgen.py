@@ -76,7 +76,7 @@ def test_what_is_sent_can_be_read_as_the_answer_it_comes_back_as() -> None:
 def test_every_generator_is_answered_by_the_echo(protocol: Protocol, tls: bool, tmp_path: Path) -> None:
     authority = Authority(tmp_path) if tls else None
     own, ca = (authority.server, authority.ca) if authority else (None, None)
-    with echoes("python", tmp_path, own) as targets:
+    with echoes(tmp_path, own) as targets:
         turns = Bench(targets, 2, tmp_path, ca).round(protocol)
     assert {turn.tls for turn in turns} == {tls}
     assert [turn.generator for turn in turns[:3]] == [PLAIN, CLOSED, OPEN]

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from benchmarks.harness.process_tree import Memory
 from benchmarks.peers.clients import Poisoned, Stall
 from benchmarks.peers.measurement import Measured, Point
 from benchmarks.peers.outcome import Outcome, Result, machine
-from benchmarks.peers.report import BEGIN, END, cpu_ratio, insert, markdown, rate_ratio
+from benchmarks.peers.report import BEGIN, END, cpu_ratio, insert, markdown, rate_ratio, turns_markdown
+from benchmarks.peers.rotation import Rotation, Server, Turns
 
 
 def point(wire: str, rate: int, failures: int = 0, cpu: float = 0.123) -> Point:
@@ -55,6 +57,13 @@ def test_ratios_are_of_the_same_protocol() -> None:
 
 def test_a_server_with_its_own_protocol_is_compared_over_json() -> None:
     assert rate_ratio(FOUND, "litserve", "row_rest") == 10.0
+
+
+def test_a_server_that_is_cheaper_has_a_ratio_with_two_decimals() -> None:
+    cheaper = outcome(
+        result("tpuserve-envoy", point("infer_rest", 10)), result("triton-c", point("infer_rest", 40, cpu=0.04))
+    )
+    assert rows(markdown(cheaper), "Triton-C")[0][-2:] == ["0.25\N{MULTIPLICATION SIGN}", "0.33\N{MULTIPLICATION SIGN}"]
 
 
 def test_report_mentions_a_busy_machine() -> None:
@@ -133,6 +142,36 @@ def test_report_replaces_what_is_between_the_markers() -> None:
     assert insert(once, "new\n") == once
     with pytest.raises(ValueError, match="peers: begin"):
         insert("# Title\n", "new\n")
+
+
+def turns(name: str, wire: str, *cpu_us: float) -> Turns:
+    return Turns(name, wire, 32, (point(wire, 1_000).load,) * len(cpu_us), cpu_us)
+
+
+def test_turns_are_compared_with_the_parent_and_with_triton_in_c_round_by_round(tmp_path: Path) -> None:
+    memory = Memory(206.4, 180)
+    servers = [Server(name, name.title(), "1.2", memory) for name in ("parent", "tpuserve-envoy", "triton-c")]
+    rotation = Rotation(
+        *("2026-11-28", "2 cores", 0.5, 2, tuple(servers)),
+        (
+            turns("tpuserve-envoy", "infer_grpc", 60.0, 130.0, 50.0),
+            turns("triton-c", "infer_grpc", 30.0, 100.0, 20.0),
+            turns("parent", "infer_grpc", 80.0, 200.0, 100.0),
+            turns("tpuserve-envoy", "predict_grpc", 60.0, 60.0, 60.0),
+        ),
+    )
+    text = turns_markdown(rotation)
+    alone, parent, ours, triton = rows(text, "gRPC") + rows(text, "OIP, gRPC")
+    assert alone[5:] == ["60.0 (60.0 to 60.0)", "", ""]
+    times = "\N{MULTIPLICATION SIGN}"
+    assert ours == [
+        *("OIP, gRPC", "32", "Tpuserve-Envoy", "1,000", "8.00", "60.0 (50.0 to 130.0)"),
+        *(f"0.65{times}", f"2.00{times}"),
+    ]
+    assert [row[2] for row in (parent, triton)] == ["Parent", "Triton-C"]
+    assert rows(text, "Triton-C") == [["Triton-C", "1.2", "206 MB (180)"]]
+    rotation.write(tmp_path / "deep" / "turns.json")
+    assert json.loads((tmp_path / "deep" / "turns.json").read_text())["turns"][1]["cpu_us"] == [30.0, 100.0, 20.0]
 
 
 def test_machine_names_what_speeds_up_a_small_model() -> None:

@@ -225,8 +225,8 @@ def test_a_unix_socket_is_a_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_envoy_answers_too(tmp_path: Path) -> None:
-    with echoes("envoy", tmp_path) as targets:
+def test_the_server_library_of_the_echo_answers_too(tmp_path: Path) -> None:
+    with echoes(tmp_path) as targets:
         channel = Channel(f"127.0.0.1:{targets['grpc'].port}", 10.0)
         large = b"x" * 1_000_000
         calls = [gevent.spawn(channel.call, GRPC_PATH, large if number % 9 == 0 else b"") for number in range(100)]

@@ -1,4 +1,4 @@
-"""An echo application that either host runs in a separate process: `echo_application.py envoy|python OPTIONS`.
+"""An echo application that the host serves: `echo_application.py OPTIONS` is the supervisor.
 
 It reports events as JSON lines on standard output.
 """
@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,9 @@ from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.envoy.entry import EnvoyEntry
+from tpuserve_server.hosts.channel import VARIABLE
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 from tpuserve_server.identity.access import OPEN
@@ -114,9 +115,6 @@ class EchoApplication:
     async def replacement(self) -> Replacement:
         await self._hung.wait()
         return Replacement("hung run", "an echo has taken too long")
-
-    def add_metrics(self, source: str, read: Callable[[], str]) -> None:
-        """Ignore the host's metrics: this application has no page for them."""
 
     def announce(self, listening: Listening) -> None:
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
@@ -246,9 +244,6 @@ class EchoApplication:
         return None
 
 
-asgi = EnvoyEntry(EchoApplication)
-
-
 def read_tls() -> TlsOptions:
     """Read the certificates again from a test's file, after SIGHUP or a change."""
     try:
@@ -257,20 +252,15 @@ def read_tls() -> TlsOptions:
         raise HostError("ECHO_TLS does not exist.") from None
 
 
-def main(backend: str, options: HostOptions) -> int:
+def main() -> int:
     configure_logging("text")
-    if backend == "python":
-        from tpuserve_server.hosts.python import host as python
-
-        python._FAREWELL_S = float(os.environ.get("ECHO_FAREWELL_S", python._FAREWELL_S))
-        return python.run(EchoApplication, options, read_tls)
-    from tpuserve_server.hosts.envoy import host as envoy
-
-    return envoy.run("echo_application:asgi", options, {}, read_tls)
+    if VARIABLE in os.environ:
+        serving_process.run(EchoApplication, read_tls)
+    given = json.loads(sys.argv[1])
+    if given.get("tls"):
+        given["tls"] = TlsOptions(**given["tls"])
+    return supervisor.run("echo_application", HostOptions(**given), {})
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[2])
-    if given.get("tls"):
-        given["tls"] = TlsOptions(**given["tls"])
-    sys.exit(main(sys.argv[1], HostOptions(**given)))
+    sys.exit(main())

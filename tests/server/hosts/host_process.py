@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Self
 import psutil
 
 ECHO = Path(__file__).with_name("echo_application.py")
-# The Envoy host, with REST on the server of the Python host.
-REST_IN_ENVOYS_PROCESS = "rest-in-envoys-process"
 # Long enough for a busy machine.
 PATIENCE_S = 60.0
 
@@ -23,18 +21,15 @@ PATIENCE_S = 60.0
 class HostProcess:
     """A running host. A thread reads its standard output, and its standard error is kept for messages."""
 
-    # The program, run as `SCRIPT envoy|python OPTIONS`.
+    # The program, run as `SCRIPT OPTIONS`.
     script: ClassVar[Path] = ECHO
 
-    def __init__(self, backend: str, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
-        self.backend = backend
-        if backend == REST_IN_ENVOYS_PROCESS:
-            backend, options = "envoy", {**options, "rest_server": "python"}
+    def __init__(self, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []
         self._has_errors = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, self.script, backend, json.dumps(options)],
+            [sys.executable, self.script, json.dumps(options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -45,14 +40,14 @@ class HostProcess:
             reader.start()
 
     @classmethod
-    def started(cls, backend: str, **options: object) -> Self:
+    def started(cls, **options: object) -> Self:
         """Start on free ports and wait until they are open."""
-        return cls.started_in(None, backend, **options)
+        return cls.started_in(None, **options)
 
     @classmethod
-    def started_in(cls, environment: dict[str, str] | None, backend: str, **options: object) -> Self:
+    def started_in(cls, environment: dict[str, str] | None, **options: object) -> Self:
         """Start like `started`, with the given environment."""
-        host = cls(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options}, environment)
+        host = cls({"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options}, environment)
         host.listening = host.wait_for("announce")
         return host
 
@@ -91,7 +86,7 @@ class HostProcess:
         return code
 
     def serving_pid(self) -> int:
-        """Return the process that runs the application: Envoy's, or the host's own."""
+        """Return the process that runs the application."""
         pid: int = self.listening["pid"]
         return pid
 
@@ -120,8 +115,8 @@ class HostProcess:
 
 
 @contextmanager
-def running(backend: str, environment: dict[str, str] | None = None, **options: object) -> Iterator[HostProcess]:
-    host = HostProcess.started_in(environment, backend, **options)
+def running(environment: dict[str, str] | None = None, **options: object) -> Iterator[HostProcess]:
+    host = HostProcess.started_in(environment, **options)
     try:
         yield host
     finally:

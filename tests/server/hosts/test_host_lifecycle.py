@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import signal
 import socket
 import threading
@@ -21,22 +20,14 @@ import psutil
 import pytest
 
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
-from tests.server.hosts.host_process import PATIENCE_S, REST_IN_ENVOYS_PROCESS, HostProcess, running
+from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S
 
-BACKENDS = ["envoy", "python", REST_IN_ENVOYS_PROCESS]
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
 
 @pytest.fixture
-def host(backend: str) -> Iterator[HostProcess]:
-    with running(backend) as host:
+def host() -> Iterator[HostProcess]:
+    with running() as host:
         yield host
 
 
@@ -135,8 +126,8 @@ def test_signal_to_every_process_loses_no_call(host: HostProcess, number: signal
     assert host.exit_code() == 0
 
 
-def test_signals_to_envoy_alone_change_nothing() -> None:
-    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+def test_signals_to_the_serving_process_alone_change_nothing() -> None:
+    with running() as host, grpc.insecure_channel(host.grpc) as channel:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             os.kill(host.serving_pid(), number)
             assert unary(channel, "Unary")(b"still") == b"still"
@@ -144,8 +135,8 @@ def test_signals_to_envoy_alone_change_nothing() -> None:
         assert host.exit_code() == 0
 
 
-def test_readiness_says_no_while_requests_are_still_taken(backend: str) -> None:
-    with running(backend, drain_delay_s=600.0) as host, grpc.insecure_channel(host.grpc) as channel:
+def test_readiness_says_no_while_requests_are_still_taken() -> None:
+    with running(drain_delay_s=600.0) as host, grpc.insecure_channel(host.grpc) as channel:
         assert httpx.get(f"{host.rest}/ready", timeout=PATIENCE_S).status_code == 200
         host.terminate()
         host.wait_for("drain")
@@ -155,8 +146,8 @@ def test_readiness_says_no_while_requests_are_still_taken(backend: str) -> None:
         assert host.exit_code() == 128 + signal.SIGTERM
 
 
-def test_what_comes_before_the_delay_is_over_is_waited_for(backend: str) -> None:
-    with running(backend, drain_delay_s=0.5) as host:
+def test_what_comes_before_the_delay_is_over_is_waited_for() -> None:
+    with running(drain_delay_s=0.5) as host:
         host.terminate()
         assert host.exit_code() == 0
 
@@ -185,8 +176,8 @@ def test_stream_with_invalid_metadata_is_refused_and_does_not_hold_the_drain(hos
     assert host.errors == []
 
 
-def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
-    with running(backend, drain_timeout_s=0.3) as host, grpc.insecure_channel(host.grpc) as channel:
+def test_drain_timeout_cuts_what_never_ends() -> None:
+    with running(drain_timeout_s=0.3) as host, grpc.insecure_channel(host.grpc) as channel:
         held = unary(channel, "Held").future(b"")
         host.wait_for("held")
         host.terminate()
@@ -195,8 +186,8 @@ def test_drain_timeout_cuts_what_never_ends(backend: str) -> None:
         assert host.exit_code() == LOST_REQUESTS
 
 
-def test_drain_timeout_cuts_rest_with_an_answer(backend: str) -> None:
-    with running(backend, drain_timeout_s=0.3) as host, ThreadPoolExecutor(1) as pool:
+def test_drain_timeout_cuts_rest_with_an_answer() -> None:
+    with running(drain_timeout_s=0.3) as host, ThreadPoolExecutor(1) as pool:
         stuck = pool.submit(httpx.get, f"{host.rest}/stuck", timeout=PATIENCE_S)
         host.wait_for("held")
         host.terminate()
@@ -206,29 +197,19 @@ def test_drain_timeout_cuts_rest_with_an_answer(backend: str) -> None:
     assert any("Cancelled the requests that were still in flight after 0.3 s" in line for line in host.errors)
 
 
-def test_drain_timeout_cuts_a_client_that_takes_no_answer(backend: str) -> None:
+def test_drain_timeout_cuts_a_client_that_takes_no_answer() -> None:
     size = 32 << 20
-    with running(backend, drain_timeout_s=0.3) as host:
+    with running(drain_timeout_s=0.3) as host:
         address, port = host.listening["rest"].split(":")
         with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
             client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size))
             assert client.recv(1)
             host.terminate()
             assert host.exit_code() == LOST_REQUESTS
-    if backend == "envoy":
-        [line] = [line for line in host.errors if "Cancelled the requests that were still in flight" in line]
-        found = re.search(r"after 0.3 s: .*?(\d+) bytes of responses that clients have not read", line)
-        assert found is not None, line
-        assert int(found[1]) > 0
-    if backend == REST_IN_ENVOYS_PROCESS:
-        assert any("1 connection over REST with a response that was not read" in line for line in host.errors)
 
 
-def test_idle_client_that_stays_connected_costs_no_request(backend: str) -> None:
-    # Less than the time for clients to disconnect. Only the Python host needs some of it for its end.
-    timeout_s = 0.9 if backend == "envoy" else 8.0
-    environment = {**os.environ, "ECHO_FAREWELL_S": "60"}
-    with running(backend, environment, drain_timeout_s=timeout_s) as host, httpx.Client() as client:
+def test_idle_client_that_stays_connected_costs_no_request() -> None:
+    with running(drain_timeout_s=0.9) as host, httpx.Client() as client:
         assert client.get(f"{host.rest}/hello").status_code == 200
         host.terminate()
         assert host.exit_code() == 0
@@ -236,9 +217,9 @@ def test_idle_client_that_stays_connected_costs_no_request(backend: str) -> None
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_application_that_never_stops_does_not_hold_the_process(backend: str, cut: bool) -> None:
+def test_application_that_never_stops_does_not_hold_the_process(cut: bool) -> None:
     environment = {**os.environ, "ECHO_NEVER_STOPS": "1"}
-    with running(backend, environment, drain_timeout_s=0.3) as host, ThreadPoolExecutor(1) as pool:
+    with running(environment, drain_timeout_s=0.3) as host, ThreadPoolExecutor(1) as pool:
         if cut:
             stuck = pool.submit(httpx.get, f"{host.rest}/stuck", timeout=PATIENCE_S)
             host.wait_for("held")
@@ -251,8 +232,8 @@ def test_application_that_never_stops_does_not_hold_the_process(backend: str, cu
     assert said.endswith("Threads still running: uvloop_0\n")
 
 
-def test_application_that_cannot_stop_is_an_error(backend: str) -> None:
-    with running(backend, {**os.environ, "ECHO_CANNOT_STOP": "1"}) as host:
+def test_application_that_cannot_stop_is_an_error() -> None:
+    with running({**os.environ, "ECHO_CANNOT_STOP": "1"}) as host:
         host.terminate()
         assert host.exit_code() == 1
     assert any("a bug in stop" in line for line in host.errors)
@@ -262,7 +243,7 @@ def test_port_lost_while_the_application_started_is_said_and_ends_the_process() 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "ECHO_TAKES_PORT": str(port), "ECHO_NEVER_STOPS": "1"}
-    host = HostProcess("python", {"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": port}, environment)
+    host = HostProcess({"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": port}, environment)
     try:
         assert host.exit_code() == 1
     finally:
@@ -270,8 +251,8 @@ def test_port_lost_while_the_application_started_is_said_and_ends_the_process() 
     assert host.errors[0].startswith(f"tpuserve: Cannot listen for REST on 127.0.0.1:{port}: the address is in use.")
 
 
-def test_orphaned_envoy_ends_although_its_application_never_stops() -> None:
-    with running("envoy", {**os.environ, "ECHO_NEVER_STOPS": "1"}) as host:
+def test_orphaned_process_ends_although_its_application_never_stops() -> None:
+    with running({**os.environ, "ECHO_NEVER_STOPS": "1"}) as host:
         host.process.kill()
         host.wait_for("stop")
         assert_gone(host.serving_pid())
@@ -328,7 +309,7 @@ def test_drain_gives_up_clients_that_do_not_read_and_waits_for_slow_ones() -> No
     size = 32 << 20
     pause = threading.Event()
     with contextlib.ExitStack() as stack:
-        host = stack.enter_context(running("python"))
+        host = stack.enter_context(running())
         stack.enter_context(_request_much(host, size))
         stack.enter_context(_send_ahead(host))
         slow = stack.enter_context(_request_much(host, size))
@@ -346,11 +327,11 @@ def test_drain_gives_up_clients_that_do_not_read_and_waits_for_slow_ones() -> No
         assert host.errors == []
 
 
-def test_taken_port_is_said_in_one_line(backend: str) -> None:
+def test_taken_port_is_said_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for which in ("grpc_port", "rest_port"):
-            host = HostProcess(backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, which: port})
+            host = HostProcess({"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, which: port})
             assert host.exit_code() == 1
             last = host.errors[-1]
             assert last.startswith("tpuserve: Cannot listen for ")
@@ -363,20 +344,18 @@ def test_taken_port_is_said_in_one_line(backend: str) -> None:
 
 def test_second_server_does_not_share_the_first_ones_port(host: HostProcess) -> None:
     port = int(host.grpc.rpartition(":")[2])
-    second = HostProcess(host.backend, {"bind_address": "127.0.0.1", "grpc_port": port, "rest_port": None})
+    second = HostProcess({"bind_address": "127.0.0.1", "grpc_port": port, "rest_port": None})
     assert second.exit_code() == 1
 
 
-def test_application_that_cannot_start_is_said_in_one_line(backend: str) -> None:
-    host = HostProcess(
-        backend, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}, {**os.environ, "ECHO_FAILS": "1"}
-    )
+def test_application_that_cannot_start_is_said_in_one_line() -> None:
+    host = HostProcess({"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}, {**os.environ, "ECHO_FAILS": "1"})
     assert host.exit_code() == 1
     assert host.errors[-1] == "tpuserve: There is nothing to echo.\n"
 
 
-def test_application_that_will_never_serve_ends_the_host_in_order(backend: str) -> None:
-    with running(backend) as host:
+def test_application_that_will_never_serve_ends_the_host_in_order() -> None:
+    with running() as host:
         with grpc.insecure_channel(host.grpc) as channel, contextlib.suppress(grpc.RpcError):
             # A response may arrive or not, because the host ends meanwhile.
             unary(channel, "Doom")(b"", timeout=PATIENCE_S)
@@ -385,9 +364,9 @@ def test_application_that_will_never_serve_ends_the_host_in_order(backend: str) 
         assert host.errors[-1] == "tpuserve: There will never be an echo.\n"
 
 
-def test_nothing_is_left_behind_in_the_temporary_folder(backend: str, tmp_path: Path) -> None:
+def test_nothing_is_left_behind_in_the_temporary_folder(tmp_path: Path) -> None:
     options = {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}
-    host = HostProcess(backend, options, {**os.environ, "TMPDIR": str(tmp_path)})
+    host = HostProcess(options, {**os.environ, "TMPDIR": str(tmp_path)})
     try:
         host.wait_for("announce")
         host.terminate()
@@ -397,8 +376,8 @@ def test_nothing_is_left_behind_in_the_temporary_folder(backend: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_killed_supervisor_leaves_no_envoy_and_cuts_no_call() -> None:
-    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+def test_killed_supervisor_leaves_no_process_and_cuts_no_call() -> None:
+    with running() as host, grpc.insecure_channel(host.grpc) as channel:
         held = unary(channel, "Held").future(b"slow")
         host.wait_for("held")
         host.process.kill()
@@ -408,9 +387,9 @@ def test_killed_supervisor_leaves_no_envoy_and_cuts_no_call() -> None:
         assert_gone(host.serving_pid())
 
 
-def test_killed_envoy_is_started_again_on_the_same_addresses(tmp_path: Path) -> None:
+def test_killed_process_is_started_again_on_the_same_addresses(tmp_path: Path) -> None:
     path = str(tmp_path / "grpc.sock")
-    with running("envoy", grpc_socket_path=path) as host, grpc.insecure_channel(host.grpc) as channel:
+    with running(grpc_socket_path=path) as host, grpc.insecure_channel(host.grpc) as channel:
         for number in (signal.SIGKILL, signal.SIGSEGV):
             held = unary(channel, "Held").future(b"")
             host.wait_for("held")
@@ -424,12 +403,12 @@ def test_killed_envoy_is_started_again_on_the_same_addresses(tmp_path: Path) -> 
                 assert unary(local, "Unary")(b"again", timeout=PATIENCE_S) == b"again"
         host.terminate()
         assert host.exit_code() == 0
-    ends = [line for line in host.errors if "Envoy ended by itself" in line]
+    ends = [line for line in host.errors if "The serving process ended by itself" in line]
     assert [how in line for how, line in zip(["SIGKILL", "SIGSEGV"], ends, strict=True)] == [True, True]
 
 
 def test_process_whose_run_hangs_is_drained_and_replaced_on_the_same_addresses() -> None:
-    with running("envoy", drain_delay_s=600.0) as host, grpc.insecure_channel(host.grpc) as channel:
+    with running(drain_delay_s=600.0) as host, grpc.insecure_channel(host.grpc) as channel:
         held = unary(channel, "Held").future(b"slow")
         host.wait_for("held")
         before = host.listening
@@ -442,12 +421,12 @@ def test_process_whose_run_hangs_is_drained_and_replaced_on_the_same_addresses()
         assert host.serving_pid() != before["pid"]
         assert {**host.listening, "pid": before["pid"]} == before
         assert unary(channel, "Unary")(b"again", wait_for_ready=True, timeout=PATIENCE_S) == b"again"
-    [replaced] = [line for line in host.errors if "Envoy has drained and ended" in line]
-    assert "(an echo has taken too long). The server starts it again" in replaced
+    [replaced] = [line for line in host.errors if "The serving process has drained and ended" in line]
+    assert "(an echo has taken too long). It starts again" in replaced
 
 
-def test_envoy_that_dies_during_the_drain_is_told_by_the_exit_status() -> None:
-    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+def test_process_that_dies_during_the_drain_is_told_by_the_exit_status() -> None:
+    with running() as host, grpc.insecure_channel(host.grpc) as channel:
         held = unary(channel, "Held").future(b"")
         host.wait_for("held")
         host.terminate()
@@ -467,17 +446,16 @@ def test_hang_up_reloads_and_user_signal_does_nothing(host: HostProcess) -> None
     assert host.exit_code() == 0
 
 
-@pytest.mark.parametrize("next_backend", BACKENDS)
-def test_next_start_removes_what_sigkill_left(next_backend: str, tmp_path: Path) -> None:
+def test_next_start_removes_what_sigkill_left(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with running("envoy", environment) as host:
+    with running(environment) as host:
         [left] = tmp_path.iterdir()
-        os.kill(host.process.pid, signal.SIGSTOP)  # so that it does not start Envoy again
+        os.kill(host.process.pid, signal.SIGSTOP)  # so that it does not start another process
         os.kill(host.serving_pid(), signal.SIGKILL)
         host.process.kill()
         host.exit_code()
         assert left.exists()
-    with running(next_backend, environment):
+    with running(environment):
         assert not left.exists()
 
 
@@ -485,36 +463,16 @@ def test_sigterm_while_the_application_loads_ends_at_once(tmp_path: Path) -> Non
     loading = tmp_path / "loading"
     os.mkfifo(loading)
     options = {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}
-    host = HostProcess("envoy", options, {**os.environ, "ECHO_LOADS": str(loading)})
+    host = HostProcess(options, {**os.environ, "ECHO_LOADS": str(loading)})
     with loading.open("w"):  # opens when the application opens it, which then waits for a line
         host.terminate()
         assert host.exit_code() == 0
 
 
-def test_environment_of_the_embedding_does_not_leak(tmp_path: Path) -> None:
-    with running("envoy") as host, grpc.insecure_channel(host.grpc) as channel:
+def test_environment_of_the_process_has_no_setup(tmp_path: Path) -> None:
+    with running() as host, grpc.insecure_channel(host.grpc) as channel:
         environment = json.loads(unary(channel, "Environment")(b""))
-    for name in ("LD_PRELOAD", "PYTHONHOME", "TPUSERVE_ENVOY_CHILD"):
+    for name in ("PYTHONHOME", "TPUSERVE_SERVING_PROCESS"):
         assert environment.get(name) == os.environ.get(name)
     assert environment["cwd"] == os.getcwd()
     assert not {"", "."} & set(environment["path"])
-
-
-@pytest.mark.parametrize(
-    ("options", "flag"),
-    [
-        ({"reuse_port": True, "opens_when_ready": True}, "--reuse_port"),
-        ({"max_requests_per_s": 1.0}, "--max_requests_per_second"),
-        ({"max_heap_bytes": 1 << 30}, "--max_heap_bytes"),
-    ],
-)
-def test_rest_without_envoy_excludes_what_only_envoy_supports(options: dict[str, object], flag: str) -> None:
-    host = HostProcess(REST_IN_ENVOYS_PROCESS, {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0, **options})
-    assert host.exit_code() == 1
-    assert f"--rest_server=python and {flag} exclude each other. Omit one." in "".join(host.errors)
-
-
-def test_rest_without_envoy_needs_an_address_for_envoy() -> None:
-    host = HostProcess(REST_IN_ENVOYS_PROCESS, {"bind_address": "127.0.0.1", "grpc_port": None, "rest_port": 0})
-    assert host.exit_code() == 1
-    assert "--rest_server=python leaves Envoy without a port" in "".join(host.errors)

@@ -15,16 +15,10 @@ from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tests.support.free_ports import free_ports
 
 
-@pytest.fixture(params=["envoy", "python"])
-def backend(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 class Waiting:
     """A host whose application becomes ready on a test's request."""
 
-    def __init__(self, backend: str, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         fifo = folder / "ready"
         os.mkfifo(fifo)
         self._fifo = os.open(fifo, os.O_RDWR)
@@ -37,7 +31,7 @@ class Waiting:
             "grpc_socket_path": str(self.socket),
             "opens_when_ready": True,
         }
-        self.host = HostProcess(backend, options, {**os.environ, "ECHO_BECOMES_READY": str(fifo)})
+        self.host = HostProcess(options, {**os.environ, "ECHO_BECOMES_READY": str(fifo)})
         self.host.wait_for("waits")
 
     def tell(self, outcome: str) -> None:
@@ -54,8 +48,8 @@ class Waiting:
 
 
 @contextmanager
-def waiting(backend: str, folder: Path) -> Iterator[Waiting]:
-    waiting = Waiting(backend, folder)
+def waiting(folder: Path) -> Iterator[Waiting]:
+    waiting = Waiting(folder)
     family = psutil.Process(waiting.host.process.pid).children(recursive=True)
     try:
         yield waiting
@@ -64,8 +58,8 @@ def waiting(backend: str, folder: Path) -> Iterator[Waiting]:
         assert psutil.wait_procs(family, PATIENCE_S)[1] == []
 
 
-def test_addresses_open_once_the_application_is_ready(backend: str, tmp_path: Path) -> None:
-    with waiting(backend, tmp_path) as late:
+def test_addresses_open_once_the_application_is_ready(tmp_path: Path) -> None:
+    with waiting(tmp_path) as late:
         assert not late.is_open()
         late.tell("ready")
         late.host.wait_for("ready")
@@ -80,15 +74,15 @@ def test_addresses_open_once_the_application_is_ready(backend: str, tmp_path: Pa
         assert not late.socket.exists()
 
 
-def test_sigterm_before_it_is_ready_stops_the_application_in_order(backend: str, tmp_path: Path) -> None:
-    with waiting(backend, tmp_path) as late:
+def test_sigterm_before_it_is_ready_stops_the_application_in_order(tmp_path: Path) -> None:
+    with waiting(tmp_path) as late:
         late.host.terminate()
         late.host.wait_for("stop")
         assert late.host.exit_code() == 0
 
 
-def test_an_application_that_will_never_be_ready_ends_the_host(backend: str, tmp_path: Path) -> None:
-    with waiting(backend, tmp_path) as late:
+def test_an_application_that_will_never_be_ready_ends_the_host(tmp_path: Path) -> None:
+    with waiting(tmp_path) as late:
         late.tell("doom")
         late.host.wait_for("stop")
         assert late.host.exit_code() == 1
@@ -96,17 +90,17 @@ def test_an_application_that_will_never_be_ready_ends_the_host(backend: str, tmp
         assert not [line for line in late.host.errors if "CRITICAL" in line]
 
 
-def test_killed_supervisor_leaves_no_envoy_that_waits(tmp_path: Path) -> None:
-    with waiting("envoy", tmp_path) as late:
+def test_killed_supervisor_leaves_no_process_that_waits(tmp_path: Path) -> None:
+    with waiting(tmp_path) as late:
         late.host.process.kill()
         late.host.wait_for("stop")
 
 
-def test_the_socket_of_another_server_is_taken_over_and_stays_when_that_one_stops(backend: str, tmp_path: Path) -> None:
+def test_the_socket_of_another_server_is_taken_over_and_stays_when_that_one_stops(tmp_path: Path) -> None:
     path = tmp_path / "grpc.sock"
-    with running(backend, grpc_socket_path=str(path)) as first:
+    with running(grpc_socket_path=str(path)) as first:
         before = path.stat().st_ino
-        with running(backend, grpc_socket_path=str(path), opens_when_ready=True) as second:
+        with running(grpc_socket_path=str(path), opens_when_ready=True) as second:
             assert path.stat().st_ino != before
             first.terminate()
             assert first.exit_code() == 0
@@ -117,12 +111,12 @@ def test_the_socket_of_another_server_is_taken_over_and_stays_when_that_one_stop
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_socket_in_use_is_refused_by_a_server_that_opens_at_once(backend: str, tmp_path: Path) -> None:
+def test_a_socket_in_use_is_refused_by_a_server_that_opens_at_once(tmp_path: Path) -> None:
     path = tmp_path / "grpc.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        host = HostProcess(backend, {"grpc_port": None, "rest_port": None, "grpc_socket_path": str(path)})
+        host = HostProcess({"grpc_port": None, "rest_port": None, "grpc_socket_path": str(path)})
         assert host.exit_code() == 1
         assert listener.getsockname() == str(path)
         assert path.is_socket()
@@ -130,11 +124,11 @@ def test_a_socket_in_use_is_refused_by_a_server_that_opens_at_once(backend: str,
 
 
 @pytest.mark.parametrize("opens_when_ready", [False, True])
-def test_a_file_that_is_no_socket_is_left_alone(backend: str, tmp_path: Path, opens_when_ready: bool) -> None:
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path, opens_when_ready: bool) -> None:
     path = tmp_path / "grpc.sock"
     path.write_text("mine")
     options = {"grpc_port": None, "rest_port": None, "grpc_socket_path": str(path)}
-    host = HostProcess(backend, {**options, "opens_when_ready": opens_when_ready})
+    host = HostProcess({**options, "opens_when_ready": opens_when_ready})
     assert host.exit_code() == 1
     assert "the path is a file that is not a socket" in host.errors[-1]
     assert path.read_text() == "mine"

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 
 import pytest
-
 from tests.server.hosts.envoy.test_entry import OPTIONS, Recorded
-from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.envoy.channel import Channel, ChildSetup
 from tpuserve_server.hosts.envoy.lifecycle import ORPHANED, Leaving, Lifecycle
+
+from tpuserve_server.core.certificate_status import CertificateStatus
+from tpuserve_server.hosts.application import Listening
 
 
 class Life:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-
 from tpuserve_server.hosts.envoy.native_line import log_line
 
 

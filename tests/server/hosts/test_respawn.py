@@ -1,6 +1,6 @@
 """Tests for the pauses between new starts."""
 
-from tpuserve_server.hosts.envoy.respawn import HEALTHY_S, Respawns
+from tpuserve_server.hosts.supervisor import HEALTHY_S, Respawns
 
 
 def test_first_new_start_follows_at_once_and_the_pause_grows_to_half_a_minute() -> None:
