@@ -20,6 +20,7 @@ from tpuserve_server.hosts.addresses import ignore_new_connections, listen
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc_arguments import AGE_MS, IDLE_MS, STREAMS, numbers
+from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS
 from tpuserve_server.hosts.limits import (
     IDLE_CONNECTION_S,
     MAX_HEADERS_COUNT,
@@ -39,9 +40,13 @@ _log = logging.getLogger(__name__)
 # Bytes of requests that a client may send before the application reads them, for a stream and for a connection.
 WINDOW_BYTES: Final = 1 << 20
 # h2corn's limits on headers end the connection. They are above the application's limit, which refuses one request.
-_MAX_HEADER_BYTES: Final = 256 << 10
+_MAX_HEADER_BYTES: Final = 128 << 10
 # Time in which clients with kept connections learn from a response to connect again.
 FAREWELL_S: Final = 2.0
+# Time in which calls that were on their way are refused after GOAWAY: longer than most network round trips.
+_REFUSAL_S: Final = 0.5
+# Time for a TLS handshake, and for the first bytes of a request.
+_HANDSHAKE_S: Final = 10.0
 # The owner of the server ends it sooner.
 _FOREVER_S: Final = 86400.0
 
@@ -54,13 +59,19 @@ class Endpoint(Protocol):
 
     # Responses that have asked for it.
     farewells: int
+    # Whether tasks of answered calls wait for `release`, so that their connections outlive GOAWAY.
+    holds: bool
 
     def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> "Awaitable[None]":
         """Answer one scope."""
         ...
 
     def say_farewell(self) -> None:
-        """Ask clients of HTTP/1.1 with every response to close their connection."""
+        """Ask clients of HTTP/1.1 with every response to close their connection, and hold calls of HTTP/2."""
+        ...
+
+    def release(self) -> None:
+        """End the tasks that wait for it."""
         ...
 
 
@@ -75,6 +86,9 @@ class _Generation:
     async def end(self) -> None:
         """Accept no more connections, and wait until those that are open have sent their last response."""
         self.server.shutdown()
+        if self.endpoint.holds:
+            await asyncio.sleep(_REFUSAL_S)
+        self.endpoint.release()
         await asyncio.wait({self.serving})
 
 
@@ -221,7 +235,17 @@ def _config(options: HostOptions) -> h2corn.Config:
         h2_initial_connection_window_size=WINDOW_BYTES,
         # The application has limits of its own, and answers with its own errors.
         max_request_body_size=0,
-        timeout_handshake=options.header_timeout_s,
+        # By default, messages of gRPC may pause for ever.
+        request_policies=tuple(
+            h2corn.RequestPolicy(
+                path=path,
+                max_request_body_size=0,
+                timeout_request_body_idle=REQUEST_TIMEOUT_S,
+                h2_timeout_response_stall=options.write_timeout_s,
+            )
+            for path in sorted(INFERENCE_METHODS)
+        ),
+        timeout_handshake=min(options.header_timeout_s, _HANDSHAKE_S),
         timeout_request_header=options.header_timeout_s,
         timeout_request_body_idle=REQUEST_TIMEOUT_S,
         timeout_keep_alive=idle_ms / 1000,

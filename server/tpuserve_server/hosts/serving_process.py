@@ -180,7 +180,9 @@ class ServingProcess:
         # The operator's delay is for load balancers. They have already seen that this process is not ready.
         delay_s = 0 if leaving is _Leaving.REPLACED else self._options.drain_delay_s
         has_successor, _ = await asyncio.gather(self._handover.end(), asyncio.sleep(delay_s))
-        self._server.accept_no_more()
+        if leaving is not _Leaving.REPLACED:
+            # Otherwise the sockets stay open for the next process.
+            self._server.accept_no_more()
         timeout_s, code = self._options.drain_timeout_s, 0
         try:
             async with asyncio.timeout(timeout_s):
