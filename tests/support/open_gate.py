@@ -3,9 +3,10 @@
 from tests.support.fakes import FakeMetrics
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.core.traffic import Traffic
 
 # No version serves, so none refuses.
-OPEN_GATE = OverloadGate(tuple, FakeMetrics(), SystemClock())
+OPEN_GATE = OverloadGate(tuple, Traffic(), SystemClock())
 
 
 class ClosedGate(OverloadGate):

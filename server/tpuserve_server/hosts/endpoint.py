@@ -33,6 +33,7 @@ class Endpoint:
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
         self._rate = rate
+        self._traffic = application.traffic
         self._departed = DepartedClients()
         self._has_client_ca = options.tls is not None and options.tls.client_ca is not None
         self._grpc = GrpcOverAsgi(
@@ -51,10 +52,12 @@ class Endpoint:
         """Answer an HTTP request, or refuse a WebSocket."""
         if scope["type"] != "http":
             return send({"type": "websocket.close"})
+        self._traffic.requests[scope["http_version"]] += 1
         is_grpc = is_grpc_request(scope, self._rpc)
         if has_long_headers(scope):
             return refuse_headers(send, is_grpc=is_grpc)
         if self._rate is not None and self._rate.is_over(scope):
+            self._traffic.refused["rate"] += 1
             return self._rate.refuse(send, is_grpc=is_grpc)
         if self._has_client_ca:
             scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
