@@ -42,8 +42,11 @@ class Exchange:
 
     async def run(self, app: "ASGIApp") -> "Exchange":
         path, _, query = self.path.partition("?")
+        is_grpc = (b"te", b"trailers") in self.headers
         scope = {
             "type": "http",
+            "http_version": "2" if is_grpc else "1.1",
+            "extensions": {"http.response.trailers": {}} if is_grpc else {},
             "method": self.method,
             "path": path,
             "query_string": query.encode(),

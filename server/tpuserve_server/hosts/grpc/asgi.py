@@ -81,7 +81,7 @@ class GrpcOverAsgi:
             return await _refuse(send, 405, (b"allow", b"POST"))
         if not is_grpc(headers.get(b"content-type", b"")):
             return await _refuse(send, 415, (b"accept-post", b"application/grpc"))
-        if "http.response.trailers" not in scope["extensions"]:
+        if "http.response.trailers" not in scope.get("extensions", ()):
             return await answer(send, _NO_TRAILERS)
         if self._gate.may_refuse and (late_s := lateness_s(self._gate, scope, headers, self._clock)):
             return await refuse(send, late_s)
