@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import h2corn
 import h2corn._lib
 
-from tpuserve_server.hosts.addresses import listen
+from tpuserve_server.hosts.addresses import ignore_new_connections, listen
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc_arguments import AGE_MS, IDLE_MS, STREAMS, numbers
@@ -86,9 +86,9 @@ class HttpServer:
     """
 
     def __init__(
-        self, make_endpoint: Callable[[], Endpoint], sockets: Sequence[socket.socket], options: HostOptions
+        self, make_endpoint: Callable[[], Endpoint], sockets: Mapping[str, socket.socket], options: HostOptions
     ) -> None:
-        """Serve `sockets`, which are bound, with one endpoint for each generation."""
+        """Serve `sockets`, bound and by their field of `Listening`, with one endpoint for each generation."""
         self._make_endpoint = make_endpoint
         self._sockets = sockets
         self._config = _config(options)
@@ -107,8 +107,8 @@ class HttpServer:
         Raises:
             HostError: an address or the certificates cannot be used.
         """
-        for each in self._sockets:
-            listen(each)
+        for name, each in self._sockets.items():
+            listen(name, each)
         self._generations = await self._start(tls)
         self._tls = tls
         self._schedule_renewal()
@@ -131,6 +131,11 @@ class HttpServer:
         for generation in self._generations:
             generation.endpoint.say_farewell()
 
+    def accept_no_more(self) -> None:
+        """Let new connections wait in the network until `close`, but accept those that are complete."""
+        for each in self._sockets.values():
+            ignore_new_connections(each)
+
     def take_farewells(self) -> int:
         """Return the number of responses that have asked for it since the last call."""
         taken = 0
@@ -144,7 +149,7 @@ class HttpServer:
         self._is_closing = True
         if self._aging is not None:
             self._aging.cancel()
-        for each in self._sockets:
+        for each in self._sockets.values():
             each.close()
         await asyncio.gather(*(generation.end() for generation in self._generations), *self._tasks)
 
@@ -177,8 +182,8 @@ class HttpServer:
 
     async def _start(self, tls: TlsOptions | None) -> list[_Generation]:
         """Start a server for the TCP sockets, and one for the UNIX socket, which h2corn serves only without TLS."""
-        unix = [each for each in self._sockets if each.family == socket.AF_UNIX]
-        tcp = [each for each in self._sockets if each.family != socket.AF_UNIX]
+        unix = [each for each in self._sockets.values() if each.family == socket.AF_UNIX]
+        tcp = [each for each in self._sockets.values() if each.family != socket.AF_UNIX]
         groups = [(tcp, tls), (unix, None)] if tls is not None else [([*tcp, *unix], None)]
         return [await self._start_one(sockets, tls) for sockets, tls in groups if sockets]
 

@@ -14,12 +14,11 @@ from typing import Any
 import grpc
 import psutil
 import pytest
-from tpuserve_server.hosts.grpc.limits import MAX_STREAMS_PER_CONNECTION
 
 from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
-from tpuserve_server.hosts.limits import MAX_HEADER_BYTES, MAX_HEADERS_COUNT
+from tpuserve_server.hosts.limits import MAX_HEADER_BYTES, MAX_HEADERS_COUNT, MAX_STREAMS_PER_CONNECTION
 
 MEBIBYTE = 1 << 20
 GET = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -93,6 +93,13 @@ class SendingBudget:
             self.cuts["memory"] += 1
             raise ResourceExhausted(NO_ROOM)
 
+    def shorten_timeout(self, timeout_s: float) -> None:
+        """Shorten the time without progress, also for deliveries that have begun."""
+        self.timeout_s = min(self.timeout_s, timeout_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._schedule()
+
     def cut_late(self) -> None:
         """Cut the deliveries without progress for the timeout."""
         now_s = self._clock.monotonic_s()
