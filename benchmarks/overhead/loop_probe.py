@@ -91,8 +91,9 @@ def read_records(path: Path) -> list[Record]:
 
 def main() -> None:
     """Run `tpuserve serve` with the probe until SIGTERM. The arguments are its flags."""
-    from tpuserve_server.__main__ import main as serve
     from tpuserve_server.hosts.envoy import host
+
+    from tpuserve_server.__main__ import main as serve
 
     # On the Envoy host the models run in another process, in which loop_probe_entry.py installs the probe.
     run = host.run

@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from benchmarks.overhead.loop_probe import FOLDER, LoopProbe
 from tpuserve_server.process.embedded import asgi
+
+from benchmarks.overhead.loop_probe import FOLDER, LoopProbe
 
 __all__ = ["asgi"]
 

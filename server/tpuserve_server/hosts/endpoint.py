@@ -34,6 +34,7 @@ class Endpoint:
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
         self._rate = rate
+        self._traffic = application.traffic
         self._departed = DepartedClients()
         # The clients of connections with a call that waits for `release`.
         self._held: set[tuple[str, int] | None] = set()
@@ -55,10 +56,12 @@ class Endpoint:
         """Answer an HTTP request, or refuse a WebSocket."""
         if scope["type"] != "http":
             return send({"type": "websocket.close"})
+        self._traffic.requests[scope["http_version"]] += 1
         is_grpc = is_grpc_request(scope, self._rpc)
         if has_long_headers(scope):
             return refuse_headers(send, is_grpc=is_grpc)
         if self._rate is not None and self._rate.is_over(scope):
+            self._traffic.refused["rate"] += 1
             return self._rate.refuse(send, is_grpc=is_grpc)
         if self._has_client_ca:
             scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
