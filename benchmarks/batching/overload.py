@@ -12,13 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tpuserve_server.hosts.envoy.shedding import PERIOD_S, AcceptedShare
-
 # The client library's policy (tpuserve_client/retry.py): full jitter, doubled after each attempt.
 FIRST_BACKOFF_S = 0.1
 _ROUNDING_S = 1e-9
-# Retry hint of the front-end.
-_SHED_HINT_S = 0.2
 
 
 class Timeline(Protocol):
@@ -194,15 +190,8 @@ class Host:
     stamps requests allows. Otherwise it counts from the moment at which it begins to decode.
     """
 
-    def __init__(self, timeline: Timeline, costs: HostCosts, *, knows_arrival: bool, sheds: bool = False) -> None:
-        """Set `clients` and `line` before the first arrival.
-
-        With `sheds`, a front-end refuses a share of the attempts, as Envoy does, which costs the host nothing.
-        """
-        self._share = AcceptedShare() if sheds else None
-        self._random = random.Random(0)
-        self._seen = self._refused = 0
-        self._adapts = False
+    def __init__(self, timeline: Timeline, costs: HostCosts, *, knows_arrival: bool) -> None:
+        """Set `clients` and `line` before the first arrival."""
         self._timeline = timeline
         self._costs = costs
         self._knows_arrival = knows_arrival
@@ -213,19 +202,7 @@ class Host:
 
     def send(self, attempt: Attempt) -> None:
         """Take an attempt from the network."""
-        if self._share is not None:
-            if not self._adapts:
-                self._adapts = True
-                self._timeline.at(self._timeline.monotonic_s() + PERIOD_S, self._adapt, self._share)
-            if self._random.random() * 100 < self._share.refused_percent:
-                self.clients.refused(attempt, _SHED_HINT_S)
-                return
         self._add(self._begin, attempt)
-
-    def _adapt(self, share: AcceptedShare) -> None:
-        share.update(self._seen, self._refused)
-        self._seen = self._refused = 0
-        self._adapts = False
 
     def call_soon(self, callback: Callable[..., object], *args: object) -> None:
         """Run a callback of the server behind everything that waits, like an event loop."""
@@ -275,8 +252,6 @@ class Host:
         attempt.arrived_s = attempt.sent_s if self._knows_arrival else now_s
         attempt.server_due_s = attempt.arrived_s + (attempt.due_s - attempt.sent_s)
         hint_s = self.line.refuses(attempt)
-        self._seen += 1
-        self._refused += hint_s is not None
         if hint_s is not None:
             self._spend(self._costs.refuse_s, self.clients.refused, attempt, hint_s)
         else:

@@ -66,7 +66,6 @@ class Machine:
     encode: float
     refuse: float
     knows_arrival: bool = False
-    sheds: bool = False
 
     @property
     def costs(self) -> HostCosts:
@@ -88,7 +87,6 @@ MACHINES: Final = (
     Machine("host 50 %", 0.3, 0.2, 0.025),
     Machine("host 50 %, stamped", 0.3, 0.2, 0.025, knows_arrival=True),
     Machine("host 50 %, refusal 0.2 of a request", 0.3, 0.2, 0.1),
-    Machine("host 50 %, refusal 0.2 of a request, sheds", 0.3, 0.2, 0.1, sheds=True),
     Machine("host 150 %, not stamped", 0.9, 0.6, 0.015),
     Machine("host 150 %, stamped", 0.9, 0.6, 0.015, knows_arrival=True),
 )
@@ -144,7 +142,7 @@ def simulate(machine: Machine, queue: str, scenario: Scenario, seconds: float) -
 
 def _run_policy(machine: Machine, policy: Policy, load: Load) -> Tally:
     timeline = EventTimeline()
-    host = Host(timeline, machine.costs, knows_arrival=machine.knows_arrival, sheds=machine.sheds)
+    host = Host(timeline, machine.costs, knows_arrival=machine.knows_arrival)
     host.line = policy(timeline, DEVICE, host, TIMEOUT_S)
     host.clients = clients = Clients(timeline, load, host.send, _SEED)
     timeline.run()
@@ -153,7 +151,7 @@ def _run_policy(machine: Machine, policy: Policy, load: Load) -> Tally:
 
 def _run_server(machine: Machine, load: Load) -> Tally:
     clock = VirtualClock()
-    host = Host(clock, machine.costs, knows_arrival=machine.knows_arrival, sheds=machine.sheds)
+    host = Host(clock, machine.costs, knows_arrival=machine.knows_arrival)
     host.line = line = ServerLine(clock, DEVICE, host, TIMEOUT_S)
     host.clients = clients = Clients(clock, load, host.send, _SEED)
     try:

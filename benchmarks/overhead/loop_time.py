@@ -1,6 +1,6 @@
 """Loop time of a request: CPU of the event loop's thread, with the ASGI application in this process.
 
-There is no Envoy and no socket, and the device answers at once. The parts are differences between applications that do
+There is no socket, and the device answers at once. The parts are differences between applications that do
 ever more of the work.
 """
 
@@ -111,7 +111,7 @@ class _Turns:
 def loop_table(found: Sequence[LoopTime]) -> Table:
     """Return a row for each wire."""
     table = Table(
-        title=f"Loop time of a request in us, {IN_FLIGHT} in flight, in one process without Envoy",
+        title=f"Loop time of a request in us, {IN_FLIGHT} in flight, in one process without sockets",
         title_justify="left",
         caption="CPU of the event loop's thread for each request, by the parts of the server, with each part's share. "
         "The device thread joins and splits batches for a device that answers at once.",
@@ -174,7 +174,7 @@ def _rest_apps(
     observers = Observers((SlowRequests(),))
     app = rest_app(service, metrics, clock, lambda: (b"", ""), RestOptions(), observers=observers)
     gate = OverloadGate(lambda: registry.serving, metrics, clock)
-    return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)  # type: ignore[return-value]  # their `receive` must say what was read
+    return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)
 
 
 def _check(app: "ASGIApp", wire: Wire, request: Request) -> None:

@@ -11,7 +11,7 @@ def turn(goodput_per_s: float, refused: int = 0) -> Turn:
 def test_shares_are_of_the_highest_median() -> None:
     peak, overloaded = STEPS[1], STEPS[2]
     turns = [(peak, turn(600)), (peak, turn(100)), (peak, turn(610)), (overloaded, turn(300, refused=500))]
-    found = {point.step: point for point in points("envoy", "grpc", turns)}
+    found = {point.step: point for point in points("grpc", turns)}
     assert found["1x"].goodput_per_s == 600
     assert (found["2x"].share, found["2x"].refused, found["2x"].late) == (0.5, 0.5, 0.01)
     assert not is_reached(list(found.values()))
